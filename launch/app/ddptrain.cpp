@@ -234,9 +234,10 @@ TrainingStart::TrainingStart(Job& job, const RankDevice& rank, const std::string
   require_memory(world, rank.kind, rank.gpus.ranks_per_gpu, options, job.workload());
   const std::string precision = rank.device->options().fp8 ? "fp8" : std::string(name_of(rank.device->precision()));
   identity = identity_of(job.command_line, world, data, precision);
-  world.agree([&] {
-    if (resumed) check_resumable(*resumed, identity, job.command_line);
-  });
+  if (!resumed) return;
+  world.agree([&] { check_resumable(*resumed, identity, job.command_line); });
+  const RunIdentity& saved = resumed->manifest.run;
+  identity.other_tensor = saved.other_tensor || saved.tensor != identity.tensor;
 }
 
 /// Files that are asked for, on rank 0.
@@ -335,8 +336,9 @@ std::future<std::string> find_topology(const World& world, const std::string& pc
 }
 
 /// With what would make a fair comparison where an NCCL_* variable decided.
-GradientPath gradient_path_of(const Trainer& trainer) {
+GradientPath gradient_path_of(const Trainer& trainer, const MeshShape& mesh) {
   GradientPath path = trainer.gradient_path();
+  if (path.name == "none" && mesh.replicas == 1 && mesh.ranks() > 1) path.reason = "one replica";
   if (path.name == "plain" && path.reason.find("NCCL_") != std::string::npos) {
     path.reason += "; --symmetric off without it makes a fair comparison";
   }
@@ -369,7 +371,7 @@ RunInfo run_info(const Job& job, const RankDevice& rank, const Trainer& trainer,
   info.local_world_size = job.world.local_size();
   info.shared_gpus = rank.gpus.shared;
   info.zero = static_cast<int>(trainer.arena().zero());
-  info.gradient_path = gradient_path_of(trainer);
+  info.gradient_path = gradient_path_of(trainer, job.mesh.shape());
   info.epochs = total_epochs(run, steps_per_epoch);
   info.steps = total_steps(run, steps_per_epoch);
   info.shape = job.workload().sizes();
@@ -406,7 +408,15 @@ void log_training(const Job& job, const RunIdentity& identity, const Trainer& tr
   spdlog::info("{} parameters in {}, {} samples per step, learning rate {:.3g}",
                trainer.model().parameters_of_all_stages(), counted(buckets, "bucket"), identity.samples_per_step,
                scaled_learning_rate(job.options(), job.mesh.shape().replicas));
-  if (job.world.size() > 1) spdlog::info("Gradients: {}", described(gradient_path_of(trainer)));
+  if (job.world.size() > 1) spdlog::info("Gradients: {}", described(gradient_path_of(trainer, job.mesh.shape())));
+}
+
+/// Error if --on-checkpoint-error continue has left nothing of what was trained.
+void require_a_checkpoint(const RunResult& result) {
+  if (!result.checkpoints || result.checkpoints->written > 0 || result.checkpoints->failed == 0) return;
+  throw Error(fmt::format("no checkpoint was written, so what was trained is lost; the last of {} that failed: {}",
+                          result.checkpoints->failed, result.checkpoints->error),
+              true);
 }
 
 void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator& communicator, const Outputs& outputs,
@@ -449,6 +459,7 @@ void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator&
     if (world.rank() == 0) {
       RunInfo info = run_info(job, rank, trainer, run);
       info.peak = peak;
+      info.other_tensor = start.identity.other_tensor;
       info.topology = topology.get();
       report.emplace(std::move(info), ReportFiles{outputs.metrics.get(), outputs.tensorboard.get()}, &job.progress);
       report->start();
@@ -457,6 +468,7 @@ void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator&
     RunResult result = run_training(trainer, world, device, communicator, run, report ? &*report : nullptr, hooks);
     if (uses_nccl(job, rank) && job.early.nccl_log) result.nccl = usage_of(job.early.nccl_log->log());
     if (report) report->summary(result);
+    if (!workload.saves()) require_a_checkpoint(result);
     spdlog::debug("summary written");
   });
 }

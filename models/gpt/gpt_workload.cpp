@@ -163,8 +163,8 @@ void GptWorkload::open(const RunFacts& run) {
     usage_error("--model gpt needs --data: a text file, token files (.bin) or their folder, or synthetic");
   if (!init_.empty()) read_init();
   if (run.stages > shape_.layers) {
-    usage_error("--pp {}: the model has {}, and a stage has one at least. Give --pp {} or less.", run.stages,
-                counted(shape_.layers, "block"), shape_.layers);
+    usage_error("--pp {}: the model has {}, and a stage has one at least. Give --pp {}{}.", run.stages,
+                counted(shape_.layers, "block"), shape_.layers, shape_.layers == 1 ? "" : " or less");
   }
 }
 

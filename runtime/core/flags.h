@@ -20,7 +20,7 @@ namespace ddptrain {
 /// What changes with another value of a flag.
 enum class Effect : std::uint8_t {
   parameters,  ///< The parameters that training ends with: a run resumes with the same value.
-  speed,       ///< Time and memory alone.
+  speed,       ///< Time and memory. Sums may round in another way.
   output,      ///< What is measured, kept, printed or written.
 };
 

@@ -55,6 +55,18 @@ class LimitTest(JobTest):
         self.assertIn("training goes on", job.text())
         self.assertEqual(self.result_in("m.jsonl"), self.result(2, *RUN, *LARGE, "--epochs", epochs))
 
+    def test_continue_without_any_checkpoint_fails_in_the_end(self) -> None:
+        for epochs in (16, 100, 400):
+            shutil.rmtree(self.folder / "c", ignore_errors=True)
+            flags = ["--epochs", epochs, "--checkpoint-every", 10**9, "--on-checkpoint-error", "continue"]
+            job = self.limited(*flags, "--metrics", "m.jsonl")
+            if job.wait() != 0:  # not ended before it was limited
+                break
+        self.assertEqual(job.wait(), 1, job.text())
+        self.assertIn("the run ends without it", job.text())
+        self.assertRegex(job.text(), r"(?m)^ddptrain: no checkpoint was written, so .* 1 that failed: .*File too large")
+        self.assertEqual(self.lines("m.jsonl")[-1]["checkpoints_failed"], 1)  # the summary is complete
+
 
 class FileSystemTest(JobTest):
     """Needs the right to mount."""

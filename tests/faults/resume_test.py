@@ -147,6 +147,8 @@ class ResumeTest(JobTest):
             (2, [*CNN, "--batch", "8", "--resume", "c"], ["model mlp"]),
             (1, [*QUICK, "--resume", "c"], ["--batch 8 --grad-accum 2 keeps the samples per step"]),
             (3, [*QUICK, "--resume", "c"], ["3 ranks cannot share 16 samples"]),
+            (2, [*QUICK, "--resume", "c", "--virtual-ranks", "4"],
+             ["its step is 2 ranks x", "this run's is 4 virtual ranks x --batch 8 x --grad-accum 1 = 32 samples"]),
             (2, [*QUICK, "--resume", "c", "--data", "synthetic:608"], ["data"]),
             (2, [*QUICK, "--resume", "c", "--steps", "100"], ["has 111 steps behind it"]),
             (2, [*QUICK, "--resume", "c", "--optimizer", "sgd"], ["--optimizer"]),
@@ -167,10 +169,19 @@ class ResumeTest(JobTest):
         text = self.run_job(2, *saving, "--resume", "auto", "--lr", "0.5", "--allow-change")
         self.assertIn("--lr 0.5 (checkpoint: 0.001)", text)
         text = self.run_job(2, *saving, "--resume", "auto", "--bucket-mb", "1", "--log-every", "50")
-        self.assertRegex(text, r"(?m)that change the speed: --bucket-mb 1 \(checkpoint: 25\)$")
+        self.assertRegex(text, r"(?m)that change the speed or the rounding: --bucket-mb 1 \(checkpoint: 25\)$")
         longer = self.resumed_result(2, *saving, "--resume", "auto", "--epochs", 4)
         shutil.rmtree(self.folder / "c")
         self.assertEqual(self.result(2, *QUICK, "--epochs", 4), longer)
+
+    def test_the_hash_of_a_run_whose_layers_were_split_otherwise_says_so(self) -> None:
+        saving = [*GPT, "--data", "synthetic:20000:64", "--schedule", "constant", "--virtual-ranks", 2, "--checkpoint", "c",
+                  "--resume", "auto"]  # fmt: skip
+        notes = []
+        for ranks, flags in ((2, ["--tp", 2, "--steps", 4]), (2, ["--steps", 8]), (1, [])):  # the last one: 12 steps
+            text = self.run_job(ranks, *saving, *flags)
+            notes.append(re.search(r"(?m)^Hash +\w{32} +(.*)$", text)[1])
+        self.assertEqual(notes, ["the same on every mesh with --tp 2: --virtual-ranks", *["depends on when --tp changed"] * 2])
 
     def test_a_changed_manifest_is_refused_and_shown_safely(self) -> None:
         self.run_job(2, *QUICK, "--checkpoint", "c", "--checkpoint-every", 50, "--keep", 10)
@@ -178,10 +189,27 @@ class ResumeTest(JobTest):
         for old, new in (('"step": 100', '"step": 50'), ('"mlp"', '"\\u001b[2J"'), ('_rank": 8', '_rank": 0')):
             self.assertEqual(text.count(old), 1)
             (self.folder / "c" / "step-000000000100" / "manifest.json").write_text(text.replace(old, new))
-            inspected = self.run_job(1, "--inspect", "c/step-000000000100")
-            self.assertIn("NOT USABLE: c/step-000000000100/manifest.json: damaged", inspected)
-            self.assertNotIn("\x1b", inspected)
+            for path, told in (("c/step-000000000100", "1 of 1 checkpoint"), ("c", "1 of 3 checkpoints")):
+                inspected = self.run_job(1, "--inspect", path, code=1)
+                self.assertIn("NOT USABLE: c/step-000000000100/manifest.json: damaged", inspected)
+                self.assertIn(f"ddptrain: --inspect {path}: {told} cannot be used", inspected)
+                self.assertNotIn("\x1b", inspected)
             self.run_job(2, *QUICK, "--resume", "c/step-000000000100", code=2)
+
+    def test_an_inspected_checkpoint_tells_its_mesh(self) -> None:
+        saving = [*GPT, "--data", "synthetic:20000:64", "--layers", 2, "--steps", 3, "--checkpoint", "c"]
+        self.run_job(8, *saving, "--pp", 2, "--tp", 2, "--zero", 1, "--virtual-ranks", 4)
+        text = self.run_job(1, "--inspect", "c")
+        self.assertRegex(text, r"(?m)^  Ranks +8, 2 stages x 2 replicas x 2 parts, --zero 1, --virtual-ranks 4$")
+        self.assertRegex(text, r"(?m)^  Samples +32 per step: batch 8, 1 micro-step$")
+        (self.folder / "c" / "step-000000000005").mkdir()  # as a run leaves it that was killed
+        self.assertIn("NOT USABLE", self.run_job(1, "--inspect", "c"))
+        shutil.rmtree(self.folder / "c" / "step-000000000003")
+        self.assertIn("1 of 1 checkpoint cannot be used", self.run_job(1, "--inspect", "c", code=1))
+
+    def test_short_waits_for_checkpoints_are_no_warning(self) -> None:
+        text = self.run_job(2, *QUICK, "--checkpoint", "c", "--checkpoint-every", 1)
+        self.assertNotRegex(text, r"waited 0\.0\d s")
 
     def test_a_folder_has_one_run_at_a_time(self) -> None:
         first = self.job(2, *ENDLESS, "--checkpoint", "c", "--checkpoint-every", 20)

@@ -103,8 +103,9 @@ class SuperviseTest(JobTest):
 
     def test_a_lost_daemon_is_a_failure_whatever_mpirun_returns(self) -> None:
         lost = "echo 'Remote daemon: [prterun-h1-9@0,2] on node h3' >&2"
-        self.run_to_end(77, SUPERVISE, "--restarts", 0, "--", "sh", "-c", lost, "--checkpoint", "c")
+        self.run_to_end(77, SUPERVISE, "--restarts", 1, "--pause", 0, "--", "sh", "-c", lost, "--checkpoint", "c")
         self.assertIn("lost mpirun's daemon on h3", self.log())
+        self.assertIn("gives up after 1 restart in a row without", self.log())
 
     def test_a_second_interrupt_ends_the_job(self) -> None:
         job = self.supervise()
@@ -127,7 +128,7 @@ class SuperviseTest(JobTest):
         log = self.log()
         self.assertEqual(log.count("step 5 fails because --fail-at says so; newest"), 3, log)
         self.assertIn("restarts in 0.2 s", log)
-        self.assertIn("gives up: 3 failures in a row without a new undamaged checkpoint, the last one: exit code 1: ddptrain: ", log)
+        self.assertIn("gives up after 2 restarts in a row without a new undamaged checkpoint; the last failure: exit code 1: ddptrain: ", log)
 
     def with_programs(self, mpirun: str, ssh: str = "true") -> list[str]:
         """Start of a command that finds these scripts as mpirun and ssh, and the real ddptrain."""

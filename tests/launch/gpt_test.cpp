@@ -110,6 +110,7 @@ TEST(Gpt, StagesAddTheGradientsOfMicroStepsAsOneRankDoes) {
     const auto summary = summary_of(std::stoi(stages), common + "--pp " + stages, "stages");
     EXPECT_EQ(summary.at("parameter_hash"), one.at("parameter_hash")) << stages;
     EXPECT_EQ(summary.at("loss"), one.at("loss")) << stages;
+    EXPECT_EQ(summary.at("gradient_path_reason"), "one replica") << stages;
   }
 }
 
@@ -219,24 +220,25 @@ TEST(Gpt, EveryMeshGoesOnFromTheCheckpointOfAnother) {
 
 TEST(Gpt, MeshesThatCannotBeAreRefusedInOneMessage) {
   const std::string flags = kSmall + "--data synthetic:20000:64 --batch 2 --steps 3 --layers ";
-  for (const auto& [refused, part] : {std::pair{flags + "3 --pp 3", "--pp 3 on 2 ranks"},
-                                      {flags + "1 --pp 2", "the model has 1 block"},
-                                      {flags + "3 --pp 2 --save s", "--save"},
-                                      {flags + "3 --pp 2 --sample-every 2", "--sample-every"},
-                                      {flags + "3 --pp 2 --precision fp8", "--precision fp8"},
-                                      {"--device cpu --data synthetic:600 --steps 3 --pp 2", "cannot be cut"},
-                                      {flags + "3 --tp 3", "--tp 3 on 2 ranks"},
-                                      {flags + "3 --tp 2 --pp 2", "--pp 2 --tp 2 on 2 ranks"},
-                                      {flags + "3 --heads 1 --tp 2", "does not divide --heads 1"},
-                                      {flags + "3 --ff 65 --tp 2", "does not divide --ff 65"},
-                                      {flags + "3 --seq 15 --tp 2", "does not divide --seq 15"},
-                                      {flags + "3 --batch 3 --dropout 0.1 --tp 2", "--dropout with --tp 2"},
-                                      {kTiny + "--data synthetic:20000:16 --batch 2 --steps 3 --tp 2", "no token left"},
-                                      {flags + "3 --tp 2 --save s", "--save"},
-                                      {flags + "3 --tp 2 --sample-every 2", "--sample-every"},
-                                      {flags + "3 --tp 2 --precision fp8", "--precision fp8"},
-                                      {flags + "3 --tp 2 --optimizer lamb", "--tp 2: lamb"},
-                                      {"--device cpu --data synthetic:600 --steps 3 --tp 2", "are not split"}}) {
+  for (const auto& [refused, part] :
+       {std::pair{flags + "3 --pp 3", "--pp 3 on 2 ranks"},
+        {flags + "1 --pp 2", "the model has 1 block, and a stage has one at least. Give --pp 1."},
+        {flags + "3 --pp 2 --save s", "--save"},
+        {flags + "3 --pp 2 --sample-every 2", "--sample-every"},
+        {flags + "3 --pp 2 --precision fp8", "--precision fp8"},
+        {"--device cpu --data synthetic:600 --steps 3 --pp 2", "cannot be cut"},
+        {flags + "3 --tp 3", "--tp 3 on 2 ranks"},
+        {flags + "3 --tp 2 --pp 2", "--pp 2 --tp 2 on 2 ranks"},
+        {flags + "3 --heads 1 --tp 2", "does not divide --heads 1"},
+        {flags + "3 --ff 65 --tp 2", "does not divide --ff 65"},
+        {flags + "3 --seq 15 --tp 2", "does not divide --seq 15"},
+        {flags + "3 --batch 3 --dropout 0.1 --tp 2", "--dropout with --tp 2"},
+        {kTiny + "--data synthetic:20000:16 --batch 2 --steps 3 --tp 2", "no token left"},
+        {flags + "3 --tp 2 --save s", "--save"},
+        {flags + "3 --tp 2 --sample-every 2", "--sample-every"},
+        {flags + "3 --tp 2 --precision fp8", "--precision fp8"},
+        {flags + "3 --tp 2 --optimizer lamb", "--tp 2: lamb"},
+        {"--device cpu --data synthetic:600 --steps 3 --tp 2", "are not split"}}) {
     const Outcome outcome = train_on_cpu(2, refused);
     EXPECT_EQ(outcome.exit_code, 2) << refused << outcome.output;
     EXPECT_EQ(outcome.count("ddptrain: "), 1) << refused << outcome.output;

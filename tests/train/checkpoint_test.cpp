@@ -273,6 +273,7 @@ TEST(Checkpoint, ManifestsReadAsTheyWereWritten) {
   manifest.run.world_size = 2;
   manifest.run.sizes = {{"layers", 1}};
   manifest.run.seed = 1ull << 62;
+  manifest.run.other_tensor = true;
   manifest.progress = {
       12, {{1, 8, 0.1 + 0.2, 0.5, std::nan(""), 0.25, 1e5}}, {1.0 / 3.0, 2, 3}, {{std::nan(""), 5, 6}, {7.5, 8, 9}}};
   manifest.arrays = {{"weight/a", {2, 3}, "f32", Placement::sharded}};

@@ -232,6 +232,38 @@ TEST(Summary, VirtualRanksSayWhatTheHashMeans) {
   info.description.virtual_ranks = 4;
   EXPECT_EQ(line_of("Hash", info, measured_on_cpus()),
             fmt::format("Hash     {}      the same on 1 rank and on 4: --virtual-ranks", kHash));
+  info.description.tensor = 2;
+  EXPECT_EQ(line_of("Hash", info, measured_on_cpus()),
+            fmt::format("Hash     {}      the same on every mesh with --tp 2: --virtual-ranks", kHash));
+  info.description.tensor = 1;
+  info.other_tensor = true;
+  EXPECT_EQ(line_of("Hash", info, measured_on_cpus()),
+            fmt::format("Hash     {}      depends on when --tp changed", kHash));
+}
+
+TEST(Summary, EveryAxisOfAMeshHasItsShareAndItsBytes) {
+  RunInfo info = two_cpus();
+  RunResult result = measured_on_cpus();
+  result.waits_for_stages = 0.25;
+  result.in_split_layers = 0.125;
+  result.waits_for_replicas = 0.0625;
+  info.description.sends = {{"data", "backward", 3, 1500000},
+                            {"gather", "use", 2, 500000},
+                            {"tensor", "forward", 4, 2000000},
+                            {"tensor", "backward", 4, 3000000}};
+  for (const char* label : {"Pipeline", "Tensor", "Data", "Sent"}) EXPECT_EQ(line_of(label, info, result), "");
+  info.description.world_size = 8;
+  info.description.stages = info.description.tensor = 2;
+  info.description.passes = 3;
+  info.zero = 3;
+  for (const char* line : {"\nPipeline 25.0% of the time waiting for other stages, even stages 25.0%  2 stages, ",
+                           "\nTensor   12.5% of the time in sums over split layers  2 ranks split each layer\n",
+                           "\nData     6.25% of the time waiting for gradients and weights  2 replicas, --zero 3\n",
+                           "\nSent     data 1.50 MB, gather 500.00 kB, tensor 5.00 MB  by rank 0 in a step\n"}) {
+    EXPECT_CONTAINS(summary_text(info, result), line);
+  }
+  result.waits_for_replicas.reset();  // a GPU's host does not wait
+  EXPECT_EQ(line_of("Data", info, result), "");
 }
 
 TEST(Summary, WhatWasNotMeasuredHasNoLine) {

@@ -139,7 +139,7 @@ Flags communication_flags(Options& o) {
         Effect::speed},
        {"--tp", number(o.tensor, {"1 to 1000", 1, 1000}),
         "Tensor parallelism: ranks among which each layer is split (gpt): attention heads, feed-forward layers, "
-        "vocabulary",
+        "vocabulary. Another number changes the last bits of the parameters, with --virtual-ranks, too",
         Effect::speed},
        {"--comm-dtype",
         choice(trainer.gradient_type, {{"auto", std::nullopt}, {"bf16", DType::bf16}, {"fp32", DType::f32}}),

@@ -33,6 +33,22 @@ std::map<std::string, Group> groups_of(const Manifest& manifest) {
   return groups;
 }
 
+/// "8, 2 stages x 2 replicas x 2 parts, --zero 3, --virtual-ranks 4"
+std::string mesh_text(const RunIdentity& run) {
+  std::string text = std::to_string(run.world_size);
+  if (run.stages * run.tensor > 1) {
+    text += fmt::format(", {} x {} x {}", counted(run.stages, "stage"), counted(run.replicas(), "replica"),
+                        counted(run.tensor, "part"));
+  }
+  for (const char* name : {"--zero", "--virtual-ranks"}) {
+    const auto flag = run.flags.find(name);
+    std::string value = flag == run.flags.end() ? "0" : flag->second;
+    std::erase(value, '"');
+    if (value != "0") text += fmt::format(", {} {}", name, value);
+  }
+  return text;
+}
+
 std::string text_of(const fs::path& path) {
   const Manifest manifest = read_manifest(path);
   const RunIdentity& run = manifest.run;
@@ -48,8 +64,9 @@ std::string text_of(const fs::path& path) {
   std::string sizes;
   for (const auto& [name, size] : run.sizes) sizes += fmt::format(", {} {}", name, size);
   row("Model", fmt::format("{}{}, {}", run.model, sizes, run.precision));
-  row("Samples", fmt::format("{} per step: {}, batch {}, {}", run.samples_per_step, counted(run.world_size, "rank"),
-                             run.batch, counted(run.grad_accum, "micro-step")));
+  row("Ranks", mesh_text(run));
+  row("Samples",
+      fmt::format("{} per step: batch {}, {}", run.samples_per_step, run.batch, counted(run.grad_accum, "micro-step")));
   row("Data", run.data);
   row("Seed", std::to_string(run.seed));
   for (const auto& [name, group] : groups_of(manifest)) {
@@ -60,8 +77,7 @@ std::string text_of(const fs::path& path) {
   return text;
 }
 
-std::string inspected(const fs::path& path) {
-  const std::string fault = fault_of(path);
+std::string inspected(const fs::path& path, const std::string& fault) {
   if (!fault.empty()) return fmt::format("{}\n  NOT USABLE: {}\n", path.string(), fault);
   return fmt::format("{}\n{}  complete and undamaged\n", path.string(), text_of(path));
 }
@@ -75,7 +91,16 @@ void inspect_checkpoints(const World& world, const std::string& path) {
     for (const auto& [step, checkpoint] : checkpoints_in(path)) paths.push_back(checkpoint);
     if (has_manifest(path)) paths = {path};
     if (paths.empty()) usage_error("--inspect {}: there is no checkpoint", path);
-    for (const fs::path& checkpoint : paths) std::fputs(inspected(checkpoint).c_str(), stdout);
+    std::size_t usable = 0, incomplete = 0;
+    for (const fs::path& checkpoint : paths) {
+      const std::string fault = fault_of(checkpoint);
+      std::fputs(inspected(checkpoint, fault).c_str(), stdout);
+      usable += fault.empty() ? 1 : 0;
+      incomplete += has_manifest(checkpoint) ? 0 : 1;
+    }
+    std::fflush(stdout);
+    if (usable > 0 && usable + incomplete == paths.size()) return;
+    fail("--inspect {}: {} of {} cannot be used", path, paths.size() - usable, counted(paths.size(), "checkpoint"));
   });
 }
 

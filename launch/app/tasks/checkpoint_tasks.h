@@ -8,7 +8,8 @@
 namespace ddptrain {
 
 /// Prints, on rank 0, what the checkpoint at `path`, or each in a folder of them, holds and whether it is undamaged.
-/// UsageError where there is none. Collective.
+/// UsageError where there is none. Error if one is damaged, or none is complete; what a run has begun to write counts
+/// as incomplete. Collective.
 void inspect_checkpoints(const World& world, const std::string& path);
 
 /// Writes the weights of the checkpoint that options.resume names into the folder options.export_to, as the model's

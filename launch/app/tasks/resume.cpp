@@ -11,28 +11,40 @@
 namespace ddptrain {
 namespace {
 
+/// Those that share the samples of a step.
+struct Sharers {
+  explicit Sharers(const RunIdentity& run) {
+    const auto flag = run.flags.find("--virtual-ranks");
+    if (flag != run.flags.end() && flag->second != "0") {
+      count = std::stoll(flag->second);
+      name = "virtual rank";
+    } else {
+      count = run.replicas();
+      name = run.replicas() < run.world_size ? "replica" : "rank";
+    }
+  }
+  std::string text() const { return counted(count, name); }
+
+  std::int64_t count = 0;
+  std::string name;
+};
+
 std::string text_of(const RunIdentity& run) {
-  return fmt::format("{} x --batch {} x --grad-accum {} = {} samples",
-                     counted(run.replicas(), run.replicas() < run.world_size ? "replica" : "rank"), run.batch,
-                     run.grad_accum, run.samples_per_step);
+  return fmt::format("{} x --batch {} x --grad-accum {} = {} samples", Sharers(run).text(), run.batch, run.grad_accum,
+                     run.samples_per_step);
 }
 
-/// What keeps the samples of a step on this number of ranks.
+/// What keeps the samples of a step.
 std::string ways_to_keep(const RunIdentity& saved, const RunIdentity& run) {
-  if (saved.samples_per_step % run.replicas() != 0) {
-    return fmt::format("{} cannot share {} samples: start a number that divides them",
-                       counted(run.replicas(), run.replicas() < run.world_size ? "replica" : "rank"),
+  const Sharers sharers(run);
+  if (saved.samples_per_step % sharers.count != 0) {
+    return fmt::format("{} cannot share {} samples: take a number that divides them", sharers.text(),
                        saved.samples_per_step);
   }
-  const std::int64_t of_rank = saved.samples_per_step / run.replicas();
-  if (of_rank % saved.batch == 0) {
-    return fmt::format("--batch {} --grad-accum {} keeps the samples per step", saved.batch, of_rank / saved.batch);
-  }
-  if (of_rank % saved.grad_accum == 0) {
-    return fmt::format("--batch {} --grad-accum {} keeps the samples per step", of_rank / saved.grad_accum,
-                       saved.grad_accum);
-  }
-  return fmt::format("--batch {} --grad-accum 1 keeps the samples per step", of_rank);
+  const std::int64_t of_one = saved.samples_per_step / sharers.count;
+  const bool same_batch = of_one % saved.batch == 0, same_steps = of_one % saved.grad_accum == 0;
+  const std::int64_t batch = same_batch ? saved.batch : same_steps ? of_one / saved.grad_accum : of_one;
+  return fmt::format("--batch {} --grad-accum {} keeps the samples per step", batch, of_one / batch);
 }
 
 void check_model(const Checkpoint& checkpoint, const RunIdentity& run) {
@@ -170,7 +182,9 @@ void check_resumable(const Checkpoint& checkpoint, const RunIdentity& run, const
   }
   if (!changes.empty()) spdlog::info("{}", text);
   const auto of_speed = changed_flags(saved, command_line, Effect::speed);
-  if (!of_speed.empty()) spdlog::info("--resume {}: flags that change the speed: {}", path, fmt::join(of_speed, "; "));
+  if (!of_speed.empty()) {
+    spdlog::info("--resume {}: flags that change the speed or the rounding: {}", path, fmt::join(of_speed, "; "));
+  }
 }
 
 }  // namespace ddptrain

@@ -80,7 +80,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser = Parser("supervise", description=DESCRIPTION)
     add = parser.add_argument
     add("--restarts", type=whole(10**9, 0), default=3, metavar="N",
-        help="give up after N failures in a row without a new undamaged checkpoint (3)")  # fmt: skip
+        help="give up after N restarts in a row without a new undamaged checkpoint (3)")  # fmt: skip
     add("--pause", type=number(0, 1e9), default=5.0, metavar="SECONDS",
         help="wait before the first restart; doubles with each further restart, up to 5 minutes (5)")  # fmt: skip
     add("--min-ranks", type=whole(10**9, 0), default=0, metavar="N",
@@ -387,8 +387,8 @@ class Job:
             if self.newest > at_start and self.flags["resume"] != "auto":  # a checkpoint of this run
                 self.resume_auto()
             if failures > self.restarts:
-                told = f"{failures} failures in a row without a new undamaged checkpoint"
-                self.log(f"gives up: {told}, the last one: {why}")
+                restarts = f"{self.restarts} restart{'' if self.restarts == 1 else 's'}"
+                self.log(f"gives up after {restarts} in a row without a new undamaged checkpoint; the last failure: {why}")
                 return result
             pause = min(self.first_pause * 2 ** (failures - 1), LONGEST_PAUSE)
             self.log(f"restarts in {pause:g} s")

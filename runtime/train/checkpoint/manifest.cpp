@@ -90,6 +90,7 @@ RunIdentity run_in(const nlohmann::json& json) {
     usage_error("damaged: {} ranks of {} stages and {} parts", run.world_size, stages, tensor);
   run.stages = static_cast<int>(stages);
   run.tensor = static_cast<int>(tensor);
+  run.other_tensor = json.value("other_tensor", false);
   json.at("configuration").get_to(run.flags);
   json.at("versions").get_to(run.versions);
   return run;
@@ -169,6 +170,7 @@ std::string to_json(const Manifest& manifest) {
                {"world_size", run.world_size},
                {"stages", run.stages},
                {"tensor", run.tensor},
+               {"other_tensor", run.other_tensor},
                {"batch_per_rank", run.batch},
                {"grad_accum", run.grad_accum},
                {"samples_per_step", run.samples_per_step},

@@ -25,9 +25,10 @@ struct Description {
   std::string device;     ///< cpu or cuda
   std::string precision;  ///< As --precision names it.
   int world_size = 1;
-  int stages = 1;           ///< Of a pipeline.
-  int tensor = 1;           ///< Ranks that split each layer.
-  std::int64_t passes = 1;  ///< That go through it in a step.
+  int stages = 1;  ///< Of a pipeline.
+  int tensor = 1;  ///< Ranks that split each layer.
+  int replicas() const { return world_size / (stages * tensor); }
+  std::int64_t passes = 1;  ///< That go through a pipeline in a step.
   std::int64_t batch_per_rank = 0;
   std::int64_t grad_accum = 1;
   std::int64_t virtual_ranks = 0;  ///< 0: none.

@@ -334,6 +334,7 @@ void Report::summary(const RunResult& result) {
   line["windows_clock_fell"] = result.clocks.fell;
   if (run().stages > 1) line["waits_for_stages"] = result.waits_for_stages;
   if (run().tensor > 1) line["in_split_layers"] = result.in_split_layers;
+  if (run().replicas() > 1) line["waits_for_replicas"] = result.waits_for_replicas;
   line["parameter_hash"] = result.parameter_hash;
   if (const auto& totals = result.checkpoints) {
     line["checkpoints"] = totals->written;

@@ -31,8 +31,9 @@ struct RunInfo {
   std::string topology;  ///< See topology_label().
   int nodes = 1;
   int local_world_size = 1;
-  int shared_gpus = 0;  ///< GPUs of the job if ranks share them; 0: each rank has its own device.
-  int zero = 0;         ///< Stage of ZeRO.
+  int shared_gpus = 0;        ///< GPUs of the job if ranks share them; 0: each rank has its own device.
+  int zero = 0;               ///< Stage of ZeRO.
+  bool other_tensor = false;  ///< The run was resumed, and earlier steps had another number of ranks that split layers.
   GradientPath gradient_path;
   std::map<std::string, std::int64_t> shape;  ///< Sizes of the model, such as its layers and width.
   std::int64_t epochs = 0;
@@ -51,8 +52,9 @@ struct RunResult {
   /// Share of the time of steps for which ranks have waited for other stages of a pipeline, their mean; empty on GPUs,
   /// where the host does not wait.
   std::optional<double> waits_for_stages;
-  std::optional<double> in_split_layers;  ///< The same of sums and gathers over the ranks that split layers.
-  std::uint64_t nonfinite_steps = 0;      ///< Left out, because a loss or a gradient was NaN or infinite.
+  std::optional<double> in_split_layers;     ///< The same of sums and gathers over the ranks that split layers.
+  std::optional<double> waits_for_replicas;  ///< The same of waits for gradients and weights of other replicas.
+  std::uint64_t nonfinite_steps = 0;         ///< Left out, because a loss or a gradient was NaN or infinite.
   std::string parameter_hash;
   std::optional<Calibration> calibration;
   std::optional<NcclUsage> nccl;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "runtime/device/sensors.h"
@@ -37,6 +38,7 @@ struct EpochResult {
 struct CheckpointTotals {
   std::int64_t written = 0;
   std::int64_t failed = 0;
+  std::string error;                 ///< Why the last one has failed; empty if it was written.
   std::uint64_t bytes = 0;           ///< Of one.
   double pause_seconds = 0.0;        ///< The longest pause of training.
   double pause_seconds_total = 0.0;  ///< All together.

@@ -161,6 +161,27 @@ std::string tensor_line(const Description& run, const std::optional<double>& sha
                : line("Tensor", split);
 }
 
+/// Of runs whose ranks do not all keep everything.
+std::string lines_of_axes(const RunInfo& info, const RunResult& result) {
+  const Description& run = info.description;
+  if (run.stages * run.tensor == 1 && info.zero == 0) return "";
+  std::string lines = pipeline_line(run, result.waits_for_stages) + tensor_line(run, result.in_split_layers);
+  if (run.replicas() > 1 && result.waits_for_replicas) {
+    lines += line("Data", percent(*result.waits_for_replicas) + " of the time waiting for gradients and weights",
+                  fmt::format("{} replicas, --zero {}", run.replicas(), info.zero));
+  }
+  std::vector<std::pair<std::string, std::int64_t>> axes;
+  for (const Sent& sent : run.sends) {
+    if (axes.empty() || axes.back().first != sent.axis) axes.emplace_back(sent.axis, 0);
+    axes.back().second += sent.bytes;
+  }
+  std::vector<std::string> texts;
+  for (const auto& [axis, bytes] : axes) {
+    texts.push_back(fmt::format("{} {}", axis, size_text(static_cast<std::size_t>(bytes))));
+  }
+  return lines + line("Sent", fmt::format("{}", fmt::join(texts, ", ")), "by rank 0 in a step");
+}
+
 std::string memory_line(const std::vector<SensorWindow>& gpus) {
   double used = 0.0;
   for (const SensorWindow& gpu : gpus) used = std::max(used, gpu.memory_used_bytes.max);
@@ -174,6 +195,15 @@ std::string nccl_line(const RunInfo& info, const std::optional<NcclUsage>& nccl)
   return line("NCCL", fmt::format("{}", fmt::join(used, ", ")), "gradients: " + described(info.gradient_path));
 }
 
+/// Which runs end with this hash.
+std::string hash_note(const RunInfo& info) {
+  const Description& run = info.description;
+  if (info.other_tensor) return "depends on when --tp changed";
+  if (run.virtual_ranks == 0) return "the same command gives the same hash";
+  if (run.tensor > 1) return fmt::format("the same on every mesh with --tp {}: --virtual-ranks", run.tensor);
+  return fmt::format("the same on 1 rank and on {}: --virtual-ranks", run.virtual_ranks);
+}
+
 }  // namespace
 
 double flops_per_device(const RunInfo& info, double samples_per_second) {
@@ -182,14 +212,9 @@ double flops_per_device(const RunInfo& info, double samples_per_second) {
 }
 
 std::string summary_text(const RunInfo& info, const RunResult& result) {
-  const std::int64_t ranks = info.description.virtual_ranks;
-  const std::string same = ranks == 0 || info.description.tensor > 1
-                               ? "the same command gives the same hash"
-                               : fmt::format("the same on 1 rank and on {}: --virtual-ranks", ranks);
   return result_line(info, result) + speed_line(info, result) + lines_of_ranks(info, result) +
-         pipeline_line(info.description, result.waits_for_stages) +
-         tensor_line(info.description, result.in_split_layers) + memory_line(result.gpus) +
-         nccl_line(info, result.nccl) + line("Hash", result.parameter_hash, same);
+         lines_of_axes(info, result) + memory_line(result.gpus) + nccl_line(info, result.nccl) +
+         line("Hash", result.parameter_hash, hash_note(info));
 }
 
 }  // namespace ddptrain

@@ -30,6 +30,7 @@ namespace ddptrain {
 namespace {
 
 constexpr std::uint32_t kTracedSteps = 3;
+constexpr double kLongWait = 0.1;  // seconds for which training may wait for the checkpoint before without a word
 
 using Clock = std::chrono::steady_clock;
 
@@ -238,6 +239,7 @@ class TrainingRun {
     if (hooks_.sensors != nullptr) hooks_.sensors->take();  // of what was before this window
     const Clock::time_point start = Clock::now();
     const ReplicaSeconds before = trainer_.seconds_in_replica();
+    const double waited_before = trainer_.seconds_waited();
     agreeing_seconds_ = 0.0;
     run();
     device_.synchronize();
@@ -251,6 +253,7 @@ class TrainingRun {
     // A stage that is through with a step waits here for the one that ends it.
     if (waited.stages > 0.0 && device_.kind() == DeviceKind::cpu) waited.stages += agreeing_seconds_ + seconds - mine;
     in_replica_ += waited;
+    for_replicas_ += trainer_.seconds_waited() - waited_before;
     noted_seconds_ += seconds;
   }
 
@@ -282,6 +285,7 @@ class TrainingRun {
     result_.rate = meter_.rate();
     result_.waits_for_stages = share_of(in_replica_.stages);
     result_.in_split_layers = share_of(in_replica_.layers);
+    result_.waits_for_replicas = share_of(for_replicas_);
     result_.gpus = gather_sensors(world_, sensors_);
     result_.clocks = gather_clocks(world_, clocks_);
   }
@@ -356,14 +360,14 @@ class TrainingRun {
   void write_checkpoint() {
     const Watch::Phase phase(device_.watch(), "checkpoint");
     CheckpointWriter& writer = *hooks_.checkpoints;
-    const Clock::time_point start = Clock::now();
     device_.synchronize();
     guard_.check_finite();
     if (writer.busy()) {
+      const Clock::time_point start = Clock::now();
       note(writer.wait());
-      if (report_ != nullptr) {
+      if (const double waited = seconds_since(start); report_ != nullptr && waited >= kLongWait) {
         spdlog::warn("Training waited {:.2f} s for the checkpoint before: they are due faster than they are written",
-                     seconds_since(start));
+                     waited);
       }
     }
     checkpoint_asked_ = false;
@@ -376,6 +380,7 @@ class TrainingRun {
   void note(const std::optional<WrittenCheckpoint>& checkpoint) {
     if (!checkpoint) return;
     CheckpointTotals& totals = *result_.checkpoints;
+    totals.error = checkpoint->error;
     totals.bytes = checkpoint->bytes;
     totals.pause_seconds = std::max(totals.pause_seconds, checkpoint->pause_seconds);
     totals.pause_seconds_total += checkpoint->pause_seconds;
@@ -391,7 +396,8 @@ class TrainingRun {
     if (hooks_.checkpoints->options().stop_on_error) {
       throw Error(message + "; --on-checkpoint-error continue trains on without it", true);
     }
-    if (world_.rank() == 0) spdlog::error("{}; training goes on", message);
+    if (world_.rank() != 0) return;
+    spdlog::error("{}; {}", message, checkpoint->step == steps_ ? "the run ends without it" : "training goes on");
   }
 
   [[noreturn]] void end_run() {
@@ -424,8 +430,10 @@ class TrainingRun {
   std::size_t logged_windows_ = 0;
   double seconds_waited_ = 0.0;
   double agreeing_seconds_ = 0.0;  ///< Of this rank, in the window: until all ranks have agreed on what comes next.
-  ReplicaSeconds in_replica_;      ///< Of this rank, in windows behind the first one, which take
-  double noted_seconds_ = 0.0;     ///< so long.
+  // Of this rank, in windows behind the first one.
+  ReplicaSeconds in_replica_;
+  double for_replicas_ = 0.0;   ///< Waiting for gradients and weights.
+  double noted_seconds_ = 0.0;  ///< Of these windows.
   std::optional<RunningLoss> running_loss_;
   const std::vector<Periodic> periodic_ = {{options_.verify_every, [this] { guard_.check_replicas(step_); }},
                                            {options_.samples.every, [this] { write_sample(); }},
