@@ -391,7 +391,7 @@ class GptOps {
   }
 
   void attention() {
-    const cuda::AttentionShape shape{s_.batch, s_.heads, s_.sequence, s_.width / s_.heads};
+    const AttentionShape shape{s_.batch, s_.heads, s_.sequence, s_.width / s_.heads};
     const double flops = 2.0 * static_cast<double>(s_.rows() * s_.sequence * s_.width);  // causal: half of the square
     const double activation = 2.0 * static_cast<double>(s_.rows() * s_.width);
     const Tensor qkv = random({s_.batch, s_.sequence, 3 * s_.width}), dqkv = empty(qkv.shape);

@@ -115,9 +115,6 @@ struct UpdateSlice {
   float* norms = nullptr;  ///< Scratch for rules of whole parameters, f32 [2 * arena chunks + 2 * parameter_count].
 };
 
-/// Throws Error if there is no such rule, or if the slice has no memory for one of its slots.
-const OptimizerRule& rule_for(OptimizerKind kind, const UpdateSlice& slice);
-
 /// The number of the step, and the update of parameters by their gradients.
 class OptimizerOps : public Family<OptimizerOps> {
  public:

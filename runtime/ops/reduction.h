@@ -8,9 +8,6 @@
 
 namespace ddptrain {
 
-/// Throws Error unless `leaves` is [rows, count] and the number of rows is a power of two.
-void require_tree(const Tensor& leaves);
-
 /// Sums of gradients: over the elements for their norm, over ranks in a fixed order, and in each other's memory.
 class ReductionOps : public Family<ReductionOps> {
  public:

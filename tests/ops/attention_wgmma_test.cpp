@@ -8,7 +8,7 @@
 namespace ddptrain::tests {
 namespace {
 
-class AttentionWgmmaTest : public ::testing::TestWithParam<cuda::AttentionShape> {
+class AttentionWgmmaTest : public ::testing::TestWithParam<AttentionShape> {
  protected:
   void SetUp() override {
     if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU on this machine";
@@ -47,7 +47,7 @@ class AttentionWgmmaTest : public ::testing::TestWithParam<cuda::AttentionShape>
     return bench_->take(dqkv);
   }
 
-  cuda::AttentionShape s_ = GetParam();
+  AttentionShape s_ = GetParam();
   std::unique_ptr<Device> device_;
   std::unique_ptr<Bench> bench_;
   Tensor qkv_, dout_, out_, statistics_;
@@ -64,11 +64,11 @@ TEST_P(AttentionWgmmaTest, BackwardGivesTheSameBitsOnFewerMultiprocessors) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, AttentionWgmmaTest,
-                         ::testing::Values(cuda::AttentionShape{1, 1, 128, 64}, cuda::AttentionShape{3, 5, 256, 64},
-                                           cuda::AttentionShape{50, 3, 384, 64}, cuda::AttentionShape{2, 3, 1024, 64},
-                                           cuda::AttentionShape{1, 2, 2048, 64}),
+                         ::testing::Values(AttentionShape{1, 1, 128, 64}, AttentionShape{3, 5, 256, 64},
+                                           AttentionShape{50, 3, 384, 64}, AttentionShape{2, 3, 1024, 64},
+                                           AttentionShape{1, 2, 2048, 64}),
                          [](const auto& info) {
-                           const cuda::AttentionShape& s = info.param;
+                           const AttentionShape& s = info.param;
                            return std::to_string(s.batch) + "x" + std::to_string(s.heads) + "x" +
                                   std::to_string(s.sequence);
                          });

@@ -35,6 +35,14 @@ constexpr int resident_at_most(int threads, int blocks) {
   return blocks * threads <= kThreads ? blocks : kThreads / threads;
 }
 
+/// Queues a kernel behind its predecessor in the stream. Arguments are converted to the kernel's parameters.
+template <class... Parameters, class... Arguments>
+void launch_kernel(void (*kernel)(Parameters...), dim3 blocks, int threads, std::size_t shared_bytes,
+                   cudaStream_t stream, const Arguments&... arguments) {
+  kernel<<<blocks, threads, shared_bytes, stream>>>(static_cast<Parameters>(arguments)...);
+  DDP_CUDA(cudaGetLastError());
+}
+
 template <class... Parameters, class... Arguments>
 void launch_early(void (*kernel)(Parameters...), dim3 blocks, int threads, std::size_t shared_bytes,
                   cudaStream_t stream, const Arguments&... arguments) {

@@ -10,46 +10,32 @@ namespace {
 constexpr std::int64_t kRows = 32;   // queries of a block
 constexpr std::int64_t kAlign = 16;  // elements; rows of scores are whole vectors
 
-struct AttentionDims {
-  std::int64_t batch, sequence, width, heads;
-
-  std::int64_t head_size() const { return width / heads; }
-  std::int64_t score_stride() const { return (sequence + kAlign - 1) / kAlign * kAlign; }
-  std::int64_t block_size() const { return kRows * score_stride(); }  ///< Elements of a block of scores.
-};
-
-AttentionDims dims_of(const char* what, const Tensor& qkv, std::int64_t heads, const Tensor& out,
-                      const Tensor& statistics, DType dtype) {
-  DDP_CHECK(out.shape.size() == 3, "{}: out must have three dimensions", what);
-  const AttentionDims d{out.dim(0), out.dim(1), out.dim(2), heads};
-  DDP_CHECK(heads > 0 && d.width % heads == 0, "{}: width {} does not divide by {} heads", what, d.width, heads);
-  expect_tensor(out, what, dtype, out.shape);
-  expect_tensor(qkv, what, dtype, {d.batch, d.sequence, 3 * d.width});
-  expect_tensor(statistics, what, dtype, {d.batch, heads, d.sequence});
-  return d;
-}
+std::int64_t score_stride(std::int64_t sequence) { return (sequence + kAlign - 1) / kAlign * kAlign; }
+std::int64_t block_size(std::int64_t sequence) {
+  return kRows * score_stride(sequence);
+}  // elements of a block of scores
 
 /// q, k and v (or their gradients) of head `index % heads` of window `index / heads`: [sequence, head size] each.
 template <class View, class T>
 struct HeadViews {
   View q, k, v;
 
-  HeadViews(const AttentionDims& d, T* qkv, std::int64_t index)
+  HeadViews(const AttentionShape& d, T* qkv, std::int64_t index)
       : q(view(d, qkv, index, 0)), k(view(d, qkv, index, 1)), v(view(d, qkv, index, 2)) {}
 
  private:
-  static View view(const AttentionDims& d, T* qkv, std::int64_t index, std::int64_t part) {
+  static View view(const AttentionShape& d, T* qkv, std::int64_t index, std::int64_t part) {
     const std::int64_t window = index / d.heads;
-    T* first = qkv + window * d.sequence * 3 * d.width + part * d.width + index % d.heads * d.head_size();
-    return View(first, d.sequence, d.head_size(), Eigen::OuterStride<>(3 * d.width));
+    T* first = qkv + window * d.sequence * 3 * d.width() + part * d.width() + index % d.heads * d.head_size;
+    return View(first, d.sequence, d.head_size, Eigen::OuterStride<>(3 * d.width()));
   }
 };
 
 /// The same of an activation of `width` columns.
 template <class View, class T>
-View head_view(const AttentionDims& d, T* activation, std::int64_t index) {
-  T* first = activation + index / d.heads * d.sequence * d.width + index % d.heads * d.head_size();
-  return View(first, d.sequence, d.head_size(), Eigen::OuterStride<>(d.width));
+View head_view(const AttentionShape& d, T* activation, std::int64_t index) {
+  T* first = activation + index / d.heads * d.sequence * d.width() + index % d.heads * d.head_size;
+  return View(first, d.sequence, d.head_size, Eigen::OuterStride<>(d.width()));
 }
 
 /// scores = exp(scores * scale - shift) in the first `visible` columns, 0 in the rest.
@@ -70,11 +56,11 @@ void for_each_block(std::int64_t sequence, By&& by) {
 }
 
 template <class T>
-void attend(const AttentionDims& d, const T* qkv, std::int64_t index, T* memory, T* out, T* statistics) {
+void attend(const AttentionShape& d, const T* qkv, std::int64_t index, T* memory, T* out, T* statistics) {
   const HeadViews<ConstStridedView<T>, const T> head(d, qkv, index);
   auto y = head_view<StridedView<T>>(d, out, index);
-  const T scale = T{1} / std::sqrt(static_cast<T>(d.head_size()));
-  const std::int64_t stride = d.score_stride();
+  const T scale = T{1} / std::sqrt(static_cast<T>(d.head_size));
+  const std::int64_t stride = score_stride(d.sequence);
   for_each_block(d.sequence, [&](std::int64_t first, std::int64_t rows, std::int64_t keys) {
     StridedView<T> scores(memory, rows, keys, Eigen::OuterStride<>(stride));
     scores.noalias() = head.q.middleRows(first, rows) * head.k.topRows(keys).transpose();
@@ -94,15 +80,15 @@ void attend(const AttentionDims& d, const T* qkv, std::int64_t index, T* memory,
 }
 
 template <class T>
-void attend_backward(const AttentionDims& d, const T* qkv, std::int64_t index, T* memory, const T* out,
+void attend_backward(const AttentionShape& d, const T* qkv, std::int64_t index, T* memory, const T* out,
                      const T* statistics, const T* dout, T* dqkv) {
   const HeadViews<ConstStridedView<T>, const T> head(d, qkv, index);
   HeadViews<StridedView<T>, T> gradient(d, dqkv, index);
   const auto y = head_view<ConstStridedView<T>>(d, out, index);
   const auto dy = head_view<ConstStridedView<T>>(d, dout, index);
-  const T scale = T{1} / std::sqrt(static_cast<T>(d.head_size()));
-  const std::int64_t stride = d.score_stride();
-  T* const dmemory = memory + d.block_size();
+  const T scale = T{1} / std::sqrt(static_cast<T>(d.head_size));
+  const std::int64_t stride = score_stride(d.sequence);
+  T* const dmemory = memory + block_size(d.sequence);
   gradient.k.setZero();
   gradient.v.setZero();
   for_each_block(d.sequence, [&](std::int64_t first, std::int64_t rows, std::int64_t keys) {
@@ -132,26 +118,22 @@ class CpuAttention final : public AttentionOps, CpuOps {
   using CpuOps::CpuOps;
 
   void attention(const Tensor& qkv, std::int64_t heads, const Tensor& out, const Tensor& statistics) override {
-    const AttentionDims d = dims_of("attention: qkv, out, statistics", qkv, heads, out, statistics, dtype());
-    with_scalar([&](auto scalar) {
-      using T = decltype(scalar);
-      T* memory = scratch<T>(d.block_size());
+    const AttentionShape d = check_attention("attention", qkv, heads, out, statistics, {}, {}, dtype());
+    with_scalar([&]<class T>(T) {
+      T* memory = scratch<T>(block_size(d.sequence));
       parallel_each(d.batch * heads, 1, [&](std::int64_t index, int thread) {
-        attend(d, qkv.as<const T>(), index, memory + thread * d.block_size(), out.as<T>(), statistics.as<T>());
+        attend(d, qkv.as<const T>(), index, memory + thread * block_size(d.sequence), out.as<T>(), statistics.as<T>());
       });
     });
   }
 
   void attention_backward(const Tensor& qkv, std::int64_t heads, const Tensor& out, const Tensor& statistics,
                           const Tensor& dout, const Tensor& dqkv) override {
-    const AttentionDims d = dims_of("attention_backward: qkv, out, statistics", qkv, heads, out, statistics, dtype());
-    expect_tensor(dout, "attention_backward: dout", dtype(), out.shape);
-    expect_tensor(dqkv, "attention_backward: dqkv", dtype(), qkv.shape);
-    with_scalar([&](auto scalar) {
-      using T = decltype(scalar);
-      T* memory = scratch<T>(2 * d.block_size());
+    const AttentionShape d = check_attention("attention_backward", qkv, heads, out, statistics, dout, dqkv, dtype());
+    with_scalar([&]<class T>(T) {
+      T* memory = scratch<T>(2 * block_size(d.sequence));
       parallel_each(d.batch * heads, 1, [&](std::int64_t index, int thread) {
-        attend_backward(d, qkv.as<const T>(), index, memory + 2 * thread * d.block_size(), out.as<const T>(),
+        attend_backward(d, qkv.as<const T>(), index, memory + 2 * thread * block_size(d.sequence), out.as<const T>(),
                         statistics.as<const T>(), dout.as<const T>(), dqkv.as<T>());
       });
     });

@@ -6,26 +6,12 @@ namespace ddptrain {
 
 namespace {
 
-struct ConvDims {
-  std::int64_t batch, height, width, in, out, kernel;
-
-  std::int64_t out_height() const { return height - kernel + 1; }
-  std::int64_t out_width() const { return width - kernel + 1; }
+struct ConvDims : ConvShape {
   std::int64_t rows() const { return out_height() * out_width(); }  ///< Output pixels of an image.
   std::int64_t depth() const { return kernel * kernel * in; }       ///< Inputs of an output pixel.
   std::int64_t run() const { return kernel * in; }                  ///< Of which are contiguous.
   std::int64_t image() const { return height * width * in; }
-  Shape output() const { return {batch, out_height(), out_width(), out}; }
 };
-
-ConvDims dims_of(const char* what, const Tensor& x, const Tensor& weight, DType dtype) {
-  DDP_CHECK(x.shape.size() == 4 && weight.shape.size() == 4, "{}: x and weight must have four dimensions", what);
-  const ConvDims d{x.dim(0), x.dim(1), x.dim(2), x.dim(3), weight.dim(0), weight.dim(1)};
-  expect_tensor(x, what, dtype, x.shape);
-  expect_tensor(weight, what, dtype, {d.out, d.kernel, d.kernel, d.in});
-  DDP_CHECK(d.out_height() > 0 && d.out_width() > 0, "{}: the kernel is larger than the image", what);
-  return d;
-}
 
 /// col [rows, depth]: the inputs of every output pixel of one image.
 template <class T>
@@ -66,11 +52,8 @@ class CpuConvolution final : public ConvolutionOps, CpuOps {
   using CpuOps::CpuOps;
 
   void conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) override {
-    const ConvDims d = dims_of("conv2d: x, weight", x, weight, dtype());
-    expect_tensor(y, "conv2d: y", dtype(), d.output());
-    if (bias) expect_tensor(bias, "conv2d: bias", dtype(), {d.out});
-    with_scalar([&](auto scalar) {
-      using T = decltype(scalar);
+    const ConvDims d{check_conv2d("conv2d", x, weight, bias, y, dtype())};
+    with_scalar([&]<class T>(T) {
       T* col = scratch<T>(d.rows() * d.depth());
       const ConstMatrixView<T> w(weight.as<T>(), d.out, d.depth());
       parallel_each(d.batch, 1, [&](std::int64_t image, int thread) {
@@ -85,12 +68,8 @@ class CpuConvolution final : public ConvolutionOps, CpuOps {
 
   void conv2d_backward(const Tensor& x, const Tensor& weight, const Tensor& dy, const Tensor& dx, const Tensor& dweight,
                        bool accumulate) override {
-    const ConvDims d = dims_of("conv2d_backward: x, weight", x, weight, dtype());
-    expect_tensor(dy, "conv2d_backward: dy", dtype(), d.output());
-    expect_tensor(dweight, "conv2d_backward: dweight", dtype(), weight.shape);
-    if (dx) expect_tensor(dx, "conv2d_backward: dx", dtype(), x.shape);
-    with_scalar([&](auto scalar) {
-      using T = decltype(scalar);
+    const ConvDims d{check_conv2d_backward(x, weight, dy, dx, dweight, dtype())};
+    with_scalar([&]<class T>(T) {
       const std::int64_t col_size = d.rows() * d.depth();
       const std::int64_t weight_size = d.out * d.depth();
       T* memory = scratch<T>(col_size + weight_size);

@@ -15,8 +15,7 @@ CpuOps::CpuOps(Device& device) : device_(dynamic_cast<CpuDevice&>(device)) {
 
 void CpuOps::store_sums(const std::vector<double>& partial, const Tensor& sum, bool accumulate) {
   const std::int64_t columns = sum.size();
-  with_scalar([&](auto scalar) {
-    using T = decltype(scalar);
+  with_scalar([&]<class T>(T) {
     T* out = sum.as<T>();
     for (std::int64_t column = 0; column < columns; ++column) {
       double total = accumulate ? static_cast<double>(out[column]) : 0.0;

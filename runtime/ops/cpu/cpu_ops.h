@@ -8,7 +8,7 @@
 #include "runtime/core/bf16.h"
 #include "runtime/core/error.h"
 #include "runtime/device/cpu/cpu_device.h"
-#include "runtime/ops/expect_tensor.h"
+#include "runtime/ops/shapes.h"
 
 namespace ddptrain {
 

@@ -8,9 +8,7 @@ namespace ddptrain {
 
 namespace {
 
-struct EmbeddingDims {
-  std::int64_t batch, sequence, width, vocabulary;
-
+struct EmbeddingDims : EmbeddingShape {
   std::int64_t features() const { return sequence * width; }
   /// Place of an input in batch_tokens().
   std::size_t token(std::int64_t window, std::int64_t position) const {
@@ -18,28 +16,16 @@ struct EmbeddingDims {
   }
 };
 
-EmbeddingDims dims_of(const char* what, const TokenBatch& batch, const Tensor& activation, const Tensor& token,
-                      const Tensor& position, DType dtype) {
-  DDP_CHECK(token.shape.size() == 2 && position.shape.size() == 2, "{}: embeddings must have two dimensions", what);
-  const EmbeddingDims d{batch.count, batch.source.sequence, token.dim(1), token.dim(0)};
-  expect_tensor(activation, what, dtype, {d.batch, d.sequence, d.width});
-  expect_tensor(token, what, dtype, token.shape);
-  expect_tensor(position, what, dtype, {position.dim(0), d.width});
-  DDP_CHECK(position.dim(0) >= d.sequence, "{}: {} positions for windows of {}", what, position.dim(0), d.sequence);
-  return d;
-}
-
 class CpuEmbedding final : public EmbeddingOps, CpuOps {
  public:
   using CpuOps::CpuOps;
 
   void embed_tokens(const TokenBatch& batch, const Tensor& token_embedding, const Tensor& position_embedding,
                     const Dropout& dropout, const Tensor& out) override {
-    const EmbeddingDims d = dims_of("embed_tokens", batch, out, token_embedding, position_embedding, dtype());
+    const EmbeddingDims d{check_embed_tokens(batch, token_embedding, position_embedding, out, dtype())};
     const std::vector<std::uint32_t> tokens = batch_tokens("embed_tokens", batch, d.vocabulary);
     const bool drops = dropout.rate > 0.0f;
-    with_scalar([&](auto scalar) {
-      using T = decltype(scalar);
+    with_scalar([&]<class T>(T) {
       T* memory = drops ? scratch<T>(d.features()) : nullptr;
       parallel_each(d.batch, 16, [&](std::int64_t window, int thread) {
         T* y = out.as<T>() + window * d.features();
@@ -64,13 +50,10 @@ class CpuEmbedding final : public EmbeddingOps, CpuOps {
   /// Every thread adds up columns of its own, so the order of the sums is that of the batch.
   void embed_tokens_backward(const TokenBatch& batch, const Dropout& dropout, const Tensor& dout, const Tensor& head,
                              const Tensor& dtoken, const Tensor& dposition, bool accumulate) override {
-    const EmbeddingDims d = dims_of("embed_tokens_backward", batch, dout, dtoken, dposition, dtype());
-    DDP_CHECK(head.shape.size() == 2 && head.dim(0) >= d.vocabulary, "embed_tokens_backward: head has too few rows");
-    expect_tensor(head, "embed_tokens_backward: head", dtype(), {head.dim(0), d.width});
+    const EmbeddingDims d{check_embed_tokens_backward(batch, dout, head, dtoken, dposition, dtype())};
     const std::vector<std::uint32_t> tokens = batch_tokens("embed_tokens_backward", batch, d.vocabulary);
     const bool drops = dropout.rate > 0.0f;
-    with_scalar([&](auto scalar) {
-      using T = decltype(scalar);
+    with_scalar([&]<class T>(T) {
       T* memory = drops ? scratch<T>(d.features()) : nullptr;
       parallel(d.width, [&](std::int64_t begin, std::int64_t end, int thread) {
         const auto columns = [&](const Tensor& tensor, std::int64_t row) {

@@ -12,11 +12,8 @@ class CpuGather final : public GatherOps, CpuOps {
 
   void gather_images(const ImageBatch& batch, const Tensor& out) override {
     const Tensor& images = batch.images;
-    DDP_CHECK(images.dtype == DType::u8 && images.shape.size() == 3, "gather_images: images must be u8 [n, h, w]");
-    expect_tensor(out, "gather_images: out", dtype(), {batch.count, images.dim(1), images.dim(2), 1});
-    const std::int64_t pixels = images.dim(1) * images.dim(2);
-    with_scalar([&](auto scalar) {
-      using T = decltype(scalar);
+    const std::int64_t pixels = check_gather_images(batch, out, dtype()).columns;
+    with_scalar([&]<class T>(T) {
       parallel_each(batch.count, 64, [&](std::int64_t row, int) {
         const std::uint32_t sample = sample_index(batch.order, batch.step.value(), static_cast<std::uint32_t>(row));
         const std::uint8_t* from = images.as<std::uint8_t>() + sample * pixels;

@@ -2,7 +2,6 @@
 
 #include "runtime/ops/cpu/cpu_ops.h"
 #include "runtime/ops/linear.h"
-#include "runtime/ops/linear_dims.h"
 
 namespace ddptrain {
 
@@ -46,9 +45,8 @@ class CpuLinear final : public LinearOps, CpuOps {
   using CpuOps::CpuOps;
 
   void linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) override {
-    const LinearDims d = check_linear(x, weight, bias, y, dtype());
-    with_scalar([&](auto scalar) {
-      using T = decltype(scalar);
+    const LinearShape d = check_linear(x, weight, bias, y, dtype());
+    with_scalar([&]<class T>(T) {
       const ConstMatrixView<T> w(weight.as<T>(), d.out, d.in);
       parallel(d.batch, [&](std::int64_t begin, std::int64_t end, int) {
         MatrixView<T> out(y.as<T>() + begin * d.out, end - begin, d.out);
@@ -61,9 +59,8 @@ class CpuLinear final : public LinearOps, CpuOps {
 
   void linear_backward(const Tensor& x, const Tensor& weight, const Tensor& dy, const Tensor& dx, const Tensor& dweight,
                        const Tensor& dbias, bool accumulate) override {
-    const LinearDims d = check_linear_backward(x, weight, dy, dx, dweight, dbias, dtype());
-    with_scalar([&](auto scalar) {
-      using T = decltype(scalar);
+    const LinearShape d = check_linear_backward(x, weight, dy, dx, dweight, dbias, dtype());
+    with_scalar([&]<class T>(T) {
       const ConstMatrixView<T> w(weight.as<T>(), d.out, d.in);
       const ConstMatrixView<T> gradient(dy.as<T>(), d.batch, d.out);
       if (dbias) sum_columns(dy, dbias, accumulate);
@@ -93,11 +90,9 @@ class CpuLinear final : public LinearOps, CpuOps {
   }
 
   void gelu(const Tensor& pre, const Tensor& y) override {
-    expect_tensor(pre, "gelu: pre", dtype(), pre.shape);
-    expect_tensor(y, "gelu: y", dtype(), pre.shape);
+    check_gelu(pre, y, dtype());
     const std::int64_t size = pre.size();
-    with_scalar([&](auto scalar) {
-      using T = decltype(scalar);
+    with_scalar([&]<class T>(T) {
       parallel_each((size + kBlock - 1) / kBlock, 4096, [&](std::int64_t block, int) {
         const std::int64_t begin = block * kBlock;
         const std::int64_t count = std::min(kBlock, size - begin);
@@ -109,11 +104,10 @@ class CpuLinear final : public LinearOps, CpuOps {
 
   void linear_gelu_backward(const Tensor& weight, const Tensor& dy, const Tensor& pre, const Tensor& dpre,
                             const Tensor& dbias, bool accumulate) override {
+    check_linear_gelu_backward(weight, dy, pre, dpre, dbias, dtype());
     linear_backward(Tensor{}, weight, dy, dpre, Tensor{}, Tensor{}, false);
-    expect_tensor(pre, "linear_gelu_backward: pre", dtype(), dpre.shape);
     const std::int64_t size = pre.size();
-    with_scalar([&](auto scalar) {
-      using T = decltype(scalar);
+    with_scalar([&]<class T>(T) {
       parallel_each((size + kBlock - 1) / kBlock, 4096, [&](std::int64_t block, int) {
         const std::int64_t begin = block * kBlock;
         const std::int64_t count = std::min(kBlock, size - begin);
@@ -127,9 +121,7 @@ class CpuLinear final : public LinearOps, CpuOps {
  private:
   void sum_columns(const Tensor& dy, const Tensor& dbias, bool accumulate) {
     const std::int64_t rows = dy.dim(0), columns = dy.dim(1);
-    expect_tensor(dbias, "sum_columns: dbias", dtype(), {columns});
-    with_scalar([&](auto scalar) {
-      using T = decltype(scalar);
+    with_scalar([&]<class T>(T) {
       parallel(columns, [&](std::int64_t begin, std::int64_t end, int) {
         RowArray<double> sums = RowArray<double>::Zero(end - begin);
         for (std::int64_t row = 0; row < rows; ++row) {

@@ -65,21 +65,12 @@ class CpuLoss final : public LossOps, CpuOps {
   void token_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
                            std::int64_t vocabulary, float gradient_scale, const Tensor& dlogits,
                            MetricSums* sums) override {
-    DDP_CHECK(logits.shape.size() == 2, "token_cross_entropy: logits must have two dimensions");
-    const std::int64_t rows = logits.dim(0);
-    const std::int64_t columns = logits.dim(1);
-    const std::int64_t sequence = batch.source.sequence;
-    DDP_CHECK(vocabulary > 0 && vocabulary <= columns, "token_cross_entropy: vocabulary {} of {} columns", vocabulary,
-              columns);
-    DDP_CHECK(first_row >= 0 && first_row + rows <= batch.count * sequence,
-              "token_cross_entropy: rows {} to {} of a batch of {}", first_row, first_row + rows,
-              batch.count * sequence);
-    expect_tensor(logits, "token_cross_entropy: logits", dtype(), logits.shape);
-    if (dlogits) expect_tensor(dlogits, "token_cross_entropy: dlogits", dtype(), logits.shape);
+    const MatrixShape s =
+        check_predictions("token_cross_entropy", logits, batch, first_row, vocabulary, {}, dlogits, dtype());
+    const std::int64_t rows = s.rows, columns = s.columns, sequence = batch.source.sequence;
     const std::vector<std::uint32_t> tokens = batch_tokens("token_cross_entropy", batch, vocabulary);
     std::vector<MetricSums> partial(static_cast<std::size_t>(threads()));
-    with_scalar([&](auto scalar) {
-      using T = decltype(scalar);
+    with_scalar([&]<class T>(T) {
       T* memory = scratch<T>(vocabulary);
       parallel_each(rows, 64, [&](std::int64_t row, int thread) {
         const std::uint32_t target = target_at(tokens, sequence, first_row + row);
@@ -103,12 +94,11 @@ class CpuLoss final : public LossOps, CpuOps {
 
   void part_of_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
                              std::int64_t vocabulary, const Tensor& facts) override {
-    const std::int64_t rows = logits.dim(0), columns = logits.dim(1), sequence = batch.source.sequence;
-    expect_tensor(logits, "part_of_cross_entropy: logits", dtype(), logits.shape);
-    expect_tensor(facts, "part_of_cross_entropy: facts", dtype(), {rows, kFacts});
+    const MatrixShape s =
+        check_predictions("part_of_cross_entropy", logits, batch, first_row, vocabulary, facts, {}, dtype());
+    const std::int64_t rows = s.rows, columns = s.columns, sequence = batch.source.sequence;
     const std::vector<std::uint32_t> tokens = batch_tokens("part_of_cross_entropy", batch, vocabulary);
-    with_scalar([&](auto scalar) {
-      using T = decltype(scalar);
+    with_scalar([&]<class T>(T) {
       T* memory = scratch<T>(vocabulary);
       parallel_each(rows, 64, [&](std::int64_t row, int thread) {
         const RowView<T> mine(logits.as<T>() + row * columns, vocabulary);
@@ -129,14 +119,12 @@ class CpuLoss final : public LossOps, CpuOps {
   void joined_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
                             std::int64_t vocabulary, const Tensor& facts, float gradient_scale, const Tensor& dlogits,
                             MetricSums* sums) override {
-    const std::int64_t rows = logits.dim(0), columns = logits.dim(1), sequence = batch.source.sequence;
-    expect_tensor(logits, "joined_cross_entropy: logits", dtype(), logits.shape);
-    expect_tensor(facts, "joined_cross_entropy: facts", dtype(), {facts.dim(0), rows, kFacts});
-    if (dlogits) expect_tensor(dlogits, "joined_cross_entropy: dlogits", dtype(), logits.shape);
+    const MatrixShape s =
+        check_predictions("joined_cross_entropy", logits, batch, first_row, vocabulary, facts, dlogits, dtype());
+    const std::int64_t rows = s.rows, columns = s.columns, sequence = batch.source.sequence;
     const std::vector<std::uint32_t> tokens = batch_tokens("joined_cross_entropy", batch, vocabulary);
     std::vector<MetricSums> partial(static_cast<std::size_t>(threads()));
-    with_scalar([&](auto scalar) {
-      using T = decltype(scalar);
+    with_scalar([&]<class T>(T) {
       parallel_each(rows, 64, [&](std::int64_t row, int thread) {
         const JoinedFacts<T> all(facts.as<T>() + row * kFacts, facts.dim(0), rows * kFacts);
         MetricSums& mine = partial[static_cast<std::size_t>(thread)];
@@ -158,13 +146,8 @@ class CpuLoss final : public LossOps, CpuOps {
 
   void softmax_cross_entropy(const Tensor& logits, const ImageBatch& batch, float gradient_scale, const Tensor& dlogits,
                              MetricSums* sums) override {
-    DDP_CHECK(logits.shape.size() == 2 && logits.dim(1) > 0, "softmax_cross_entropy: logits must have two dimensions");
-    const std::int64_t classes = logits.dim(1);
-    expect_tensor(logits, "softmax_cross_entropy: logits", dtype(), {batch.count, classes});
-    if (dlogits) expect_tensor(dlogits, "softmax_cross_entropy: dlogits", dtype(), logits.shape);
-    DDP_CHECK(batch.labels.dtype == DType::u8, "softmax_cross_entropy: labels must be u8");
-    with_scalar([&](auto scalar) {
-      using T = decltype(scalar);
+    const std::int64_t classes = check_softmax_cross_entropy(logits, batch, dlogits, dtype()).columns;
+    with_scalar([&]<class T>(T) {
       RowArray<T> probabilities(classes);
       for (std::int64_t row = 0; row < batch.count; ++row) {
         const std::uint32_t sample = sample_index(batch.order, batch.step.value(), static_cast<std::uint32_t>(row));

@@ -145,18 +145,12 @@ class CpuOptimizer final : public OptimizerOps, CpuOps {
   void advance(StepState* state, std::uint32_t steps, Stream) override { state->step += steps; }
 
   void update(const OptimizerSettings& settings, const UpdateSlice& slice, StepRef step, Stream) override {
-    rule_for(settings.kind, slice);
-    const bool same = slice.weights == slice.master;
-    DDP_CHECK(same ? slice.weight_type == dtype() : slice.weight_type == DType::bf16 && dtype() == DType::f32,
-              "update: weights of {} beside master weights of {}", name_of(slice.weight_type), name_of(dtype()));
-    DDP_CHECK(slice.gradient_type == dtype() || slice.gradient_type == DType::bf16, "update: gradients of {}",
-              name_of(slice.gradient_type));
-    with_scalar([&](auto scalar) {
-      using T = decltype(scalar);
+    check_update(settings.kind, slice, dtype());
+    with_scalar([&]<class T>(T) {
       if (slice.gradient_type == DType::bf16) return update_as<T, Bf16>(settings, slice, step.value());
       update_as<T, T>(settings, slice, step.value());
     });
-    if (same || (slice.gradient_scale != nullptr && std::isnan(*slice.gradient_scale))) return;
+    if (slice.weights == slice.master || (slice.gradient_scale != nullptr && std::isnan(*slice.gradient_scale))) return;
     parallel_each(slice.chunk_count, 64,
                   [&](std::int64_t i, int) { round_weights(settings, slice, slice.chunks[i], step.value()); });
   }
@@ -192,17 +186,6 @@ class CpuOptimizer final : public OptimizerOps, CpuOps {
 };
 
 }  // namespace
-
-const OptimizerRule& rule_for(OptimizerKind kind, const UpdateSlice& slice) {
-  const auto index = static_cast<std::size_t>(kind);
-  DDP_CHECK(index < kOptimizerRules.size(), "optimizer {}: there is no such rule", index);
-  const OptimizerRule& rule = kOptimizerRules[index];
-  for (std::size_t i = 0; i < rule.slots; ++i) {
-    DDP_CHECK(slice.state[i] != nullptr, "{} keeps {} slots, of which number {} has no memory", rule.name, rule.slots,
-              i);
-  }
-  return rule;
-}
 
 std::unique_ptr<OptimizerOps> OptimizerOps::on_cpu(Device& device) { return std::make_unique<CpuOptimizer>(device); }
 

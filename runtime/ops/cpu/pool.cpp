@@ -54,31 +54,18 @@ void unpool_pixel(const T* __restrict dout, const std::uint8_t* __restrict winne
   }
 }
 
-struct PoolDims {
-  std::int64_t batch, height, width, channels;
-
-  std::int64_t out_height() const { return height / 2; }
-  std::int64_t out_width() const { return width / 2; }
-  std::int64_t features() const { return out_height() * out_width() * channels; }
-  Shape output() const { return {batch, out_height(), out_width(), channels}; }
-
-  /// Calls visit(out offset, input pointers of the window) for every output pixel of `image`.
-  template <class T, class Visit>
-  void for_each_window(T* image, Visit&& visit) const {
-    for (std::int64_t oy = 0; oy < out_height(); ++oy) {
-      for (std::int64_t ox = 0; ox < out_width(); ++ox) {
-        T* corner = image + (2 * oy * width + 2 * ox) * channels;
-        T* const window[4] = {corner, corner + channels, corner + width * channels, corner + (width + 1) * channels};
-        visit((oy * out_width() + ox) * channels, window);
-      }
+/// Calls visit(out offset, input pointers of the window) for every output pixel of `image`.
+template <class T, class Visit>
+void for_each_window(const PoolShape& s, T* image, Visit&& visit) {
+  std::uint32_t offset = 0;
+  for (std::uint32_t y = 0; y + 1 < s.height; y += 2) {
+    for (std::uint32_t x = 0; x + 1 < s.width; x += 2, offset += s.channels) {
+      T* corner = image + (y * s.width + x) * s.channels;
+      T* below = corner + s.width * s.channels;
+      T* const window[4] = {corner, corner + s.channels, below, below + s.channels};
+      visit(offset, window);
     }
   }
-};
-
-PoolDims dims_of(const char* what, const Tensor& x, DType dtype) {
-  DDP_CHECK(x.shape.size() == 4, "{} must have four dimensions", what);
-  expect_tensor(x, what, dtype, x.shape);
-  return {x.dim(0), x.dim(1), x.dim(2), x.dim(3)};
 }
 
 class CpuPool final : public PoolOps, CpuOps {
@@ -87,21 +74,18 @@ class CpuPool final : public PoolOps, CpuOps {
 
   void bias_relu_pool_dropout(const Tensor& x, const Tensor& bias, const Dropout& dropout, const Tensor& out,
                               const Tensor& winner) override {
-    const PoolDims d = dims_of("bias_relu_pool_dropout: x", x, dtype());
-    expect_tensor(bias, "bias_relu_pool_dropout: bias", dtype(), {d.channels});
-    expect_tensor(out, "bias_relu_pool_dropout: out", dtype(), d.output());
-    expect_tensor(winner, "bias_relu_pool_dropout: winner", DType::u8, d.output());
-    with_scalar([&](auto scalar) {
-      using T = decltype(scalar);
-      T* memory = scratch<T>(d.features());
+    const PoolShape d = check_pool("bias_relu_pool_dropout", x, bias, out, winner, dtype());
+    const std::int64_t size = static_cast<std::int64_t>(d.image()), features = d.features(), channels = d.channels;
+    with_scalar([&]<class T>(T) {
+      T* memory = scratch<T>(features);
       parallel_each(d.batch, 4, [&](std::int64_t image, int thread) {
-        T* factors = memory + thread * d.features();
-        dropout_factors(dropout, static_cast<std::uint32_t>(image), d.features(), factors);
-        T* to = out.as<T>() + image * d.features();
-        std::uint8_t* to_winner = winner.as<std::uint8_t>() + image * d.features();
-        const T* from = x.as<T>() + image * d.height * d.width * d.channels;
-        d.for_each_window(from, [&](std::int64_t offset, const T* const(&window)[4]) {
-          pool_pixel(window, bias.as<T>(), factors + offset, d.channels, to + offset, to_winner + offset);
+        T* factors = memory + thread * features;
+        dropout_factors(dropout, static_cast<std::uint32_t>(image), features, factors);
+        T* to = out.as<T>() + image * features;
+        std::uint8_t* to_winner = winner.as<std::uint8_t>() + image * features;
+        const T* from = x.as<T>() + image * size;
+        for_each_window(d, from, [&](std::uint32_t offset, const T* const(&window)[4]) {
+          pool_pixel(window, bias.as<T>(), factors + offset, channels, to + offset, to_winner + offset);
         });
       });
     });
@@ -109,26 +93,23 @@ class CpuPool final : public PoolOps, CpuOps {
 
   void bias_relu_pool_dropout_backward(const Tensor& dout, const Tensor& winner, const Dropout& dropout,
                                        const Tensor& dx, const Tensor& dbias, bool accumulate) override {
-    const PoolDims d = dims_of("bias_relu_pool_dropout_backward: dx", dx, dtype());
-    expect_tensor(dout, "bias_relu_pool_dropout_backward: dout", dtype(), d.output());
-    expect_tensor(winner, "bias_relu_pool_dropout_backward: winner", DType::u8, d.output());
-    expect_tensor(dbias, "bias_relu_pool_dropout_backward: dbias", dtype(), {d.channels});
-    std::vector<double> partial(static_cast<std::size_t>(threads() * d.channels), 0.0);
-    with_scalar([&](auto scalar) {
-      using T = decltype(scalar);
+    const PoolShape d = check_pool("bias_relu_pool_dropout_backward", dx, dbias, dout, winner, dtype());
+    const std::int64_t size = static_cast<std::int64_t>(d.image()), features = d.features(), channels = d.channels;
+    std::vector<double> partial(static_cast<std::size_t>(threads() * channels), 0.0);
+    with_scalar([&]<class T>(T) {
       const T scale = dropout.rate > 0.0f ? T{1} / (T{1} - static_cast<T>(dropout.rate)) : T{1};
-      T* memory = scratch<T>(d.channels);
+      T* memory = scratch<T>(channels);
       parallel_each(d.batch, 4, [&](std::int64_t image, int thread) {
-        RowView<T> image_sum(memory + thread * d.channels, d.channels);
+        RowView<T> image_sum(memory + thread * channels, channels);
         image_sum.setZero();
-        T* to = dx.as<T>() + image * d.height * d.width * d.channels;
-        if (d.height % 2 != 0 || d.width % 2 != 0) RowView<T>(to, d.height * d.width * d.channels).setZero();
-        const T* from = dout.as<T>() + image * d.features();
-        const std::uint8_t* from_winner = winner.as<std::uint8_t>() + image * d.features();
-        d.for_each_window(to, [&](std::int64_t offset, T* const(&window)[4]) {
-          unpool_pixel(from + offset, from_winner + offset, scale, d.channels, window, image_sum.data());
+        T* to = dx.as<T>() + image * size;
+        if (d.has_rest()) std::fill_n(to, d.image(), T{0});
+        const T* from = dout.as<T>() + image * features;
+        const std::uint8_t* from_winner = winner.as<std::uint8_t>() + image * features;
+        for_each_window(d, to, [&](std::uint32_t offset, T* const(&window)[4]) {
+          unpool_pixel(from + offset, from_winner + offset, scale, channels, window, image_sum.data());
         });
-        RowView<double>(partial.data() + thread * d.channels, d.channels) += image_sum.template cast<double>();
+        RowView<double>(partial.data() + thread * channels, channels) += image_sum.template cast<double>();
       });
     });
     store_sums(partial, dbias, accumulate);

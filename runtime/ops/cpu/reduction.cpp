@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <numeric>
 
 #include "runtime/core/bf16.h"
@@ -65,7 +64,7 @@ class CpuReduction final : public ReductionOps, CpuOps {
   using CpuOps::CpuOps;
 
   void sum_of_squares(const Tensor& values, float* sum, Stream) override {
-    DDP_CHECK(values.dtype == dtype() || values.dtype == DType::bf16, "sum_of_squares of {}", name_of(values.dtype));
+    check_nodes("sum_of_squares", {values}, values, dtype());
     std::vector<double> partial(static_cast<std::size_t>(threads()), 0.0);
     with_values(values.dtype, [&](auto element) {
       parallel(values.size(), [&](std::int64_t begin, std::int64_t end, int thread) {
@@ -104,8 +103,7 @@ class CpuReduction final : public ReductionOps, CpuOps {
   }
 
   void add_nodes(const std::vector<Tensor>& nodes, const Tensor& sum, Stream) override {
-    for (const Tensor& node : nodes) require_node(node, sum.size());
-    require_node(sum, sum.size());
+    check_nodes("add_nodes", nodes, sum, dtype());
     add_pieces(sum, [&]<class T>(std::int64_t begin, std::int64_t count, Piece<T>& total) {
       Piece<T> next;
       read(nodes.at(0), begin, count, total.data());
@@ -117,9 +115,7 @@ class CpuReduction final : public ReductionOps, CpuOps {
   }
 
   void add_tree(const Tensor& leaves, const Tensor& sum, Stream) override {
-    require_node(leaves, leaves.dim(0) * sum.size());
-    require_node(sum, sum.size());
-    require_tree(leaves);
+    check_add_tree(leaves, sum, dtype());
     add_pieces(sum, [&]<class T>(std::int64_t begin, std::int64_t count, Piece<T>& total) {
       total = subtree<T>(leaves, 0, leaves.dim(0), begin, count);
     });
@@ -136,16 +132,11 @@ class CpuReduction final : public ReductionOps, CpuOps {
     if (type == DType::bf16) return work(Bf16{});
     with_scalar(work);
   }
-  void require_node(const Tensor& node, std::int64_t size) const {
-    DDP_CHECK(node.dtype == dtype() || node.dtype == DType::bf16, "a tree of {}", name_of(node.dtype));
-    DDP_CHECK(node.size() == size, "{} elements in a tree of {}", node.size(), size);
-  }
 
   /// sum = what `add` makes of each piece.
   template <class Add>
   void add_pieces(const Tensor& sum, const Add& add) {
-    with_scalar([&](auto scalar) {
-      using T = decltype(scalar);
+    with_scalar([&]<class T>(T) {
       parallel_each((sum.size() + kPiece - 1) / kPiece, 64, [&](std::int64_t piece, int) {
         const std::int64_t begin = piece * kPiece;
         const std::int64_t count = std::min(kPiece, sum.size() - begin);
@@ -158,11 +149,6 @@ class CpuReduction final : public ReductionOps, CpuOps {
 };
 
 }  // namespace
-
-void require_tree(const Tensor& leaves) {
-  DDP_CHECK(leaves.shape.size() == 2 && std::has_single_bit(static_cast<std::uint64_t>(leaves.dim(0))),
-            "add_tree: leaves are [rows, count], with a power of two of rows");
-}
 
 std::unique_ptr<ReductionOps> ReductionOps::on_cpu(Device& device) { return std::make_unique<CpuReduction>(device); }
 

@@ -3,11 +3,9 @@
 #include "runtime/ops/cuda/column_sums.cuh"
 #include "runtime/ops/cuda/cuda_ops.h"
 #include "runtime/ops/cuda/dropout.cuh"
-#include "runtime/ops/expect_tensor.h"
 
-namespace ddptrain {
+namespace ddptrain::cuda {
 
-namespace cuda {
 namespace {
 
 template <class T, int V>
@@ -76,55 +74,34 @@ __global__ void __launch_bounds__(kDropoutThreads)
   }
 }
 
-}  // namespace
-}  // namespace cuda
-
-namespace {
-
 class CudaActivation final : public ActivationOps, CudaOps {
  public:
   using CudaOps::CudaOps;
 
   void bias_relu_backward(const Tensor& y, const Tensor& dy, float scale, const Tensor& dbias,
                           bool accumulate) override {
-    cuda::require(!y.shape.empty() && y.shape.back() > 0, "bias_relu_backward: y has no columns");
-    const std::int64_t columns = y.shape.back();
-    const std::int64_t rows = y.size() / columns;
-    expect_tensor(y, "bias_relu_backward: y", dtype(), y.shape);
-    expect_tensor(dy, "bias_relu_backward: dy", dtype(), y.shape);
-    expect_tensor(dbias, "bias_relu_backward: dbias", dtype(), {columns});
-    auto* partials = scratch().reserve_elements<float>(cuda::column_scratch(columns), stream());
-    const auto width = static_cast<std::uint32_t>(columns);
-    cuda::with_element(dtype(), [&](auto element) {
-      using T = decltype(element);
-      if (cuda::in_fours(columns, y.data, dy.data)) {
-        cuda::sum_matrix_columns<4>(cuda::ReluBackward<T, 4>{y.as<T>(), dy.as<T>(), width, scale}, rows, columns,
-                                    partials, accumulate, dbias.as<T>(), stream());
-      } else {
-        cuda::sum_matrix_columns<1>(cuda::ReluBackward<T, 1>{y.as<T>(), dy.as<T>(), width, scale}, rows, columns,
-                                    partials, accumulate, dbias.as<T>(), stream());
-      }
+    const MatrixShape s = check_activation("bias_relu_backward", y, dy, dbias, dtype());
+    const auto columns = static_cast<std::uint32_t>(s.columns);
+    with_element(dtype(), [&]<class T>(T) {
+      const auto values = [&](auto width) {
+        return ReluBackward<T, width.value>{y.as<T>(), dy.as<T>(), columns, scale};
+      };
+      sum_matrix_columns<4>(in_fours(columns, y.data, dy.data), values, s.rows, columns, scratch(), accumulate, dbias,
+                            stream());
     });
   }
 
   void bias_relu_dropout(const Tensor& x, const Tensor& bias, const Dropout& dropout) override {
-    cuda::require(x.shape.size() == 2, "bias_relu_dropout: x must have two dimensions");
-    const std::int64_t features = x.dim(1);
-    expect_tensor(x, "bias_relu_dropout: x", dtype(), x.shape);
-    expect_tensor(bias, "bias_relu_dropout: bias", dtype(), {features});
+    const MatrixShape s = check_activation("bias_relu_dropout", x, x, bias, dtype());
     if (x.size() == 0) return;
-    cuda::with_element(dtype(), [&](auto element) {
-      using T = decltype(element);
-      cuda::bias_relu_dropout_kernel<T><<<cuda::dropout_grid(x.dim(0), features), cuda::kDropoutThreads, 0, stream()>>>(
-          x.as<T>(), bias.as<T>(), static_cast<std::uint32_t>(x.dim(0)), static_cast<std::uint32_t>(features), dropout);
+    with_element(dtype(), [&]<class T>(T) {
+      launch_kernel(bias_relu_dropout_kernel<T>, dropout_grid(s.rows, s.columns), kDropoutThreads, 0, stream(),
+                    x.as<T>(), bias.as<T>(), s.rows, s.columns, dropout);
     });
-    DDP_CUDA(cudaGetLastError());
   }
 
   void dropout(const Tensor& x, const Dropout& dropout, const Tensor& y) override {
-    cuda::require(!x.shape.empty(), "dropout: x has no dimensions");
-    expect_tensor(x, "dropout: x", dtype(), x.shape);
-    expect_tensor(y, "dropout: y", dtype(), x.shape);
+    check_activation("dropout", x, y, {}, dtype());
     if (x.size() == 0) return;
     if (dropout.rate <= 0.0f) {
       if (y.data != x.data) {
@@ -134,21 +111,23 @@ class CudaActivation final : public ActivationOps, CudaOps {
     }
     const auto rows = static_cast<std::uint32_t>(x.dim(0));
     const auto features = static_cast<std::uint32_t>(x.size() / x.dim(0));
-    const bool wide = features % 8 == 0 && cuda::is_aligned(x.data, 16) && cuda::is_aligned(y.data, 16);
-    const dim3 grid(cuda::ceil_div(features, cuda::kDropoutThreads * (wide ? 8 : 1)), std::min(rows, 65535u));
-    cuda::with_element(dtype(), [&](auto element) {
-      using T = decltype(element);
-      const auto kernel = wide ? cuda::dropout_kernel<T> : cuda::any_width_dropout_kernel<T>;
-      kernel<<<grid, cuda::kDropoutThreads, 0, stream()>>>(x.as<const T>(), rows, features, dropout, y.as<T>());
+    const bool wide = features % 8 == 0 && is_aligned(x.data, 16) && is_aligned(y.data, 16);
+    const dim3 grid(ceil_div(features, kDropoutThreads * (wide ? 8 : 1)), std::min(rows, 65535u));
+    with_element(dtype(), [&]<class T>(T) {
+      launch_kernel(wide ? dropout_kernel<T> : any_width_dropout_kernel<T>, grid, kDropoutThreads, 0, stream(),
+                    x.as<T>(), rows, features, dropout, y.as<T>());
     });
-    DDP_CUDA(cudaGetLastError());
   }
 };
 
 }  // namespace
 
+}  // namespace ddptrain::cuda
+
+namespace ddptrain {
+
 std::unique_ptr<ActivationOps> ActivationOps::on_cuda(Device& device) {
-  return std::make_unique<CudaActivation>(device);
+  return std::make_unique<cuda::CudaActivation>(device);
 }
 
 }  // namespace ddptrain

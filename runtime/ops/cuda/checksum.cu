@@ -1,13 +1,13 @@
 #include <algorithm>
 
 #include "runtime/device/cuda/elements.cuh"
+#include "runtime/device/cuda/launch.cuh"
 #include "runtime/ops/checksum.h"
 #include "runtime/ops/cuda/cuda_ops.h"
 #include "runtime/ops/cuda/reduce.cuh"
 
-namespace ddptrain {
+namespace ddptrain::cuda {
 
-namespace cuda {
 namespace {
 
 constexpr std::uint32_t kThreads = 256;
@@ -35,11 +35,6 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) atomicAdd(sum, mine);
 }
 
-}  // namespace
-}  // namespace cuda
-
-namespace {
-
 class CudaChecksum final : public ChecksumOps, CudaOps {
  public:
   using CudaOps::CudaOps;
@@ -48,15 +43,20 @@ class CudaChecksum final : public ChecksumOps, CudaOps {
     const std::size_t bytes = values.bytes();
     if (bytes == 0) return;
     const auto words = static_cast<std::int64_t>((bytes + 7) / 8);
-    const std::uint32_t blocks = std::min(cuda::ceil_div(words, cuda::kThreads), cuda::kMostBlocks);
-    cuda::checksum_kernel<<<blocks, cuda::kThreads, 0, stream()>>>(values.as<const std::uint8_t>(), bytes,
-                                                                   reinterpret_cast<unsigned long long*>(sum));
-    DDP_CUDA(cudaGetLastError());
+    const std::uint32_t blocks = std::min(ceil_div(words, kThreads), kMostBlocks);
+    launch_kernel(checksum_kernel, blocks, kThreads, 0, stream(), values.as<std::uint8_t>(), bytes,
+                  reinterpret_cast<unsigned long long*>(sum));
   }
 };
 
 }  // namespace
 
-std::unique_ptr<ChecksumOps> ChecksumOps::on_cuda(Device& device) { return std::make_unique<CudaChecksum>(device); }
+}  // namespace ddptrain::cuda
+
+namespace ddptrain {
+
+std::unique_ptr<ChecksumOps> ChecksumOps::on_cuda(Device& device) {
+  return std::make_unique<cuda::CudaChecksum>(device);
+}
 
 }  // namespace ddptrain

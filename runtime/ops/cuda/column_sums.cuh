@@ -1,7 +1,9 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <type_traits>
 
 #include "runtime/device/cuda/cuda_utils.h"
 #include "runtime/device/cuda/elements.cuh"
@@ -16,9 +18,6 @@ inline constexpr std::uint32_t kColumnThreads = 256;
 inline constexpr std::uint32_t kColumnBlocks = 512;
 inline constexpr std::uint32_t kColumnWidth = 32;                // threads side by side at most: a warp reads one row
 inline constexpr std::uint32_t kResidentColumnBlocks = 132 * 6;  // that run at once
-
-/// Floats of scratch memory that sum_matrix_columns needs.
-inline std::size_t column_scratch(std::int64_t columns) { return static_cast<std::size_t>(columns) * kColumnBlocks; }
 
 /// `width` (a power of two) threads side by side take V columns each.
 template <int V, class Values>
@@ -89,20 +88,22 @@ __global__ void __launch_bounds__(kTotalsWidth* kTotalsHeight)
   sums[column] = from_float<T>(total);
 }
 
-/// The second stage: all of a few matrices at once. Its predecessor in the stream may let it start early.
-template <class T, std::size_t N>
+/// The second stage, for up to a few matrices whose sums have one type. Its predecessor in the stream may let it start
+/// early.
+template <std::size_t N>
 void add_column_partials(const float* partials, std::uint32_t blocks, std::int64_t columns, bool accumulate,
-                         const ColumnSums<T, N>& sums, cudaStream_t stream) {
-  const auto groups = static_cast<int>(N * ceil_div(columns, kTotalsWidth));
-  launch_early(column_totals<T, N>, groups, kTotalsWidth * kTotalsHeight, 0, stream, partials, blocks,
-               static_cast<std::uint32_t>(columns), accumulate, sums);
+                         const std::array<Tensor, N>& sums, cudaStream_t stream) {
+  with_element(sums[0].dtype, [&]<class T>(T) {
+    ColumnSums<T, N> all;
+    for (std::size_t i = 0; i < N; ++i) all.of[i] = sums[i].template as<T>();
+    launch_early(column_totals<T, N>, N * ceil_div(columns, kTotalsWidth), kTotalsWidth * kTotalsHeight, 0, stream,
+                 partials, blocks, columns, accumulate, all);
+  });
 }
 
-/// sums (+)= column sums. `values(row, column, float (&value)[V])` gives V neighbouring elements of a row;
-/// `columns` is a multiple of V. `partials`: column_scratch(columns) floats.
-template <int V, class Values, class T>
-void sum_matrix_columns(const Values& values, std::int64_t rows, std::int64_t columns, float* partials, bool accumulate,
-                        T* sums, cudaStream_t stream) {
+template <int V, class Values>
+void sum_matrix_columns(const Values& values, std::int64_t rows, std::int64_t columns, Scratch& scratch,
+                        bool accumulate, const Tensor& sums, cudaStream_t stream) {
   const std::uint32_t groups = ceil_div(columns, V);
   std::uint32_t width = 1;
   while (width < groups && width < kColumnWidth) width *= 2;
@@ -110,11 +111,23 @@ void sum_matrix_columns(const Values& values, std::int64_t rows, std::int64_t co
   const std::uint32_t beside = ceil_div(groups, width);
   const std::uint32_t most = std::clamp<std::uint32_t>(kResidentColumnBlocks / beside, 16, kColumnBlocks);
   const std::uint32_t blocks = std::clamp<std::uint32_t>(ceil_div(rows, 4 * height), 1, most);
-  const dim3 grid(blocks, beside);
-  column_partials<V><<<grid, kColumnThreads, 0, stream>>>(values, static_cast<std::uint32_t>(rows),
-                                                          static_cast<std::uint32_t>(columns), width, partials);
-  DDP_CUDA(cudaGetLastError());
-  add_column_partials<T, 1>(partials, blocks, columns, accumulate, {{sums}}, stream);
+  auto* partials = scratch.reserve_elements<float>(static_cast<std::size_t>(columns) * kColumnBlocks, stream);
+  launch_kernel(column_partials<V, Values>, dim3(blocks, beside), kColumnThreads, 0, stream, values, rows, columns,
+                width, partials);
+  add_column_partials(partials, blocks, columns, accumulate, std::array{sums}, stream);
+}
+
+/// sums [columns] (+)= column sums of a matrix [rows, columns]. `values_for(std::integral_constant<int, V>{})` gives
+/// the matrix as an object that is called as (row, column, float (&value)[V]), for V neighbouring elements of a row. V
+/// is kWide if all rows can be read so (`wide`), else 1.
+template <int kWide, class ValuesFor>
+void sum_matrix_columns(bool wide, const ValuesFor& values_for, std::int64_t rows, std::int64_t columns,
+                        Scratch& scratch, bool accumulate, const Tensor& sums, cudaStream_t stream) {
+  if (wide) {
+    const auto values = values_for(std::integral_constant<int, kWide>{});
+    return sum_matrix_columns<kWide>(values, rows, columns, scratch, accumulate, sums, stream);
+  }
+  sum_matrix_columns<1>(values_for(std::integral_constant<int, 1>{}), rows, columns, scratch, accumulate, sums, stream);
 }
 
 }  // namespace ddptrain::cuda

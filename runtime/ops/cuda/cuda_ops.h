@@ -1,7 +1,7 @@
 #pragma once
 
 #include "runtime/device/cuda/cuda_device.h"
-#include "runtime/ops/expect_tensor.h"
+#include "runtime/ops/shapes.h"
 
 namespace ddptrain {
 
@@ -16,10 +16,6 @@ class CudaOps {
   cudaStream_t stream() const { return device_.stream(); }
   cuda::Scratch& scratch() const { return device_.scratch(); }
   int multiprocessors() const { return device_.compute_multiprocessors(); }
-  /// As expect_tensor, for the gradient of a parameter: dtype() or f32.
-  void expect_gradient(const Tensor& gradient, const char* what, const Shape& shape) const {
-    expect_tensor(gradient, what, gradient.dtype == DType::f32 ? DType::f32 : dtype(), shape);
-  }
 
   CudaDevice& device_;
 };

@@ -6,11 +6,9 @@
 #include "runtime/ops/cuda/dropout.cuh"
 #include "runtime/ops/cuda/reduce.cuh"
 #include "runtime/ops/embedding.h"
-#include "runtime/ops/expect_tensor.h"
 
-namespace ddptrain {
+namespace ddptrain::cuda {
 
-namespace cuda {
 namespace {
 
 constexpr std::uint32_t kWarps = 8;  // of a block
@@ -241,17 +239,14 @@ cudaError_t sort(const SortMemory& m, std::size_t& temporary_bytes, void* tempor
 template <class T, class G, int V>
 void sum_tokens(const Sorted& sorted, const Places& places, const SortMemory& m, const Tensor& dout, const Tensor& head,
                 const Tensor& dtoken, bool accumulate, cudaStream_t stream) {
-  const auto vocabulary = static_cast<std::uint32_t>(dtoken.dim(0));
+  const std::int64_t vocabulary = dtoken.dim(0);
   const std::uint32_t slices = ceil_div(places.width, 32 * V);
   if (const std::uint32_t chunks = sorted.count / kChunk; chunks > 0) {
-    chunks_kernel<T, V>
-        <<<dim3(chunks, slices), kThreads, 0, stream>>>(sorted, places, dout.as<const T>(), m.chunk_sums);
-    DDP_CUDA(cudaGetLastError());
+    launch_kernel(chunks_kernel<T, V>, dim3(chunks, slices), kThreads, 0, stream, sorted, places, dout.as<T>(),
+                  m.chunk_sums);
   }
-  tokens_kernel<T, G, V><<<dim3(ceil_div(vocabulary, kWarps), slices), kThreads, 0, stream>>>(
-      sorted, places, m.begins, dout.as<const T>(), m.chunk_sums, head.as<const float>(), vocabulary, accumulate,
-      dtoken.as<G>());
-  DDP_CUDA(cudaGetLastError());
+  launch_kernel(tokens_kernel<T, G, V>, dim3(ceil_div(vocabulary, kWarps), slices), kThreads, 0, stream, sorted, places,
+                m.begins, dout.as<T>(), m.chunk_sums, head.as<float>(), vocabulary, accumulate, dtoken.as<G>());
 }
 
 template <class T, class G, int V>
@@ -260,14 +255,13 @@ void sum_positions(const Places& places, std::uint32_t windows, std::uint32_t sp
   const std::uint32_t features = places.sequence * places.width;
   const dim3 grid(ceil_div(features, kThreads * V), splits);
   if (splits == 1) {
-    positions_kernel<T, G, V>
-        <<<grid, kThreads, 0, stream>>>(places, windows, dout.as<const T>(), accumulate, dposition.as<G>());
+    launch_kernel(positions_kernel<T, G, V>, grid, kThreads, 0, stream, places, windows, dout.as<T>(), accumulate,
+                  dposition.as<G>());
   } else {
-    positions_kernel<T, float, V><<<grid, kThreads, 0, stream>>>(places, windows, dout.as<const T>(), false, partials);
-    DDP_CUDA(cudaGetLastError());
-    add_column_partials<G, 1>(partials, splits, features, accumulate, {{dposition.as<G>()}}, stream);
+    launch_kernel(positions_kernel<T, float, V>, grid, kThreads, 0, stream, places, windows, dout.as<T>(), false,
+                  partials);
+    add_column_partials(partials, splits, features, accumulate, std::array{dposition}, stream);
   }
-  DDP_CUDA(cudaGetLastError());
   const std::size_t used = features * sizeof(G);
   if (!accumulate && dposition.bytes() > used) {
     DDP_CUDA(cudaMemsetAsync(dposition.as<char>() + used, 0, dposition.bytes() - used, stream));
@@ -279,89 +273,53 @@ bool in_packs(const Places& places, Pointers... pointers) {
   return places.width % 8 == 0 && (... && is_aligned(pointers, 16));
 }
 
-void require_rows(const Tensor& tensor, std::int64_t rows, std::int64_t width, const char* message) {
-  require(tensor.shape.size() == 2 && tensor.dim(0) >= rows && tensor.dim(1) == width, message);
-}
-
-}  // namespace
-}  // namespace cuda
-
-namespace {
-
 class CudaEmbedding final : public EmbeddingOps, CudaOps {
  public:
   using CudaOps::CudaOps;
 
   void embed_tokens(const TokenBatch& batch, const Tensor& token_embedding, const Tensor& position_embedding,
                     const Dropout& dropout, const Tensor& out) override {
-    const std::int64_t sequence = batch.source.sequence;
-    cuda::require(out.shape.size() == 3, "embed_tokens: out must be [batch, sequence, width]");
-    const std::int64_t width = out.dim(2);
-    expect_tensor(out, "embed_tokens: out", dtype(), {batch.count, sequence, width});
-    cuda::require_rows(token_embedding, 1, width, "embed_tokens: token_embedding must be [vocabulary, width]");
-    cuda::require_rows(position_embedding, sequence, width, "embed_tokens: fewer positions than the sequence has");
-    expect_tensor(token_embedding, "embed_tokens: token_embedding", dtype(), token_embedding.shape);
-    expect_tensor(position_embedding, "embed_tokens: position_embedding", dtype(), position_embedding.shape);
+    const EmbeddingShape s = check_embed_tokens(batch, token_embedding, position_embedding, out, dtype());
     if (out.size() == 0) return;
-    const auto rows = static_cast<std::uint32_t>(batch.count * sequence);
-    const cuda::Places places{dropout, static_cast<std::uint32_t>(sequence), static_cast<std::uint32_t>(width)};
-    const bool wide = cuda::in_packs(places, token_embedding.data, position_embedding.data, out.data);
-    cuda::with_element(dtype(), [&](auto element) {
-      using T = decltype(element);
-      const auto kernel = wide ? cuda::embed_kernel<T, 8> : cuda::embed_kernel<T, 1>;
-      kernel<<<cuda::ceil_div(rows, cuda::kWarps), cuda::kThreads, 0, stream()>>>(
-          batch, places, rows, static_cast<std::uint32_t>(token_embedding.dim(0)), token_embedding.as<const T>(),
-          position_embedding.as<const T>(), out.as<T>());
+    const std::int64_t rows = s.batch * s.sequence;
+    const Places places{dropout, static_cast<std::uint32_t>(s.sequence), static_cast<std::uint32_t>(s.width)};
+    const bool wide = in_packs(places, token_embedding.data, position_embedding.data, out.data);
+    with_element(dtype(), [&]<class T>(T) {
+      launch_kernel(wide ? embed_kernel<T, 8> : embed_kernel<T, 1>, ceil_div(rows, kWarps), kThreads, 0, stream(),
+                    batch, places, rows, s.vocabulary, token_embedding.as<T>(), position_embedding.as<T>(),
+                    out.as<T>());
     });
-    DDP_CUDA(cudaGetLastError());
   }
 
   void embed_tokens_backward(const TokenBatch& batch, const Dropout& dropout, const Tensor& dout, const Tensor& head,
                              const Tensor& dtoken, const Tensor& dposition, bool accumulate) override {
-    const std::int64_t sequence = batch.source.sequence;
-    cuda::require(dout.shape.size() == 3, "embed_tokens_backward: dout must be [batch, sequence, width]");
-    const std::int64_t width = dout.dim(2);
-    expect_tensor(dout, "embed_tokens_backward: dout", dtype(), {batch.count, sequence, width});
-    cuda::require_rows(dtoken, 1, width, "embed_tokens_backward: dtoken must be [vocabulary, width]");
-    cuda::require_rows(dposition, sequence, width, "embed_tokens_backward: fewer positions than the sequence has");
-    expect_gradient(dtoken, "embed_tokens_backward: dtoken", dtoken.shape);
-    expect_tensor(dposition, "embed_tokens_backward: dposition", dtoken.dtype, dposition.shape);
-    if (head) {
-      cuda::require_rows(head, dtoken.dim(0), width, "embed_tokens_backward: head must be [>= vocabulary, width]");
-      expect_tensor(head, "embed_tokens_backward: head", DType::f32, head.shape);
-    }
-    cuda::require(dout.size() > 0, "embed_tokens_backward: an empty batch");
-    const auto rows = static_cast<std::uint32_t>(batch.count * sequence);
-    const auto windows = static_cast<std::uint32_t>(batch.count);
-    const auto vocabulary = static_cast<std::uint32_t>(dtoken.dim(0));
-    const cuda::Places places{dropout, static_cast<std::uint32_t>(sequence), static_cast<std::uint32_t>(width)};
-    const bool wide = cuda::in_packs(places, dout.data, head.data, dtoken.data, dposition.data);
-    const std::uint32_t busy = cuda::ceil_div(sequence * width, wide ? 8 : 1);
-    const std::uint32_t splits = std::clamp(cuda::kPositionThreads / busy, 1u, windows);
+    const EmbeddingShape s = check_embed_tokens_backward(batch, dout, head, dtoken, dposition, dtype());
+    require(dout.size() > 0, "embed_tokens_backward: an empty batch");
+    const auto rows = static_cast<std::uint32_t>(s.batch * s.sequence);
+    const auto windows = static_cast<std::uint32_t>(s.batch), vocabulary = static_cast<std::uint32_t>(s.vocabulary);
+    const Places places{dropout, static_cast<std::uint32_t>(s.sequence), static_cast<std::uint32_t>(s.width)};
+    const bool wide = in_packs(places, dout.data, head.data, dtoken.data, dposition.data);
+    const std::uint32_t busy = ceil_div(s.sequence * s.width, wide ? 8 : 1);
+    const std::uint32_t splits = std::clamp(kPositionThreads / busy, 1u, windows);
     const std::size_t position_sums = splits > 1 ? std::size_t{splits} * places.sequence * places.width : 0;
 
     std::size_t temporary_bytes = 0;
     const auto pieces = [&](void* memory) {
-      return cuda::SortMemory(memory, rows, vocabulary, places.width, position_sums, temporary_bytes);
+      return SortMemory(memory, rows, vocabulary, places.width, position_sums, temporary_bytes);
     };
     const std::uint32_t listed = batch.part.all > 0 ? vocabulary + 1 : vocabulary;
-    DDP_CUDA(cuda::sort(pieces(nullptr), temporary_bytes, nullptr, rows, listed, stream()));
-    const cuda::SortMemory m = pieces(scratch().reserve(pieces(nullptr).bytes, stream()));
-    cuda::list_kernel<<<cuda::ceil_div(rows, cuda::kThreads), cuda::kThreads, 0, stream()>>>(batch, rows, vocabulary,
-                                                                                             m.tokens, m.places);
-    DDP_CUDA(cudaGetLastError());
-    DDP_CUDA(cuda::sort(m, temporary_bytes, m.temporary, rows, listed, stream()));
-    const cuda::Sorted sorted{m.sorted_tokens, m.sorted_places, rows};
-    cuda::runs_kernel<<<cuda::ceil_div(vocabulary + 1, cuda::kThreads), cuda::kThreads, 0, stream()>>>(
-        sorted, vocabulary, m.begins);
-    DDP_CUDA(cudaGetLastError());
-    cuda::with_element(dtype(), [&](auto element) {
-      using T = decltype(element);
-      cuda::with_element(dtoken.dtype, [&](auto gradient) {
-        using G = decltype(gradient);
-        const auto tokens = wide ? cuda::sum_tokens<T, G, 8> : cuda::sum_tokens<T, G, 1>;
+    DDP_CUDA(sort(pieces(nullptr), temporary_bytes, nullptr, rows, listed, stream()));
+    const SortMemory m = pieces(scratch().reserve(pieces(nullptr).bytes, stream()));
+    launch_kernel(list_kernel, ceil_div(rows, kThreads), kThreads, 0, stream(), batch, rows, vocabulary, m.tokens,
+                  m.places);
+    DDP_CUDA(sort(m, temporary_bytes, m.temporary, rows, listed, stream()));
+    const Sorted sorted{m.sorted_tokens, m.sorted_places, rows};
+    launch_kernel(runs_kernel, ceil_div(vocabulary + 1, kThreads), kThreads, 0, stream(), sorted, vocabulary, m.begins);
+    with_element(dtype(), [&]<class T>(T) {
+      with_element(dtoken.dtype, [&]<class G>(G) {
+        const auto tokens = wide ? sum_tokens<T, G, 8> : sum_tokens<T, G, 1>;
         tokens(sorted, places, m, dout, head, dtoken, accumulate, stream());
-        const auto positions = wide ? cuda::sum_positions<T, G, 8> : cuda::sum_positions<T, G, 1>;
+        const auto positions = wide ? sum_positions<T, G, 8> : sum_positions<T, G, 1>;
         positions(places, windows, splits, m.position_sums, dout, dposition, accumulate, stream());
       });
     });
@@ -370,6 +328,12 @@ class CudaEmbedding final : public EmbeddingOps, CudaOps {
 
 }  // namespace
 
-std::unique_ptr<EmbeddingOps> EmbeddingOps::on_cuda(Device& device) { return std::make_unique<CudaEmbedding>(device); }
+}  // namespace ddptrain::cuda
+
+namespace ddptrain {
+
+std::unique_ptr<EmbeddingOps> EmbeddingOps::on_cuda(Device& device) {
+  return std::make_unique<cuda::CudaEmbedding>(device);
+}
 
 }  // namespace ddptrain

@@ -1,13 +1,10 @@
-#include <algorithm>
-
 #include "runtime/device/cuda/elements.cuh"
+#include "runtime/device/cuda/launch.cuh"
 #include "runtime/ops/cuda/cuda_ops.h"
-#include "runtime/ops/expect_tensor.h"
 #include "runtime/ops/gather.h"
 
-namespace ddptrain {
+namespace ddptrain::cuda {
 
-namespace cuda {
 namespace {
 
 constexpr std::uint32_t kThreads = 128;
@@ -30,35 +27,28 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-}  // namespace
-}  // namespace cuda
-
-namespace {
-
 class CudaGather final : public GatherOps, CudaOps {
  public:
   using CudaOps::CudaOps;
 
   void gather_images(const ImageBatch& batch, const Tensor& out) override {
     const Tensor& images = batch.images;
-    cuda::require(images.dtype == DType::u8 && images.shape.size() == 3, "gather_images: images must be u8 [n, h, w]");
-    expect_tensor(out, "gather_images: out", dtype(), {batch.count, images.dim(1), images.dim(2), 1});
-    if (batch.count == 0) return;
-    const auto pixels = static_cast<std::uint32_t>(images.dim(1) * images.dim(2));
-    const auto count = static_cast<std::uint32_t>(batch.count);
-    cuda::with_element(dtype(), [&](auto element) {
-      using T = decltype(element);
-      const auto kernel =
-          cuda::in_fours(pixels, images.data, out.data) ? cuda::gather_kernel<T, 4> : cuda::gather_kernel<T, 1>;
-      kernel<<<count, cuda::kThreads, 0, stream()>>>(images.as<const std::uint8_t>(), batch.order, batch.step, pixels,
-                                                     out.as<T>());
+    const MatrixShape s = check_gather_images(batch, out, dtype());
+    if (s.rows == 0) return;
+    with_element(dtype(), [&]<class T>(T) {
+      const auto kernel = in_fours(s.columns, images.data, out.data) ? gather_kernel<T, 4> : gather_kernel<T, 1>;
+      launch_kernel(kernel, s.rows, kThreads, 0, stream(), images.as<std::uint8_t>(), batch.order, batch.step,
+                    s.columns, out.as<T>());
     });
-    DDP_CUDA(cudaGetLastError());
   }
 };
 
 }  // namespace
 
-std::unique_ptr<GatherOps> GatherOps::on_cuda(Device& device) { return std::make_unique<CudaGather>(device); }
+}  // namespace ddptrain::cuda
+
+namespace ddptrain {
+
+std::unique_ptr<GatherOps> GatherOps::on_cuda(Device& device) { return std::make_unique<cuda::CudaGather>(device); }
 
 }  // namespace ddptrain

@@ -52,45 +52,30 @@ void map_elements(const void* pre, const void* dy, std::int64_t count, void* out
   const bool wide = count % kWide == 0 && is_aligned(pre, 16) && is_aligned(dy, 16) && is_aligned(out, 16);
   const std::uint32_t blocks = std::min(ceil_div(count, kThreads * (wide ? kWide : 1)), kMaxBlocks);
   const auto kernel = wide ? map_kernel<kWide, T, kMap> : map_kernel<1, T, kMap>;
-  kernel<<<blocks, kThreads, 0, stream>>>(static_cast<const T*>(pre), static_cast<const T*>(dy),
-                                          static_cast<std::size_t>(count), static_cast<T*>(out));
-  DDP_CUDA(cudaGetLastError());
+  launch_kernel(kernel, blocks, kThreads, 0, stream, static_cast<const T*>(pre), static_cast<const T*>(dy), count,
+                static_cast<T*>(out));
 }
 
 }  // namespace
 
 void gelu(const void* pre, std::int64_t count, DType dtype, void* y, cudaStream_t stream) {
-  with_element(dtype, [&](auto element) {
-    using T = decltype(element);
-    map_elements<T, gelu_of<T>>(pre, nullptr, count, y, stream);
-  });
+  with_element(dtype, [&]<class T>(T) { map_elements<T, gelu_of<T>>(pre, nullptr, count, y, stream); });
 }
 
 void gelu_backward(const void* pre, const void* dy, std::int64_t count, DType dtype, void* dpre, cudaStream_t stream) {
-  with_element(dtype, [&](auto element) {
-    using T = decltype(element);
-    map_elements<T, gelu_slope_of<T>>(pre, dy, count, dpre, stream);
-  });
+  with_element(dtype, [&]<class T>(T) { map_elements<T, gelu_slope_of<T>>(pre, dy, count, dpre, stream); });
 }
 
 void gelu_backward(const void* pre, const Tensor& dpre, Scratch& scratch, const Tensor& sums, bool accumulate,
                    cudaStream_t stream) {
-  const std::int64_t rows = dpre.dim(0), columns = dpre.dim(1);
-  auto* partials = scratch.reserve_elements<float>(column_scratch(columns), stream);
-  const auto width = static_cast<std::uint32_t>(columns);
-  with_element(dpre.dtype, [&](auto element) {
-    using T = decltype(element);
-    with_element(sums.dtype, [&](auto gradient) {
-      using G = decltype(gradient);
-      constexpr int kWide = 16 / sizeof(T);
-      if (columns % kWide == 0 && is_aligned(pre, 16) && is_aligned(dpre.data, 16)) {
-        const GeluGradient<T, kWide> values{static_cast<const T*>(pre), dpre.as<T>(), width};
-        sum_matrix_columns<kWide>(values, rows, columns, partials, accumulate, sums.as<G>(), stream);
-      } else {
-        const GeluGradient<T, 1> values{static_cast<const T*>(pre), dpre.as<T>(), width};
-        sum_matrix_columns<1>(values, rows, columns, partials, accumulate, sums.as<G>(), stream);
-      }
-    });
+  const auto columns = static_cast<std::uint32_t>(dpre.dim(1));
+  with_element(dpre.dtype, [&]<class T>(T) {
+    constexpr int kWide = 16 / sizeof(T);
+    const auto values = [&](auto width) {
+      return GeluGradient<T, width.value>{static_cast<const T*>(pre), dpre.as<T>(), columns};
+    };
+    const bool wide = columns % kWide == 0 && is_aligned(pre, 16) && is_aligned(dpre.data, 16);
+    sum_matrix_columns<kWide>(wide, values, dpre.dim(0), columns, scratch, accumulate, sums, stream);
   });
 }
 

@@ -4,12 +4,12 @@
 #include <type_traits>
 
 #include "runtime/device/cuda/elements.cuh"
+#include "runtime/device/cuda/launch.cuh"
 #include "runtime/ops/cuda/cuda_ops.h"
 #include "runtime/ops/cuda/reduce.cuh"
 
-namespace ddptrain {
+namespace ddptrain::cuda {
 
-namespace cuda {
 namespace {
 
 constexpr std::uint32_t kThreads = 256;
@@ -154,10 +154,6 @@ __global__ void __launch_bounds__(kThreads)
   store<V>(node, sum + at);
 }
 
-bool is_node(const Tensor& tensor, std::int64_t size) {
-  return (tensor.dtype == DType::f32 || tensor.dtype == DType::bf16) && tensor.size() == size;
-}
-
 bool has_fours(const Tensor& tensor, std::int64_t count) {
   return count % 4 == 0 && is_aligned(tensor.data, 4 * size_of(tensor.dtype));
 }
@@ -173,16 +169,18 @@ void with_width(DType sum, bool fours, Work&& work) {
 
 template <class T, class S, int V>
 void launch_tree(const Tensor& leaves, const Tensor& sum, cudaStream_t stream) {
-  const auto rows = static_cast<std::uint32_t>(leaves.dim(0));
   const auto launch = [&](auto kernel) {
-    kernel<<<ceil_div(sum.size(), kThreads * V), kThreads, 0, stream>>>(leaves.as<const T>(), rows, sum.size(),
-                                                                        sum.as<S>());
+    launch_kernel(kernel, ceil_div(sum.size(), kThreads * V), kThreads, 0, stream, leaves.as<T>(), leaves.dim(0),
+                  sum.size(), sum.as<S>());
   };
+  const std::int64_t rows = leaves.dim(0);
   if (rows == 2) return launch(add_tree_kernel<2, T, S, V>);
   if (rows == 4) return launch(add_tree_kernel<4, T, S, V>);
   if (rows == 8) return launch(add_tree_kernel<8, T, S, V>);
   launch(add_tree_kernel<0, T, S, V>);
 }
+
+cudaStream_t queue_of(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
 
 /// An inbox of meet() has the newest round of each sender, then this rank's.
 constexpr std::size_t kMeetingBytes = (PeerInboxes::kMaxRanks + 1) * sizeof(std::uint32_t);
@@ -218,101 +216,75 @@ __global__ void meet_kernel(PeerInboxes peers) {
   if (peer == peers.rank) mine[PeerInboxes::kMaxRanks] = round;
 }
 
-}  // namespace
-}  // namespace cuda
-
-namespace {
-
 class CudaReduction final : public ReductionOps, CudaOps {
  public:
   explicit CudaReduction(Device& device)
-      : CudaOps(device), partials_(device.allocate(2 * cuda::kSquareBlocks * sizeof(float))) {}
+      : CudaOps(device), partials_(device.allocate(2 * kSquareBlocks * sizeof(float))) {}
 
   void sum_of_squares(const Tensor& values, float* sum, Stream stream) override {
-    cuda::require(values.dtype == DType::f32 || values.dtype == DType::bf16, "sum_of_squares: values are f32 or bf16");
-    auto* queue = static_cast<cudaStream_t>(stream.handle);
-    const std::size_t place = queue == CudaOps::stream() ? 0 : cuda::kSquareBlocks;
+    check_nodes("sum_of_squares", {values}, values, dtype());
+    const cudaStream_t queue = queue_of(stream);
+    const std::size_t place = queue == CudaOps::stream() ? 0 : kSquareBlocks;
     float* partials = static_cast<float*>(partials_.data()) + place;
-    const std::uint32_t blocks =
-        std::clamp<std::uint32_t>(cuda::ceil_div(values.size(), cuda::kThreads * 16), 1, cuda::kSquareBlocks);
-    cuda::with_element(values.dtype, [&](auto element) {
-      using T = decltype(element);
+    const std::uint32_t blocks = std::clamp<std::uint32_t>(ceil_div(values.size(), kThreads * 16), 1, kSquareBlocks);
+    with_element(values.dtype, [&]<class T>(T) {
       constexpr int kWide = 16 / sizeof(T);
-      const auto kernel =
-          cuda::is_aligned(values.data, 16) ? cuda::squares_kernel<T, kWide> : cuda::squares_kernel<T, 1>;
-      kernel<<<blocks, cuda::kThreads, 0, queue>>>(values.as<const T>(), static_cast<std::size_t>(values.size()),
-                                                   partials);
+      launch_kernel(is_aligned(values.data, 16) ? squares_kernel<T, kWide> : squares_kernel<T, 1>, blocks, kThreads, 0,
+                    queue, values.as<T>(), values.size(), partials);
     });
-    DDP_CUDA(cudaGetLastError());
-    cuda::sum_partials_kernel<<<1, cuda::kThreads, 0, queue>>>(partials, blocks, sum);
-    DDP_CUDA(cudaGetLastError());
+    launch_kernel(sum_partials_kernel, 1, kThreads, 0, queue, partials, blocks, sum);
   }
 
   void clip_scale(const Tensor& squares, float max_norm, StepRef step, NonFinite* found, float* scale,
                   Stream stream) override {
-    cuda::require(squares.dtype == DType::f32, "clip_scale: squares are f32");
-    cuda::clip_scale_kernel<<<1, cuda::kThreads, 0, static_cast<cudaStream_t>(stream.handle)>>>(
-        squares.as<const float>(), static_cast<std::uint32_t>(squares.size()), max_norm, step, found, scale);
-    DDP_CUDA(cudaGetLastError());
+    require(squares.dtype == DType::f32, "clip_scale: squares are f32");
+    launch_kernel(clip_scale_kernel, 1, kThreads, 0, queue_of(stream), squares.as<float>(), squares.size(), max_norm,
+                  step, found, scale);
   }
 
   void add_unless_left_out(const NonFinite* found, MetricSums* mine, MetricSums* total, Stream stream) override {
-    cuda::add_unless_left_out_kernel<<<1, 1, 0, static_cast<cudaStream_t>(stream.handle)>>>(found, mine, total);
-    DDP_CUDA(cudaGetLastError());
+    launch_kernel(add_unless_left_out_kernel, 1, 1, 0, queue_of(stream), found, mine, total);
   }
 
   void chunk_squares(const UpdateSlice& slice, const std::uint32_t* first_square, float* squares,
                      Stream stream) override {
     if (slice.chunk_count == 0) return;
-    cuda::with_element(slice.gradient_type, [&](auto element) {
-      cuda::chunk_squares_kernel<<<slice.chunk_count, cuda::kThreads, 0, static_cast<cudaStream_t>(stream.handle)>>>(
-          slice.chunks, static_cast<const decltype(element)*>(slice.gradients), first_square, squares);
+    with_element(slice.gradient_type, [&]<class G>(G) {
+      launch_kernel(chunk_squares_kernel<G>, slice.chunk_count, kThreads, 0, queue_of(stream), slice.chunks,
+                    static_cast<const G*>(slice.gradients), first_square, squares);
     });
-    DDP_CUDA(cudaGetLastError());
   }
 
   void add_nodes(const std::vector<Tensor>& nodes, const Tensor& sum, Stream stream) override {
-    cuda::require(!nodes.empty() && nodes.size() <= cuda::kMostNodes, "add_nodes: 1 to 17 nodes");
-    cuda::require(cuda::is_node(sum, sum.size()), "add_nodes: sums are f32 or bf16");
-    cuda::Nodes all{};
+    check_nodes("add_nodes", nodes, sum, dtype());
+    require(nodes.size() <= kMostNodes, "add_nodes: at most 17 nodes");
+    Nodes all{};
     all.count = static_cast<int>(nodes.size());
-    bool fours = cuda::has_fours(sum, sum.size());
+    bool fours = has_fours(sum, sum.size());
     for (std::size_t i = 0; i < nodes.size(); ++i) {
-      cuda::require(cuda::is_node(nodes[i], sum.size()), "add_nodes: nodes are f32 or bf16, of the size of their sum");
       all.data[i] = nodes[i].data;
       all.bf16[i] = nodes[i].dtype == DType::bf16;
-      fours = fours && cuda::has_fours(nodes[i], sum.size());
+      fours = fours && has_fours(nodes[i], sum.size());
     }
-    cuda::with_width(sum.dtype, fours, [&](auto element, auto width) {
-      using S = decltype(element);
-      cuda::add_nodes_kernel<S, width.value>
-          <<<cuda::ceil_div(sum.size(), cuda::kThreads * width.value), cuda::kThreads, 0,
-             static_cast<cudaStream_t>(stream.handle)>>>(all, sum.size(), sum.as<S>());
+    with_width(sum.dtype, fours, [&]<class S>(S, auto width) {
+      launch_kernel(add_nodes_kernel<S, width.value>, ceil_div(sum.size(), kThreads * width.value), kThreads, 0,
+                    queue_of(stream), all, sum.size(), sum.as<S>());
     });
-    DDP_CUDA(cudaGetLastError());
   }
 
   void add_tree(const Tensor& leaves, const Tensor& sum, Stream stream) override {
-    require_tree(leaves);
-    cuda::require(cuda::is_node(leaves, leaves.dim(0) * sum.size()),
-                  "add_tree: rows are f32 or bf16, of the size of their sum");
-    cuda::require(cuda::is_node(sum, sum.size()), "add_tree: sums are f32 or bf16");
-    cuda::require(leaves.dim(0) < (1 << cuda::kMostLevels), "add_tree: fewer than 65536 rows");
-    const bool fours = cuda::has_fours(sum, sum.size()) && cuda::has_fours(leaves, sum.size());
-    cuda::with_width(sum.dtype, fours, [&](auto element, auto width) {
-      cuda::with_element(leaves.dtype, [&](auto leaf) {
-        cuda::launch_tree<decltype(leaf), decltype(element), width.value>(leaves, sum,
-                                                                          static_cast<cudaStream_t>(stream.handle));
-      });
+    check_add_tree(leaves, sum, dtype());
+    require(leaves.dim(0) < (1 << kMostLevels), "add_tree: fewer than 65536 rows");
+    const bool fours = has_fours(sum, sum.size()) && has_fours(leaves, sum.size());
+    with_width(sum.dtype, fours, [&]<class S>(S, auto width) {
+      with_element(leaves.dtype, [&]<class T>(T) { launch_tree<T, S, width.value>(leaves, sum, queue_of(stream)); });
     });
-    DDP_CUDA(cudaGetLastError());
   }
 
-  std::size_t meeting_bytes() const override { return cuda::kMeetingBytes; }
+  std::size_t meeting_bytes() const override { return kMeetingBytes; }
 
   void meet(const PeerInboxes& peers, Stream stream) override {
-    cuda::meet_kernel<<<1, peers.size, 0, static_cast<cudaStream_t>(stream.handle)>>>(peers);
-    DDP_CUDA(cudaGetLastError());
+    launch_kernel(meet_kernel, 1, peers.size, 0, queue_of(stream), peers);
   }
 
  private:
@@ -321,6 +293,12 @@ class CudaReduction final : public ReductionOps, CudaOps {
 
 }  // namespace
 
-std::unique_ptr<ReductionOps> ReductionOps::on_cuda(Device& device) { return std::make_unique<CudaReduction>(device); }
+}  // namespace ddptrain::cuda
+
+namespace ddptrain {
+
+std::unique_ptr<ReductionOps> ReductionOps::on_cuda(Device& device) {
+  return std::make_unique<cuda::CudaReduction>(device);
+}
 
 }  // namespace ddptrain

@@ -1,39 +1,24 @@
 #include "runtime/ops/attention.h"
 
-#include "runtime/core/error.h"
 #include "runtime/ops/cuda/attention/attention_kernels.h"
 #include "runtime/ops/cuda/attention/attention_plans.h"
 #include "runtime/ops/cuda/cuda_ops.h"
-#include "runtime/ops/expect_tensor.h"
 
 namespace ddptrain {
 
 namespace {
 
-cuda::AttentionShape shape_of(const char* what, const Tensor& qkv, std::int64_t heads) {
-  DDP_CHECK(qkv.shape.size() == 3 && heads > 0 && qkv.dim(2) % (3 * heads) == 0,
-            "{}: qkv must be [batch, sequence, 3 width], and {} heads divide the width", what, heads);
-  return {qkv.dim(0), heads, qkv.dim(1), qkv.dim(2) / (3 * heads)};
-}
-
 /// What cuDNN does well. Before version 9.15.1 other lengths are wrong when a captured graph is replayed.
-bool suits_cudnn(const cuda::AttentionShape& shape, DType dtype) {
+bool suits_cudnn(const AttentionShape& shape, DType dtype) {
   return dtype == DType::bf16 && shape.sequence % 128 == 0 && shape.head_size % 8 == 0 && shape.head_size <= 256;
 }
-
-}  // namespace
-
-namespace {
 
 class CudaAttention final : public AttentionOps, CudaOps {
  public:
   using CudaOps::CudaOps;
 
   void attention(const Tensor& qkv, std::int64_t heads, const Tensor& out, const Tensor& statistics) override {
-    const cuda::AttentionShape shape = shape_of("attention", qkv, heads);
-    expect_tensor(qkv, "attention: qkv", dtype(), qkv.shape);
-    expect_tensor(out, "attention: out", dtype(), {shape.batch, shape.sequence, shape.width()});
-    expect_tensor(statistics, "attention: statistics", DType::f32, {shape.batch, heads, shape.sequence});
+    const AttentionShape shape = check_attention("attention", qkv, heads, out, statistics, {}, {}, dtype());
     if (qkv.size() == 0) return;
     const cuda::AttentionTensors tensors{.qkv = qkv.data, .out = out.data, .statistics = statistics.as<float>()};
     if (suits_cudnn(shape, dtype()) && plans().forward(shape, tensors)) return;
@@ -45,12 +30,8 @@ class CudaAttention final : public AttentionOps, CudaOps {
 
   void attention_backward(const Tensor& qkv, std::int64_t heads, const Tensor& out, const Tensor& statistics,
                           const Tensor& dout, const Tensor& dqkv) override {
-    const cuda::AttentionShape shape = shape_of("attention_backward", qkv, heads);
-    expect_tensor(qkv, "attention_backward: qkv", dtype(), qkv.shape);
-    expect_tensor(out, "attention_backward: out", dtype(), {shape.batch, shape.sequence, shape.width()});
-    expect_tensor(statistics, "attention_backward: statistics", DType::f32, {shape.batch, heads, shape.sequence});
-    expect_tensor(dout, "attention_backward: dout", dtype(), out.shape);
-    expect_tensor(dqkv, "attention_backward: dqkv", dtype(), qkv.shape);
+    const AttentionShape shape =
+        check_attention("attention_backward", qkv, heads, out, statistics, dout, dqkv, dtype());
     if (qkv.size() == 0) return;
     const cuda::AttentionTensors tensors{qkv.data, out.data, statistics.as<float>(), dout.data, dqkv.data};
     if (fills_gpu_by_heads(shape) && dtype() == DType::bf16 && cuda::suits_wgmma_attention_backward(shape, tensors)) {
@@ -71,7 +52,7 @@ class CudaAttention final : public AttentionOps, CudaOps {
   }
 
  private:
-  bool fills_gpu_by_heads(const cuda::AttentionShape& shape) const {
+  bool fills_gpu_by_heads(const AttentionShape& shape) const {
     return shape.batch * shape.heads >= device_.multiprocessors();
   }
 

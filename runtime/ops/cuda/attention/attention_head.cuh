@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <numbers>
+#include <type_traits>
 
 #include "runtime/ops/cuda/attention/attention_plans.h"
 
@@ -21,6 +22,21 @@ struct Shape {
 inline Shape shape_of(const AttentionShape& s) {
   return {static_cast<int>(s.heads), static_cast<int>(s.sequence), static_cast<int>(s.head_size),
           1.0f / std::sqrt(static_cast<float>(s.head_size))};
+}
+
+/// The block rows of all heads, of `blocks` blocks each.
+inline dim3 grid_of(const AttentionShape& s, std::int64_t blocks) {
+  require(s.batch * s.heads <= 65535, "attention: more than 65,535 heads in a batch");
+  return {static_cast<unsigned>(blocks), static_cast<unsigned>(s.batch * s.heads)};
+}
+
+/// work(std::integral_constant<int, head size rounded up to kLeast, twice that, ... or kMost>{})
+template <int kLeast, int kMost, class Work>
+void with_head(std::int64_t head_size, Work&& work) {
+  if constexpr (kLeast < kMost) {
+    if (head_size > kLeast) return with_head<2 * kLeast, kMost>(head_size, work);
+  }
+  work(std::integral_constant<int, kLeast>{});
 }
 
 /// Where a block's head begins.

@@ -1,9 +1,9 @@
 #include "runtime/ops/cuda/attention/attention_kernels.h"
 
 #include <cmath>
-#include <type_traits>
 
 #include "runtime/device/cuda/elements.cuh"
+#include "runtime/device/cuda/launch.cuh"
 #include "runtime/ops/cuda/attention/attention_head.cuh"
 #include "runtime/ops/cuda/reduce.cuh"
 
@@ -236,34 +236,25 @@ __global__ void __launch_bounds__(kThreads)
   write_rows<kHead>(dv, one, first, dqkv + 2 * head.width, head.row, shape);
 }
 
-/// work(std::integral_constant<int, head size rounded up>{})
-template <class Work>
-void with_head(std::int64_t head_size, Work&& work) {
-  require(head_size <= kMaxHeadSize, "attention: heads of more than 256 elements");
-  if (head_size <= 32) return work(std::integral_constant<int, 32>{});
-  if (head_size <= 64) return work(std::integral_constant<int, 64>{});
-  if (head_size <= 128) return work(std::integral_constant<int, 128>{});
-  return work(std::integral_constant<int, 256>{});
-}
-
-dim3 grid_of(const AttentionShape& s) {
-  require(s.batch * s.heads <= 65535, "attention: more than 65,535 heads in a batch");
-  return {ceil_div(s.sequence, kTile), static_cast<std::uint32_t>(s.batch * s.heads)};
-}
-
 template <class Kernel, class... Arguments>
 void launch(Kernel kernel, const AttentionShape& shape, std::size_t shared_bytes, cudaStream_t stream,
             Arguments... arguments) {
   reserve_shared_memory(kernel, shared_bytes);
-  kernel<<<grid_of(shape), kThreads, shared_bytes, stream>>>(arguments..., shape_of(shape));
-  DDP_CUDA(cudaGetLastError());
+  launch_kernel(kernel, attention::grid_of(shape, ceil_div(shape.sequence, kTile)), kThreads, shared_bytes, stream,
+                arguments..., shape_of(shape));
+}
+
+/// work(std::integral_constant<int, head size rounded up>{})
+template <class Work>
+void with_head(std::int64_t head_size, Work&& work) {
+  require(head_size <= kMaxHeadSize, "attention: heads of more than 256 elements");
+  attention::with_head<32, kMaxHeadSize>(head_size, work);
 }
 
 }  // namespace
 
 void plain_attention(const AttentionShape& shape, const AttentionTensors& t, DType dtype, cudaStream_t stream) {
-  with_element(dtype, [&](auto element) {
-    using T = decltype(element);
+  with_element(dtype, [&]<class T>(T) {
     with_head(shape.head_size, [&](auto head) {
       launch(forward_kernel<T, head.value>, shape, 3 * sizeof(Tile<head.value>), stream, static_cast<const T*>(t.qkv),
              static_cast<T*>(t.out), t.statistics);
@@ -274,19 +265,15 @@ void plain_attention(const AttentionShape& shape, const AttentionTensors& t, DTy
 void attention_deltas(const AttentionShape& shape, const AttentionTensors& t, DType dtype, float* deltas,
                       cudaStream_t stream) {
   const std::int64_t rows = shape.batch * shape.sequence * shape.heads;
-  with_element(dtype, [&](auto element) {
-    using T = decltype(element);
-    delta_kernel<T>
-        <<<ceil_div(rows, kWarps), kThreads, 0, stream>>>(static_cast<const T*>(t.out), static_cast<const T*>(t.dout),
-                                                          static_cast<std::size_t>(rows), deltas, shape_of(shape));
+  with_element(dtype, [&]<class T>(T) {
+    launch_kernel(delta_kernel<T>, ceil_div(rows, kWarps), kThreads, 0, stream, static_cast<const T*>(t.out),
+                  static_cast<const T*>(t.dout), rows, deltas, shape_of(shape));
   });
-  DDP_CUDA(cudaGetLastError());
 }
 
 void plain_attention_backward(const AttentionShape& shape, const AttentionTensors& t, DType dtype, const float* deltas,
                               cudaStream_t stream) {
-  with_element(dtype, [&](auto element) {
-    using T = decltype(element);
+  with_element(dtype, [&]<class T>(T) {
     const auto *qkv = static_cast<const T*>(t.qkv), *dout = static_cast<const T*>(t.dout);
     const float* statistics = t.statistics;
     with_head(shape.head_size, [&](auto head) {

@@ -5,20 +5,11 @@
 
 #include "runtime/device/cuda/cuda_utils.h"
 #include "runtime/device/tuned_choices.h"
+#include "runtime/ops/shapes.h"
 
 namespace ddptrain::cuda {
 
-/// Causal self-attention of `heads` heads; see Device::attention for the tensors.
-struct AttentionShape {
-  std::int64_t batch = 0;
-  std::int64_t heads = 0;
-  std::int64_t sequence = 0;
-  std::int64_t head_size = 0;
-
-  std::int64_t width() const { return heads * head_size; }
-  auto operator<=>(const AttentionShape&) const = default;
-};
-
+/// See AttentionOps.
 struct AttentionTensors {
   void* qkv = nullptr;
   void* out = nullptr;

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "runtime/device/cuda/elements.cuh"
+#include "runtime/device/cuda/launch.cuh"
 #include "runtime/ops/cuda/attention/attention_kernels.h"
 #include "runtime/ops/cuda/attention/attention_wgmma.cuh"
 #include "runtime/ops/cuda/ptx/tensor_map.h"
@@ -53,8 +54,7 @@ void wgmma_attention_backward(const AttentionShape& shape, const AttentionTensor
                         1.0f / std::sqrt(static_cast<float>(shape.head_size))};
   const std::size_t bytes = least + resident * kSumBytes;
   reserve_shared_memory(backward_kernel, bytes);
-  backward_kernel<<<static_cast<unsigned>(grid(shape, multiprocessors)), kThreads, bytes, stream>>>(maps, problem);
-  DDP_CUDA(cudaGetLastError());
+  launch_kernel(backward_kernel, grid(shape, multiprocessors), kThreads, bytes, stream, maps, problem);
 }
 
 }  // namespace ddptrain::cuda

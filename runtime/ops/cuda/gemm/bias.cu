@@ -44,44 +44,28 @@ struct Plain {
 
 void repeat_row(const void* row, std::int64_t rows, std::int64_t columns, DType dtype, void* out, cudaStream_t stream) {
   const dim3 grid(ceil_div(columns, kThreads), static_cast<std::uint32_t>(std::min<std::int64_t>(rows, 65535)));
-  with_element(dtype, [&](auto element) {
-    using T = decltype(element);
-    repeat_row_kernel<<<grid, kThreads, 0, stream>>>(static_cast<const T*>(row), static_cast<std::uint32_t>(rows),
-                                                     static_cast<std::uint32_t>(columns), static_cast<T*>(out));
+  with_element(dtype, [&]<class T>(T) {
+    launch_kernel(repeat_row_kernel<T>, grid, kThreads, 0, stream, static_cast<const T*>(row), rows, columns,
+                  static_cast<T*>(out));
   });
-  DDP_CUDA(cudaGetLastError());
 }
 
 void add_row(const void* row, DType dtype, const Tensor& sums, bool accumulate, cudaStream_t stream) {
-  const auto columns = static_cast<std::uint32_t>(sums.size());
-  with_element(dtype, [&](auto element) {
-    using T = decltype(element);
-    with_element(sums.dtype, [&](auto gradient) {
-      using G = decltype(gradient);
-      add_row_kernel<<<ceil_div(columns, kThreads), kThreads, 0, stream>>>(static_cast<const T*>(row), columns,
-                                                                           accumulate, sums.as<G>());
+  with_element(dtype, [&]<class T>(T) {
+    with_element(sums.dtype, [&]<class G>(G) {
+      launch_kernel(add_row_kernel<T, G>, ceil_div(sums.size(), kThreads), kThreads, 0, stream,
+                    static_cast<const T*>(row), sums.size(), accumulate, sums.as<G>());
     });
   });
-  DDP_CUDA(cudaGetLastError());
 }
 
 void sum_columns(const Tensor& matrix, const Tensor& sums, bool accumulate, Scratch& scratch, cudaStream_t stream) {
-  const std::int64_t rows = matrix.dim(0), columns = matrix.dim(1);
-  auto* partials = scratch.reserve_elements<float>(column_scratch(columns), stream);
-  const auto width = static_cast<std::uint32_t>(columns);
-  with_element(matrix.dtype, [&](auto element) {
-    using T = decltype(element);
-    with_element(sums.dtype, [&](auto sum) {
-      using G = decltype(sum);
-      constexpr int kWide = 16 / sizeof(T);
-      if (columns % kWide == 0 && is_aligned(matrix.data, 16)) {
-        sum_matrix_columns<kWide>(Plain<T, kWide>{matrix.as<T>(), width}, rows, columns, partials, accumulate,
-                                  sums.as<G>(), stream);
-      } else {
-        sum_matrix_columns<1>(Plain<T, 1>{matrix.as<T>(), width}, rows, columns, partials, accumulate, sums.as<G>(),
-                              stream);
-      }
-    });
+  const auto columns = static_cast<std::uint32_t>(matrix.dim(1));
+  with_element(matrix.dtype, [&]<class T>(T) {
+    constexpr int kWide = 16 / sizeof(T);
+    const auto values = [&](auto width) { return Plain<T, width.value>{matrix.as<T>(), columns}; };
+    const bool wide = columns % kWide == 0 && is_aligned(matrix.data, 16);
+    sum_matrix_columns<kWide>(wide, values, matrix.dim(0), columns, scratch, accumulate, sums, stream);
   });
 }
 

@@ -217,19 +217,15 @@ dim3 tiles_of(const Fp8Matrix& to) { return {ceil_div(to.columns, kTile), ceil_d
 template <DType kFormat, class Source>
 void launch(const Source& source, const Fp8Matrix& to, const Fp8Sums& sums, cudaStream_t stream) {
   const auto kernel = sums.to ? quantize_kernel<kFormat, true, Source> : quantize_kernel<kFormat, false, Source>;
+  const auto quantize = [&] { launch_kernel(kernel, tiles_of(to), kThreads, 0, stream, source, to, sums.partials); };
   if (to.first_use) {
-    kernel<<<tiles_of(to), kThreads, 0, stream>>>(source, to, sums.partials);
-    DDP_CUDA(cudaGetLastError());
+    quantize();
     renew(to.state, 1, stream);
   }
-  kernel<<<tiles_of(to), kThreads, 0, stream>>>(source, to, sums.partials);
-  DDP_CUDA(cudaGetLastError());
+  quantize();
   if (!sums.to) return;
-  with_element(sums.to.dtype, [&](auto gradient) {
-    using G = decltype(gradient);
-    add_column_partials<G, 1>(sums.partials, ceil_div(to.rows, kTile), to.columns, sums.accumulate, {{sums.to.as<G>()}},
-                              stream);
-  });
+  add_column_partials(sums.partials, ceil_div(to.rows, kTile), to.columns, sums.accumulate, std::array{sums.to},
+                      stream);
 }
 
 const __nv_bfloat16* checked(const void* operand) {
@@ -242,9 +238,7 @@ const __nv_bfloat16* checked(const void* operand) {
 float largest_of(DType format) { return format == DType::e4m3 ? 448.0f : 57344.0f; }
 
 void renew(Fp8State* states, std::size_t count, cudaStream_t stream) {
-  const auto states_in_all = static_cast<std::uint32_t>(count);
-  renew_kernel<<<ceil_div(states_in_all, kThreads), kThreads, 0, stream>>>(states, states_in_all);
-  DDP_CUDA(cudaGetLastError());
+  launch_kernel(renew_kernel, ceil_div(count, kThreads), kThreads, 0, stream, states, count);
 }
 
 void forget_largest(Fp8State* states, std::size_t count, cudaStream_t stream) {
@@ -274,8 +268,7 @@ void quantize_gelu_gradient(const void* pre, const void* dy, const Fp8Matrix& to
 }
 
 void transpose(const Fp8Matrix& to, cudaStream_t stream) {
-  transpose_kernel<<<tiles_of(to), kThreads, 0, stream>>>(to);
-  DDP_CUDA(cudaGetLastError());
+  launch_kernel(transpose_kernel, tiles_of(to), kThreads, 0, stream, to);
 }
 
 }  // namespace ddptrain::cuda

@@ -40,10 +40,7 @@ struct Fp8Matrix {
   bool first_use = false;
 };
 
-/// Throws Error unless it is a tensor of this format with a scale; it comes back as one of bf16, for checks of its
-/// shape.
-Tensor check_fp8(const Tensor& tensor, const char* what, DType format);
-/// A tensor in FP8 to be read, and one that is about to be written on `stream`.
+/// A tensor in FP8 to be read, and one that is about to be written on `stream`. Error unless it has a scale.
 Fp8Matrix fp8_matrix(const Tensor& tensor);
 Fp8Matrix fp8_output(const Tensor& y, cudaStream_t stream);
 

@@ -2,7 +2,7 @@
 
 #include "runtime/core/error.h"
 #include "runtime/device/cuda/cuda_utils.h"
-#include "runtime/ops/expect_tensor.h"
+#include "runtime/ops/shapes.h"
 
 namespace ddptrain::cuda {
 
@@ -15,7 +15,7 @@ class CudaFp8Scales final : public Fp8Scales {
   CudaFp8Scales(Device& device, const std::vector<DType>& formats, const Tensor& states)
       : device_(device), states_(states.as<Fp8State>()) {
     const auto count = static_cast<std::int64_t>(formats.size());
-    expect_tensor(states, "states of FP8", DType::f32, {count, QuantisationOps::kStateSize});
+    expect_tensor("make_scales", "states", states, DType::f32, {count, QuantisationOps::kStateSize});
     DDP_CHECK(!is_capturing(stream()), "scales cannot be made while a graph is captured");
     std::vector<Fp8State> initial;
     for (const DType format : formats) {

@@ -3,38 +3,23 @@
 #include <string>
 #include <vector>
 
-#include "runtime/core/error.h"
 #include "runtime/ops/cuda/gelu.h"
 #include "runtime/ops/cuda/gemm/bias.h"
-#include "runtime/ops/linear_dims.h"
+#include "runtime/ops/cuda/gemm/fp8.h"
 
 namespace ddptrain {
 
-namespace {
-
-/// The tensor as one of type `dtype`, for checks of its shape.
-Tensor shape_of(Tensor gradient, DType dtype) {
-  if (gradient.dtype == DType::f32) gradient.dtype = dtype;
-  return gradient;
-}
-
-}  // namespace
-
 void CudaLinear::linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) {
-  if (is_fp8(x.dtype)) return linear_fp8(x, weight, bias, y);
-  const LinearDims d = check_linear(x, weight, bias, y, dtype());
+  const LinearShape d = check_linear(x, weight, bias, y, dtype());
+  if (is_fp8(x.dtype)) return linear_fp8(d, x, weight, bias, y);
   const cuda::Gemm gemm{d.batch, d.out, d.in, false, true, dtype(), dtype(), false};
   matmul_.gemm(gemm, x.data, weight.data, bias.data, y.data, stream());
 }
 
 void CudaLinear::linear_backward(const Tensor& x, const Tensor& weight, const Tensor& dy, const Tensor& dx,
                                  const Tensor& dweight, const Tensor& dbias, bool accumulate) {
-  if (is_fp8(dy.dtype)) {
-    DDP_CHECK(!dbias, "linear_backward: the bias gradient of a dy in FP8 comes from to_fp8");
-    return linear_backward_fp8(x, weight, dy, dx, dweight, accumulate);
-  }
-  const LinearDims d =
-      check_linear_backward(x, weight, dy, dx, shape_of(dweight, dtype()), shape_of(dbias, dtype()), dtype());
+  const LinearShape d = check_linear_backward(x, weight, dy, dx, dweight, dbias, dtype());
+  if (is_fp8(dy.dtype)) return linear_backward_fp8(d, x, weight, dy, dx, dweight, accumulate);
   if (dweight) {
     const cuda::Gemm gemm{d.out, d.in, d.batch, true, false, dtype(), dweight.dtype, accumulate};
     const auto separate = [&] {
@@ -70,8 +55,8 @@ void CudaLinear::linear_gelu(const Tensor& x, const Tensor& weight, const Tensor
     separate();
     return;
   }
-  const LinearDims d = check_linear(x, weight, bias, pre, dtype());
-  expect_tensor(y, "linear_gelu: y", dtype(), pre.shape);
+  const LinearShape d = check_linear(x, weight, bias, pre, dtype());
+  check_gelu(pre, y, dtype());
   const cuda::Gemm gemm{d.batch, d.out, d.in, false, true, dtype(), dtype(), false};
   const cuda::GemmTensors tensors{.a = x.data, .b = weight.data, .c = y.data, .vector = bias.data, .matrix = pre.data};
   const auto fused = [&] { return matmul_.try_gemm(gemm, cuda::Epilogue::gelu_bias, tensors, stream()); };
@@ -79,9 +64,8 @@ void CudaLinear::linear_gelu(const Tensor& x, const Tensor& weight, const Tensor
 }
 
 void CudaLinear::gelu(const Tensor& pre, const Tensor& y) {
-  expect_tensor(pre, "gelu: pre", dtype(), pre.shape);
-  if (is_fp8(y.dtype)) return gelu_fp8(pre, y);
-  expect_tensor(y, "gelu: y", dtype(), pre.shape);
+  check_gelu(pre, y, dtype());
+  if (is_fp8(y.dtype)) return cuda::quantize_gelu(pre.data, cuda::fp8_output(y, stream()), stream());
   cuda::gelu(pre.data, pre.size(), dtype(), y.data, stream());
 }
 
@@ -105,10 +89,8 @@ bool CudaLinear::linear_gelu_backward_fused(const cuda::Gemm& gemm, const cuda::
 
 void CudaLinear::linear_gelu_backward(const Tensor& weight, const Tensor& dy, const Tensor& pre, const Tensor& dpre,
                                       const Tensor& dbias, bool accumulate) {
-  if (is_fp8(dy.dtype)) return linear_gelu_backward_fp8(weight, dy, pre, dpre, dbias, accumulate);
-  const LinearDims d = check_linear_backward({}, weight, dy, dpre, {}, {}, dtype());
-  expect_tensor(pre, "linear_gelu_backward: pre", dtype(), dpre.shape);
-  if (dbias) expect_gradient(dbias, "linear_gelu_backward: dbias", {d.in});
+  const LinearShape d = check_linear_gelu_backward(weight, dy, pre, dpre, dbias, dtype());
+  if (is_fp8(dy.dtype)) return linear_gelu_backward_fp8(d, weight, dy, pre, dpre, dbias, accumulate);
   const cuda::Gemm gemm{d.batch, d.in, d.out, false, false, dtype(), dtype(), false};
   const cuda::GemmTensors tensors{.a = dy.data, .b = weight.data, .c = dpre.data, .matrix = pre.data};
   Tensor sums = dbias;

@@ -21,13 +21,12 @@ class CudaLinear final : public LinearOps, CudaOps {
                             const Tensor& dbias, bool accumulate) override;
 
  private:
-  /// The operations of these names on tensors in FP8.
-  void linear_fp8(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y);
-  void linear_backward_fp8(const Tensor& x, const Tensor& weight, const Tensor& dy, const Tensor& dx,
-                           const Tensor& dweight, bool accumulate);
-  void gelu_fp8(const Tensor& pre, const Tensor& y);
-  void linear_gelu_backward_fp8(const Tensor& weight, const Tensor& dy, const Tensor& pre, const Tensor& dpre,
-                                const Tensor& dbias, bool accumulate);
+  /// The operations of these names on tensors in FP8, which have been checked.
+  void linear_fp8(const LinearShape& d, const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y);
+  void linear_backward_fp8(const LinearShape& d, const Tensor& x, const Tensor& weight, const Tensor& dy,
+                           const Tensor& dx, const Tensor& dweight, bool accumulate);
+  void linear_gelu_backward_fp8(const LinearShape& d, const Tensor& weight, const Tensor& dy, const Tensor& pre,
+                                const Tensor& dpre, const Tensor& dbias, bool accumulate);
   /// In place dpre [n, hidden] *= gelu'(pre); dbias, where it has data, (+)= the sums over its rows.
   void gelu_backward(const Tensor& pre, const Tensor& dpre, const Tensor& dbias, bool accumulate);
   /// linear_gelu_backward as a product whose epilogue sums up; false where there is none.

@@ -9,14 +9,9 @@ namespace ddptrain {
 
 namespace cuda {
 
-Tensor check_fp8(const Tensor& tensor, const char* what, DType format) {
-  DDP_CHECK(tensor.data != nullptr && !tensor.shape.empty(), "{} has no data", what);
-  DDP_CHECK(tensor.dtype == format, "{} is {}, expected {}", what, name_of(tensor.dtype), name_of(format));
-  DDP_CHECK(tensor.scale != nullptr && tensor.scale->format == format, "{} has no scale of {}", what, name_of(format));
-  return {tensor.data, DType::bf16, tensor.shape};
-}
-
 Fp8Matrix fp8_matrix(const Tensor& tensor) {
+  DDP_CHECK(tensor.scale != nullptr && tensor.scale->format == tensor.dtype, "a tensor of {} without a scale of it",
+            name_of(tensor.dtype));
   const std::int64_t columns = tensor.shape.back(), rows = tensor.size() / columns;
   auto* values = tensor.as<std::uint8_t>();
   return {.format = tensor.dtype,
@@ -28,7 +23,6 @@ Fp8Matrix fp8_matrix(const Tensor& tensor) {
 }
 
 Fp8Matrix fp8_output(const Tensor& y, cudaStream_t stream) {
-  check_fp8(y, "what becomes FP8", y.dtype);
   Fp8Matrix to = fp8_matrix(y);
   DDP_CHECK(to.rows % 16 == 0 && to.columns % 16 == 0, "a matrix of {} x {} in FP8: multiples of 16 are needed",
             to.rows, to.columns);
@@ -57,9 +51,10 @@ class CudaQuantisation final : public QuantisationOps, CudaOps {
   }
 
   void to_fp8(const Tensor& x, const Tensor& y, const Tensor& sums, bool accumulate) override {
-    expect_tensor(x, "to_fp8: x", dtype(), y.shape);
+    expect_tensor("to_fp8", "x", x, dtype(), y.shape);
+    expect_tensor("to_fp8", "y", y, y.dtype, y.shape);
     const cuda::Fp8Matrix to = cuda::fp8_output(y, stream());
-    if (sums) expect_gradient(sums, "to_fp8: sums", {to.columns});
+    if (sums) expect_gradient("to_fp8", "sums", sums, dtype(), {to.columns});
     float* partials =
         sums ? scratch().reserve_elements<float>(cuda::fp8_partials(to.rows, to.columns), stream()) : nullptr;
     cuda::quantize(x.data, to, {sums, accumulate, partials}, stream());

@@ -4,6 +4,7 @@
 
 #include "runtime/device/cuda/cuda_utils.h"
 #include "runtime/device/cuda/elements.cuh"
+#include "runtime/device/cuda/launch.cuh"
 
 namespace ddptrain::cuda {
 
@@ -55,22 +56,19 @@ std::uint32_t blocks_for(std::uint32_t count) { return std::min<std::uint32_t>(c
 
 void pack(const PackedLayout& layout, DType dtype, const void* plain, void* packed, cudaStream_t stream) {
   const Rearrangement r = rearrangement(layout);
-  with_element(dtype, [&](auto element) {
-    using T = decltype(element);
-    pack_kernel<<<blocks_for(r.count), kThreads, 0, stream>>>(r, static_cast<const T*>(plain), static_cast<T*>(packed));
+  with_element(dtype, [&]<class T>(T) {
+    launch_kernel(pack_kernel<T>, blocks_for(r.count), kThreads, 0, stream, r, static_cast<const T*>(plain),
+                  static_cast<T*>(packed));
   });
-  DDP_CUDA(cudaGetLastError());
 }
 
 void unpack(const PackedLayout& layout, DType dtype, const void* packed, void* plain, bool accumulate,
             cudaStream_t stream) {
   const Rearrangement r = rearrangement(layout);
-  with_element(dtype, [&](auto element) {
-    using T = decltype(element);
-    unpack_kernel<<<blocks_for(r.count), kThreads, 0, stream>>>(r, static_cast<const T*>(packed),
-                                                                static_cast<T*>(plain), accumulate);
+  with_element(dtype, [&]<class T>(T) {
+    launch_kernel(unpack_kernel<T>, blocks_for(r.count), kThreads, 0, stream, r, static_cast<const T*>(packed),
+                  static_cast<T*>(plain), accumulate);
   });
-  DDP_CUDA(cudaGetLastError());
 }
 
 }  // namespace ddptrain::cuda

@@ -5,22 +5,9 @@
 
 #include "runtime/device/cuda/cuda_utils.h"
 #include "runtime/device/device.h"
+#include "runtime/ops/shapes.h"
 
 namespace ddptrain::cuda {
-
-/// A valid convolution of stride 1 with a square kernel.
-struct ConvShape {
-  std::int64_t batch = 0;
-  std::int64_t height = 0;
-  std::int64_t width = 0;
-  std::int64_t in = 0;
-  std::int64_t out = 0;
-  std::int64_t kernel = 0;
-
-  std::int64_t out_height() const { return height - kernel + 1; }
-  std::int64_t out_width() const { return width - kernel + 1; }
-  auto operator<=>(const ConvShape&) const = default;
-};
 
 enum class ConvKind : std::uint8_t { forward, forward_bias_relu, data_gradient, weight_gradient };
 

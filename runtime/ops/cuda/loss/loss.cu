@@ -2,6 +2,7 @@
 #include <cfloat>
 
 #include "runtime/device/cuda/elements.cuh"
+#include "runtime/device/cuda/launch.cuh"
 #include "runtime/ops/cuda/loss/loss.h"
 #include "runtime/ops/cuda/loss/metric_partials.h"
 #include "runtime/ops/cuda/reduce.cuh"
@@ -91,24 +92,16 @@ __global__ void __launch_bounds__(32 * kWarps)
 
 void CudaLoss::softmax_cross_entropy(const Tensor& logits, const ImageBatch& batch, float gradient_scale,
                                      const Tensor& dlogits, MetricSums* sums) {
-  cuda::require(logits.shape.size() == 2 && logits.dim(1) > 0,
-                "softmax_cross_entropy: logits must have two dimensions");
-  const std::int64_t classes = logits.dim(1);
-  expect_tensor(logits, "softmax_cross_entropy: logits", dtype(), {batch.count, classes});
-  if (dlogits) expect_tensor(dlogits, "softmax_cross_entropy: dlogits", dtype(), logits.shape);
-  cuda::require(batch.labels.dtype == DType::u8, "softmax_cross_entropy: labels must be u8");
-  if (batch.count == 0) return;
-  const auto rows = static_cast<std::uint32_t>(batch.count);
-  const std::uint32_t blocks = std::min(cuda::ceil_div(rows, cuda::kWarps), cuda::kMaxBlocks);
+  const MatrixShape s = check_softmax_cross_entropy(logits, batch, dlogits, dtype());
+  if (s.rows == 0) return;
+  const std::uint32_t blocks = std::min(cuda::ceil_div(s.rows, cuda::kWarps), cuda::kMaxBlocks);
   auto* partials = scratch().reserve_elements<cuda::MetricPartial>(cuda::kMaxBlocks, stream());
-  cuda::with_element(dtype(), [&](auto element) {
-    using T = decltype(element);
-    cuda::softmax_kernel<T><<<blocks, 32 * cuda::kWarps, 0, stream()>>>(
-        logits.as<T>(), rows, static_cast<std::uint32_t>(classes), batch.labels.as<const std::uint8_t>(), batch.order,
-        batch.step, gradient_scale, dlogits.as<T>(), partials);
+  cuda::with_element(dtype(), [&]<class T>(T) {
+    cuda::launch_kernel(cuda::softmax_kernel<T>, blocks, 32 * cuda::kWarps, 0, stream(), logits.as<T>(), s.rows,
+                        s.columns, batch.labels.as<std::uint8_t>(), batch.order, batch.step, gradient_scale,
+                        dlogits.as<T>(), partials);
   });
-  DDP_CUDA(cudaGetLastError());
-  cuda::add_metric_partials(partials, blocks, rows, sums, stream());
+  cuda::add_metric_partials(partials, blocks, s.rows, sums, stream());
 }
 
 std::unique_ptr<LossOps> LossOps::on_cuda(Device& device) { return std::make_unique<CudaLoss>(device); }

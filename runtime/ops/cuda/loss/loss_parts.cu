@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "runtime/device/cuda/elements.cuh"
+#include "runtime/device/cuda/launch.cuh"
 #include "runtime/ops/cuda/loss/loss.h"
 #include "runtime/ops/cuda/loss/metric_partials.h"
 #include "runtime/ops/cuda/loss/predictions.cuh"
@@ -82,53 +83,43 @@ __global__ void __launch_bounds__(32 * kWarps)
   if (lane == 0) partials[warp] = metrics;
 }
 
-/// Calls launch(rows, blocks).
-template <class T, class Launch>
-void with_rows(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row, std::int64_t vocabulary,
-               const Launch& launch) {
-  require(logits.shape.size() == 2 && vocabulary > 0 && vocabulary <= logits.dim(1),
-          "cross-entropy of parts: logits must be [rows, at least the part's vocabulary]");
-  const auto count = static_cast<std::uint32_t>(logits.dim(0));
-  launch(Rows<T>{logits.as<const T>(),
-                 count,
-                 static_cast<std::uint32_t>(logits.dim(1)),
-                 static_cast<std::uint32_t>(vocabulary),
-                 {batch, static_cast<std::uint32_t>(first_row)}},
-         std::min(ceil_div(count, kWarps), kMaxBlocks));
-  DDP_CUDA(cudaGetLastError());
+template <class T>
+Rows<T> rows_of(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row, std::int64_t vocabulary) {
+  return {logits.as<const T>(),
+          static_cast<std::uint32_t>(logits.dim(0)),
+          static_cast<std::uint32_t>(logits.dim(1)),
+          static_cast<std::uint32_t>(vocabulary),
+          {batch, static_cast<std::uint32_t>(first_row)}};
 }
+
+std::uint32_t blocks_for(const MatrixShape& s) { return std::min(ceil_div(s.rows, kWarps), kMaxBlocks); }
 
 }  // namespace
 }  // namespace cuda
 
 void CudaLoss::part_of_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
                                      std::int64_t vocabulary, const Tensor& facts) {
-  expect_tensor(logits, "part_of_cross_entropy: logits", dtype(), logits.shape);
-  expect_tensor(facts, "part_of_cross_entropy: facts", DType::f32, {logits.dim(0), kFacts});
-  cuda::with_element(dtype(), [&](auto element) {
-    using T = decltype(element);
-    cuda::with_rows<T>(logits, batch, first_row, vocabulary, [&](const cuda::Rows<T>& rows, std::uint32_t blocks) {
-      cuda::facts_kernel<T><<<blocks, 32 * cuda::kWarps, 0, stream()>>>(rows, facts.as<float>());
-    });
+  const MatrixShape s =
+      check_predictions("part_of_cross_entropy", logits, batch, first_row, vocabulary, facts, {}, dtype());
+  cuda::with_element(dtype(), [&]<class T>(T) {
+    cuda::launch_kernel(cuda::facts_kernel<T>, cuda::blocks_for(s), 32 * cuda::kWarps, 0, stream(),
+                        cuda::rows_of<T>(logits, batch, first_row, vocabulary), facts.as<float>());
   });
 }
 
 void CudaLoss::joined_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
                                     std::int64_t vocabulary, const Tensor& facts, float gradient_scale,
                                     const Tensor& dlogits, MetricSums* sums) {
-  expect_tensor(logits, "joined_cross_entropy: logits", dtype(), logits.shape);
-  expect_tensor(facts, "joined_cross_entropy: facts", DType::f32, {facts.dim(0), logits.dim(0), kFacts});
-  if (dlogits) expect_tensor(dlogits, "joined_cross_entropy: dlogits", dtype(), logits.shape);
+  const MatrixShape s =
+      check_predictions("joined_cross_entropy", logits, batch, first_row, vocabulary, facts, dlogits, dtype());
+  const std::uint32_t blocks = cuda::blocks_for(s);
   auto* partials = scratch().reserve_elements<cuda::MetricPartial>(cuda::kMaxBlocks * cuda::kWarps, stream());
-  cuda::with_element(dtype(), [&](auto element) {
-    using T = decltype(element);
-    cuda::with_rows<T>(logits, batch, first_row, vocabulary, [&](const cuda::Rows<T>& rows, std::uint32_t blocks) {
-      cuda::joined_kernel<T><<<blocks, 32 * cuda::kWarps, 0, stream()>>>(rows, facts.as<const float>(),
-                                                                         static_cast<std::uint32_t>(facts.dim(0)),
-                                                                         gradient_scale, dlogits.as<T>(), partials);
-      cuda::add_metric_partials(partials, blocks * cuda::kWarps, rows.count, sums, stream());
-    });
+  cuda::with_element(dtype(), [&]<class T>(T) {
+    cuda::launch_kernel(cuda::joined_kernel<T>, blocks, 32 * cuda::kWarps, 0, stream(),
+                        cuda::rows_of<T>(logits, batch, first_row, vocabulary), facts.as<float>(), facts.dim(0),
+                        gradient_scale, dlogits.as<T>(), partials);
   });
+  cuda::add_metric_partials(partials, blocks * cuda::kWarps, s.rows, sums, stream());
 }
 
 }  // namespace ddptrain

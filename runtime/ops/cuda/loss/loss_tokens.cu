@@ -500,26 +500,18 @@ std::uint32_t launch_rows(const Problem<T>& p, const Predictions& predictions, i
 void CudaLoss::token_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
                                    std::int64_t vocabulary, float gradient_scale, const Tensor& dlogits,
                                    MetricSums* sums) {
-  cuda::require(logits.shape.size() == 2 && vocabulary > 0 && vocabulary <= logits.dim(1),
-                "token_cross_entropy: logits must be [rows, at least the vocabulary]");
-  expect_tensor(logits, "token_cross_entropy: logits", dtype(), logits.shape);
-  if (dlogits) expect_tensor(dlogits, "token_cross_entropy: dlogits", dtype(), logits.shape);
-  const std::int64_t predictions = batch.count * batch.source.sequence;
-  cuda::require(first_row >= 0 && first_row + logits.dim(0) <= predictions,
-                "token_cross_entropy: rows beyond the batch's predictions");
-  if (logits.dim(0) == 0) return;
-  const auto rows = static_cast<std::uint32_t>(logits.dim(0));
-  auto* partials =
-      static_cast<cuda::MetricPartial*>(scratch().reserve(cuda::kMaxBlocks * sizeof(cuda::MetricPartial), stream()));
+  const MatrixShape s =
+      check_predictions("token_cross_entropy", logits, batch, first_row, vocabulary, {}, dlogits, dtype());
+  if (s.rows == 0) return;
+  auto* partials = scratch().reserve_elements<cuda::MetricPartial>(cuda::kMaxBlocks, stream());
   std::uint32_t blocks = 0;
-  cuda::with_element(dtype(), [&](auto element) {
-    using T = decltype(element);
+  cuda::with_element(dtype(), [&]<class T>(T) {
     blocks = cuda::launch_rows<T>(
-        {logits.as<T>(), dlogits.as<T>(), partials, rows, static_cast<std::uint32_t>(logits.dim(1)),
-         static_cast<std::uint32_t>(vocabulary), gradient_scale},
+        {logits.as<T>(), dlogits.as<T>(), partials, static_cast<std::uint32_t>(s.rows),
+         static_cast<std::uint32_t>(s.columns), static_cast<std::uint32_t>(vocabulary), gradient_scale},
         {batch, static_cast<std::uint32_t>(first_row)}, multiprocessors(), stream());
   });
-  cuda::add_metric_partials(partials, blocks, rows, sums, stream());
+  cuda::add_metric_partials(partials, blocks, s.rows, sums, stream());
 }
 
 }  // namespace ddptrain

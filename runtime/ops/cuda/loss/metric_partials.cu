@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void add_metric_partials(const MetricPartial* partials, std::uint32_t count, std::uint32_t rows, MetricSums* sums,
+void add_metric_partials(const MetricPartial* partials, std::uint32_t count, std::int64_t rows, MetricSums* sums,
                          cudaStream_t stream) {
   launch_early(sum_kernel, 1, kThreads, 0, stream, partials, count, rows, sums);
 }

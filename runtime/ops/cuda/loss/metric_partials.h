@@ -15,7 +15,7 @@ struct MetricPartial {
 };
 
 /// Adds `count` partials, in a fixed order, and `rows` samples to *sums.
-void add_metric_partials(const MetricPartial* partials, std::uint32_t count, std::uint32_t rows, MetricSums* sums,
+void add_metric_partials(const MetricPartial* partials, std::uint32_t count, std::int64_t rows, MetricSums* sums,
                          cudaStream_t stream);
 
 }  // namespace ddptrain::cuda

@@ -1,5 +1,6 @@
 #include "runtime/ops/cuda/norm/norm.cuh"
 
+#include "runtime/device/cuda/launch.cuh"
 #include "runtime/ops/cuda/dropout.cuh"
 #include "runtime/ops/cuda/gemm/fp8.cuh"
 #include "runtime/ops/cuda/reduce.cuh"
@@ -130,22 +131,10 @@ bool has_packs(const Forward<T>& a) {
 template <class T, bool kAdd>
 void forward(const Forward<T>& a, cudaStream_t stream) {
   const std::uint32_t blocks = ceil_div(a.rows, kWarps);
-  if (has_packs(a)) {
-    with_packs(a.width, [&](auto packs) {
-      forward_kernel<T, packs.value, kAdd, false><<<blocks, kThreads, 0, stream>>>(a, {});
-    });
-  } else {
-    any_width_forward_kernel<T, kAdd><<<blocks, kThreads, 0, stream>>>(a);
-  }
-  DDP_CUDA(cudaGetLastError());
-}
-
-template <bool kAdd>
-void forward_in_packs(const Forward<__nv_bfloat16>& a, const Fp8Matrix& y, cudaStream_t stream) {
+  if (!has_packs(a)) return launch_kernel(any_width_forward_kernel<T, kAdd>, blocks, kThreads, 0, stream, a);
   with_packs(a.width, [&](auto packs) {
-    forward_kernel<__nv_bfloat16, packs.value, kAdd, true><<<ceil_div(a.rows, kWarps), kThreads, 0, stream>>>(a, y);
+    launch_kernel(forward_kernel<T, packs.value, kAdd, false>, blocks, kThreads, 0, stream, a, Fp8Matrix{});
   });
-  DDP_CUDA(cudaGetLastError());
 }
 
 /// The same with y in FP8.
@@ -156,18 +145,18 @@ void forward(Forward<__nv_bfloat16> a, const Fp8Matrix& y, Scratch& scratch, cud
     forward<__nv_bfloat16, kAdd>(a, stream);
     return quantize(a.y, y, {}, stream);
   }
+  const auto in_packs = [&] {
+    with_packs(a.width, [&](auto packs) {
+      launch_kernel(forward_kernel<__nv_bfloat16, packs.value, kAdd, true>, ceil_div(a.rows, kWarps), kThreads, 0,
+                    stream, a, y);
+    });
+  };
   if (y.first_use) {  // to learn its magnitude
-    forward_in_packs<kAdd>(a, y, stream);
+    in_packs();
     renew(y.state, 1, stream);
   }
-  forward_in_packs<kAdd>(a, y, stream);
+  in_packs();
   transpose(y, stream);
-}
-
-/// y of the type of activations or, beside bf16, e4m3.
-void expect_output(const Tensor& y, const char* what, DType dtype, const Shape& shape) {
-  const bool fp8 = dtype == DType::bf16 && y.dtype == DType::e4m3;
-  expect_tensor(y, what, fp8 ? DType::e4m3 : dtype, shape);
 }
 
 }  // namespace
@@ -175,70 +164,46 @@ void expect_output(const Tensor& y, const char* what, DType dtype, const Shape& 
 
 namespace norm = cuda::norm;
 
-void CudaNorm::layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float epsilon, const Tensor& y,
-                          const Tensor& statistics) {
-  const norm::Rows rows = norm::rows_of(x, "layer_norm: x has no columns");
-  expect_tensor(x, "layer_norm: x", dtype(), x.shape);
-  expect_tensor(weight, "layer_norm: weight", dtype(), {rows.width});
-  expect_tensor(bias, "layer_norm: bias", dtype(), {rows.width});
-  norm::expect_output(y, "layer_norm: y", dtype(), x.shape);
-  expect_tensor(statistics, "layer_norm: statistics", DType::f32, {rows.count, 2});
-  if (rows.count == 0) return;
-  cuda::with_element(dtype(), [&](auto element) {
-    using T = decltype(element);
+void CudaNorm::forward(const Tensor& x, const Tensor& branch, const Dropout& dropout, const Tensor& weight,
+                       const Tensor& bias, float epsilon, const Tensor& sum, const Tensor& y,
+                       const Tensor& statistics) {
+  if (x.size() == 0) return;
+  const std::int64_t rows = statistics.dim(0), sequence = dropout.rate > 0.0f ? x.dim(1) : 1;
+  cuda::with_element(dtype(), [&]<class T>(T) {
     const norm::Forward<T> a{x.as<T>(),
-                             nullptr,
-                             weight.as<T>(),
-                             bias.as<T>(),
-                             nullptr,
-                             y.as<T>(),
-                             statistics.as<float2>(),
-                             static_cast<std::uint32_t>(rows.count),
-                             static_cast<std::uint32_t>(rows.width),
-                             1,
-                             epsilon,
-                             Dropout{}};
-    if constexpr (sizeof(T) == 2) {
-      if (is_fp8(y.dtype)) return norm::forward<false>(a, cuda::fp8_output(y, stream()), scratch(), stream());
-    }
-    norm::forward<T, false>(a, stream());
-  });
-}
-
-void CudaNorm::add_layer_norm(const Tensor& residual, const Tensor& branch, const Dropout& dropout,
-                              const Tensor& weight, const Tensor& bias, float epsilon, const Tensor& sum,
-                              const Tensor& y, const Tensor& statistics) {
-  const norm::Rows rows = norm::rows_of(residual, "add_layer_norm: the residual has no columns");
-  cuda::require(dropout.rate <= 0.0f || residual.shape.size() == 3,
-                "add_layer_norm: dropout needs [batch, sequence, width]");
-  expect_tensor(residual, "add_layer_norm: residual", dtype(), residual.shape);
-  expect_tensor(branch, "add_layer_norm: branch", dtype(), residual.shape);
-  expect_tensor(weight, "add_layer_norm: weight", dtype(), {rows.width});
-  expect_tensor(bias, "add_layer_norm: bias", dtype(), {rows.width});
-  expect_tensor(sum, "add_layer_norm: sum", dtype(), residual.shape);
-  norm::expect_output(y, "add_layer_norm: y", dtype(), residual.shape);
-  expect_tensor(statistics, "add_layer_norm: statistics", DType::f32, {rows.count, 2});
-  if (rows.count == 0) return;
-  const std::int64_t sequence = dropout.rate > 0.0f ? residual.dim(1) : 1;
-  cuda::with_element(dtype(), [&](auto element) {
-    using T = decltype(element);
-    const norm::Forward<T> a{residual.as<T>(),
                              branch.as<T>(),
                              weight.as<T>(),
                              bias.as<T>(),
                              sum.as<T>(),
                              y.as<T>(),
                              statistics.as<float2>(),
-                             static_cast<std::uint32_t>(rows.count),
-                             static_cast<std::uint32_t>(rows.width),
+                             static_cast<std::uint32_t>(rows),
+                             static_cast<std::uint32_t>(weight.dim(0)),
                              static_cast<std::uint32_t>(sequence),
                              epsilon,
                              dropout};
     if constexpr (sizeof(T) == 2) {
-      if (is_fp8(y.dtype)) return norm::forward<true>(a, cuda::fp8_output(y, stream()), scratch(), stream());
+      if (is_fp8(y.dtype)) {
+        const auto run = branch ? norm::forward<true> : norm::forward<false>;
+        return run(a, cuda::fp8_output(y, stream()), scratch(), stream());
+      }
     }
-    norm::forward<T, true>(a, stream());
+    const auto run = branch ? norm::forward<T, true> : norm::forward<T, false>;
+    run(a, stream());
   });
+}
+
+void CudaNorm::layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float epsilon, const Tensor& y,
+                          const Tensor& statistics) {
+  check_layer_norm("layer_norm", x, weight, bias, y, statistics, dtype());
+  forward(x, {}, {}, weight, bias, epsilon, {}, y, statistics);
+}
+
+void CudaNorm::add_layer_norm(const Tensor& residual, const Tensor& branch, const Dropout& dropout,
+                              const Tensor& weight, const Tensor& bias, float epsilon, const Tensor& sum,
+                              const Tensor& y, const Tensor& statistics) {
+  check_add_layer_norm(residual, branch, dropout, weight, bias, sum, y, statistics, dtype());
+  forward(residual, branch, dropout, weight, bias, epsilon, sum, y, statistics);
 }
 
 std::unique_ptr<NormOps> NormOps::on_cuda(Device& device) { return std::make_unique<CudaNorm>(device); }

@@ -52,15 +52,6 @@ void with_packs(std::int64_t width, Work&& work) {
   }
 }
 
-struct Rows {
-  std::int64_t count, width;
-};
-
-inline Rows rows_of(const Tensor& x, const char* what) {
-  require(!x.shape.empty() && x.shape.back() > 0, what);
-  return {x.size() / x.shape.back(), x.shape.back()};
-}
-
 }  // namespace ddptrain::cuda::norm
 
 namespace ddptrain {
@@ -77,6 +68,11 @@ class CudaNorm final : public NormOps, CudaOps {
   void layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Tensor& dy,
                            const Tensor& dresidual, const Tensor& dx, const Tensor& dweight, const Tensor& dbias,
                            const Tensor& dx_sums, bool accumulate) override;
+
+ private:
+  /// x + dropout(branch) becomes `sum` before it is normalised if `branch` has data.
+  void forward(const Tensor& x, const Tensor& branch, const Dropout& dropout, const Tensor& weight, const Tensor& bias,
+               float epsilon, const Tensor& sum, const Tensor& y, const Tensor& statistics);
 };
 
 }  // namespace ddptrain

@@ -213,12 +213,6 @@ struct GradientTerms {
   }
 };
 
-/// The gradients of parameters, and the sums of dx or null.
-template <class G>
-struct BackwardSums {
-  G *dweight, *dbias, *dx;
-};
-
 template <class T>
 constexpr std::size_t staged_bytes(int packs) {
   return static_cast<std::size_t>(packs) * sizeof(Stage<T, 1>) * kStages * kWarps;
@@ -235,8 +229,7 @@ std::uint32_t launch_backward(const Backward<T>& a, int multiprocessors, cudaStr
   DDP_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, kThreads, kBytes));
   const auto most = static_cast<std::uint32_t>(std::clamp(resident, 1, kBackwardBlocks) * multiprocessors);
   const std::uint32_t blocks = std::clamp(ceil_div(a.rows, kRowsOfGroup * (kWarps / kGroup)), 1u, most);
-  kernel<<<blocks, kThreads, kBytes, stream>>>(a);
-  DDP_CUDA(cudaGetLastError());
+  launch_kernel(kernel, blocks, kThreads, kBytes, stream, a);
   return blocks;
 }
 
@@ -277,27 +270,17 @@ std::uint32_t launch_backward(const Backward<T>& a, int multiprocessors, cudaStr
   }
 }
 
-template <class T, class G>
-void backward(const Backward<T>& a, int multiprocessors, const BackwardSums<G>& sums, bool accumulate,
-              cudaStream_t stream) {
-  if (in_packs(a.width, a.x, a.weight, a.dy, a.dresidual, a.dx)) {
-    const std::uint32_t blocks = launch_backward(a, multiprocessors, stream);
-    if (sums.dx != nullptr) {
-      add_column_partials<G, 3>(a.partials, blocks, a.width, accumulate, {{sums.dweight, sums.dbias, sums.dx}}, stream);
-    } else {
-      add_column_partials<G, 2>(a.partials, blocks, a.width, accumulate, {{sums.dweight, sums.dbias}}, stream);
-    }
-    return;
-  }
-  const auto sum = [&](const auto& values, G* to) {
-    sum_matrix_columns<1>(values, a.rows, a.width, a.partials, accumulate, to, stream);
+/// Rows that are not made of packs. dx is computed behind the sums that read dy, whose memory it may be.
+template <class T>
+void any_width_backward(const Backward<T>& a, const Tensor& dweight, const Tensor& dbias, const Tensor& dx_sums,
+                        bool accumulate, Scratch& scratch, cudaStream_t stream) {
+  const auto sum = [&](const auto& values, const Tensor& to) {
+    sum_matrix_columns<1>(values, a.rows, a.width, scratch, accumulate, to, stream);
   };
-  sum(GradientTerms<T, true>{a.x, a.dy, a.statistics, a.width}, sums.dweight);
-  sum(GradientTerms<T, false>{a.x, a.dy, a.statistics, a.width}, sums.dbias);
-  // dx behind those that read dy, whose memory it may be.
-  any_width_backward_kernel<T><<<ceil_div(a.rows, kWarps), kThreads, 0, stream>>>(a);
-  DDP_CUDA(cudaGetLastError());
-  if (sums.dx != nullptr) sum(GradientTerms<T, false>{a.x, a.dx, a.statistics, a.width}, sums.dx);
+  sum(GradientTerms<T, true>{a.x, a.dy, a.statistics, a.width}, dweight);
+  sum(GradientTerms<T, false>{a.x, a.dy, a.statistics, a.width}, dbias);
+  launch_kernel(any_width_backward_kernel<T>, ceil_div(a.rows, kWarps), kThreads, 0, stream, a);
+  if (dx_sums) sum(GradientTerms<T, false>{a.x, a.dx, a.statistics, a.width}, dx_sums);
 }
 
 }  // namespace
@@ -308,36 +291,31 @@ namespace norm = cuda::norm;
 void CudaNorm::layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Tensor& dy,
                                    const Tensor& dresidual, const Tensor& dx, const Tensor& dweight,
                                    const Tensor& dbias, const Tensor& dx_sums, bool accumulate) {
-  const norm::Rows rows = norm::rows_of(x, "layer_norm_backward: x has no columns");
-  expect_tensor(x, "layer_norm_backward: x", dtype(), x.shape);
-  expect_tensor(weight, "layer_norm_backward: weight", dtype(), {rows.width});
-  expect_tensor(statistics, "layer_norm_backward: statistics", DType::f32, {rows.count, 2});
-  expect_tensor(dy, "layer_norm_backward: dy", dtype(), x.shape);
-  if (dresidual) expect_tensor(dresidual, "layer_norm_backward: dresidual", dtype(), x.shape);
-  expect_tensor(dx, "layer_norm_backward: dx", dtype(), x.shape);
-  expect_gradient(dweight, "layer_norm_backward: dweight", {rows.width});
-  expect_tensor(dbias, "layer_norm_backward: dbias", dweight.dtype, {rows.width});
-  if (dx_sums) expect_tensor(dx_sums, "layer_norm_backward: dx_sums", dweight.dtype, {rows.width});
-  const auto most_partials = static_cast<std::size_t>(3 * norm::kBackwardBlocks * device_.multiprocessors());
-  auto* partials = scratch().reserve_elements<float>(
-      std::max(cuda::column_scratch(rows.width), most_partials * static_cast<std::size_t>(rows.width)), stream());
-  cuda::with_element(dtype(), [&](auto element) {
-    using T = decltype(element);
-    const norm::Backward<T> a{x.as<T>(),
-                              weight.as<T>(),
-                              statistics.as<const float2>(),
-                              dy.as<T>(),
-                              dresidual.as<T>(),
-                              dx.as<T>(),
-                              partials,
-                              static_cast<std::uint32_t>(rows.count),
-                              static_cast<std::uint32_t>(rows.width),
-                              static_cast<bool>(dx_sums)};
-    cuda::with_element(dweight.dtype, [&](auto gradient) {
-      using G = decltype(gradient);
-      norm::backward<T, G>(a, multiprocessors(), {dweight.as<G>(), dbias.as<G>(), dx_sums.as<G>()}, accumulate,
-                           stream());
-    });
+  const MatrixShape s =
+      check_layer_norm_backward(x, weight, statistics, dy, dresidual, dx, dweight, dbias, dx_sums, dtype());
+  cuda::with_element(dtype(), [&]<class T>(T) {
+    norm::Backward<T> a{x.as<T>(),
+                        weight.as<T>(),
+                        statistics.as<const float2>(),
+                        dy.as<T>(),
+                        dresidual.as<T>(),
+                        dx.as<T>(),
+                        nullptr,
+                        static_cast<std::uint32_t>(s.rows),
+                        static_cast<std::uint32_t>(s.columns),
+                        static_cast<bool>(dx_sums)};
+    if (!norm::in_packs(s.columns, a.x, a.weight, a.dy, a.dresidual, a.dx)) {
+      return norm::any_width_backward(a, dweight, dbias, dx_sums, accumulate, scratch(), stream());
+    }
+    const auto most_rows = static_cast<std::size_t>(3 * norm::kBackwardBlocks * device_.multiprocessors());
+    a.partials = scratch().reserve_elements<float>(most_rows * static_cast<std::size_t>(s.columns), stream());
+    const std::uint32_t blocks = norm::launch_backward(a, multiprocessors(), stream());
+    if (dx_sums) {
+      cuda::add_column_partials(a.partials, blocks, s.columns, accumulate, std::array{dweight, dbias, dx_sums},
+                                stream());
+    } else {
+      cuda::add_column_partials(a.partials, blocks, s.columns, accumulate, std::array{dweight, dbias}, stream());
+    }
   });
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "runtime/device/cuda/launch.cuh"
 #include "runtime/ops/cuda/optimizers/update.cuh"
 #include "runtime/ops/cuda/reduce.cuh"
 
@@ -91,9 +92,10 @@ __global__ void __launch_bounds__(kThreads) weights_kernel(const Update u) {
 template <bool kStochastic, class W, class G>
 void launch_lamb(const Update& u, cudaStream_t stream) {
   require(u.slice.norms != nullptr, "update: no memory for norms");
-  moments_kernel<G><<<u.slice.chunk_count, kThreads, 0, stream>>>(u);
-  norms_kernel<<<u.slice.chunk_count, kThreads, 0, stream>>>(u);
-  weights_kernel<kStochastic, W, G><<<u.slice.chunk_count, kThreads, 0, stream>>>(u);
+  const auto pass = [&](auto kernel) { launch_kernel(kernel, u.slice.chunk_count, kThreads, 0, stream, u); };
+  pass(moments_kernel<G>);
+  pass(norms_kernel);
+  pass(weights_kernel<kStochastic, W, G>);
 }
 
 }  // namespace ddptrain::cuda::optimizer

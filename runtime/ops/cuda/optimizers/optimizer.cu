@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "runtime/device/cuda/launch.cuh"
 #include "runtime/ops/cuda/cuda_ops.h"
 #include "runtime/ops/cuda/optimizers/lamb.cuh"
 #include "runtime/ops/cuda/optimizers/sum_and_update.cuh"
@@ -48,28 +49,25 @@ class CudaOptimizer final : public OptimizerOps, CudaOps {
 
   void advance(StepState* state, std::uint32_t steps, Stream stream) override {
     auto* shown = static_cast<volatile std::uint64_t*>(steps_.data());
-    optimizer::advance_kernel<<<1, 1, 0, static_cast<cudaStream_t>(stream.handle)>>>(state, steps, shown);
-    DDP_CUDA(cudaGetLastError());
+    cuda::launch_kernel(optimizer::advance_kernel, 1, 1, 0, static_cast<cudaStream_t>(stream.handle), state, steps,
+                        shown);
   }
 
   void update(const OptimizerSettings& settings, const UpdateSlice& slice, StepRef step, Stream stream) override {
     if (slice.chunk_count == 0) return;
-    rule_for(settings.kind, slice);
+    check_update(settings.kind, slice, dtype());
     const optimizer::Update u(settings, slice, step);
     auto* queue = static_cast<cudaStream_t>(stream.handle);
-    optimizer::with_types(slice, settings.stochastic_rounding, [&](auto weight, auto gradient, auto stochastic) {
-      using W = decltype(weight);
-      using G = decltype(gradient);
+    optimizer::with_types(slice, settings.stochastic_rounding, [&]<class W, class G>(W, G, auto stochastic) {
       with_kind(settings.kind, [&](auto kind) {
         if constexpr (kind.value == OptimizerKind::lamb) {
           optimizer::launch_lamb<stochastic.value, W, G>(u, queue);
         } else {
-          optimizer::update_kernel<kind.value, stochastic.value, W, G>
-              <<<slice.chunk_count, optimizer::kThreads, 0, queue>>>(u);
+          cuda::launch_kernel(optimizer::update_kernel<kind.value, stochastic.value, W, G>, slice.chunk_count,
+                              optimizer::kThreads, 0, queue, u);
         }
       });
     });
-    DDP_CUDA(cudaGetLastError());
   }
 
   std::size_t inbox_bytes(OptimizerKind kind, const UpdateSlice& slice, int ranks) const override {
@@ -80,11 +78,9 @@ class CudaOptimizer final : public OptimizerOps, CudaOps {
                       StepRef step, Stream stream) override {
     cuda::require(can_wait_for_peers(settings.kind, slice, peers.size), "sum_and_update: not for this slice");
     if (slice.chunk_count == 0) return;
-    rule_for(settings.kind, slice);
+    check_update(settings.kind, slice, dtype());
     const optimizer::Update u(settings, slice, step);
-    optimizer::with_types(slice, settings.stochastic_rounding, [&](auto weight, auto gradient, auto stochastic) {
-      using W = decltype(weight);
-      using G = decltype(gradient);
+    optimizer::with_types(slice, settings.stochastic_rounding, [&]<class W, class G>(W, G, auto stochastic) {
       with_kind(settings.kind, [&](auto kind) {
         if constexpr (kind.value != OptimizerKind::lamb) {
           optimizer::launch_sum_and_update<kind.value, stochastic.value, W, G>(

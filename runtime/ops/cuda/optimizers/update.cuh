@@ -143,14 +143,10 @@ __device__ __forceinline__ void update_elements(const Update& u, const StepFacto
 /// Calls work(W{}, G{}, std::bool_constant: whether rounding is stochastic).
 template <class Work>
 void with_types(const UpdateSlice& slice, bool stochastic, Work&& work) {
-  require((slice.weights == slice.master) == (slice.weight_type == DType::f32),
-          "update: f32 weights are the master weights, others are not");
   if (slice.weight_type == DType::f32) {
     require(slice.gradient_type == DType::f32, "update: f32 weights have f32 gradients");
     return work(float{}, float{}, std::false_type{});
   }
-  require(slice.weight_type == DType::bf16, "update: weights are f32 or bf16");
-  require(slice.gradient_type == DType::f32 || slice.gradient_type == DType::bf16, "update: gradients are f32 or bf16");
   with_element(slice.gradient_type, [&](auto gradient) {
     if (stochastic) return work(__nv_bfloat16{}, gradient, std::true_type{});
     work(__nv_bfloat16{}, gradient, std::false_type{});
