@@ -30,6 +30,7 @@ import torch.distributed as dist
 from rows import MODES
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 GRAPH = "+graph"
 OWN_GRAPHS = ("reduce-overhead", "max-autotune")  # of torch.compile, not of this program
@@ -71,6 +72,7 @@ class Peer:
     optimizer: Callable[[bool], torch.optim.Optimizer]  # its argument: whether it must be capturable
     new_step: Callable[[], None]
     samples_per_step: int  # of one rank, images or tokens
+    units: tuple[nn.Module, ...] = ()  # that --shard gathers one by one
     clip_norm: float = 0.0  # largest norm of the gradient; 0: as it is
     compile_inside: bool = False  # of DDP
 
@@ -81,6 +83,9 @@ def add_arguments(parser: argparse.ArgumentParser, mode: str) -> None:
                         help="type in which DDP sends them: bf16 by bf16_compress_hook")  # fmt: skip
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--precision", choices=("bf16", "fp32"), default="bf16", help="bf16: autocast, fp32 parameters")
+    parser.add_argument("--shard", choices=("off", "gradients", "weights"), default="off",
+                        help="FSDP (fully_shard) in place of DDP: what is kept in shards besides the optimizer; weights: "
+                        "gradients, too")  # fmt: skip
     parser.add_argument("--bucket-mb", type=float, default=25)
     parser.add_argument("--warmup", type=int, default=50, help="steps before the first window")
     parser.add_argument("--seconds", type=float, default=10, help="for which the windows last together, at least")
@@ -89,6 +94,8 @@ def add_arguments(parser: argparse.ArgumentParser, mode: str) -> None:
 def check_arguments(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     if args.device == "cpu" and (args.mode.endswith(GRAPH) or args.mode in OWN_GRAPHS):
         parser.error(f"--mode {args.mode} uses CUDA graphs, which need --device cuda")
+    if args.shard != "off" and (args.mode.endswith(GRAPH) or args.mode in OWN_GRAPHS or args.gradients != "bf16"):
+        parser.error("--shard needs --gradients bf16 and a --mode without CUDA graphs")
     if args.seconds < 0:
         parser.error("--seconds must not be negative")
 
@@ -138,6 +145,8 @@ class Trainer:
         how = self.args.mode.removesuffix(GRAPH)
         compiles = how != "eager"
         module = self.peer.module
+        if self.args.shard != "off":
+            return self._shard(how)
         if compiles and self.inside:
             module = torch.compile(module, mode=how)
         if self.job.world_size > 1:
@@ -147,6 +156,14 @@ class Trainer:
             if self.args.gradients == "bf16":
                 module.register_comm_hook(None, default_hooks.bf16_compress_hook)
         return torch.compile(module, mode=how) if compiles and not self.inside else module
+
+    def _shard(self, how: str) -> nn.Module:
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
+        for module in (*self.peer.units, self.peer.module):
+            if how != "eager" and module is not self.peer.module:
+                module.compile(mode=how)
+            fully_shard(module, mp_policy=policy, reshard_after_forward=self.args.shard == "weights")
+        return self.peer.module
 
     def _work(self) -> torch.Tensor:
         if self.args.mode in OWN_GRAPHS:
@@ -206,7 +223,7 @@ def measure(trainer: Trainer, args: argparse.Namespace) -> dict[str, Any]:
 def describe(args: argparse.Namespace, job: Job) -> dict[str, Any]:
     version = ".".join(map(str, torch.cuda.nccl.version())) if job.on_gpu else None
     return {
-        "peer": "pytorch-ddp", "mode": args.mode, "gradients": args.gradients, "precision": args.precision,
+        "peer": "pytorch-ddp", "mode": args.mode, "shard": args.shard, "gradients": args.gradients, "precision": args.precision,
         "world_size": job.world_size, "device": torch.cuda.get_device_name() if job.on_gpu else "cpu",
         "torch": torch.__version__, "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version(),
         "nccl": version,

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains the GPT-2 of `ddptrain --model gpt` with PyTorch DDP, for comparison.
+"""Trains the GPT-2 of `ddptrain --model gpt` with PyTorch DDP or FSDP, for comparison.
 
 The shapes, the loss and the optimizer (AdamW, gradient norm clipped to 1.0) are the same. Random tokens stay on the
 device; the vocabulary is padded to a multiple of 128. bf16 autocast with FP32 parameters, fused AdamW,
@@ -7,6 +7,7 @@ gradient_as_bucket_view, scaled_dot_product_attention. Prints one JSON line.
 
   python3 torch_ddp_gpt.py --mode default --batch 64
   torchrun --nproc-per-node 8 torch_ddp_gpt.py --mode default --batch 64 --gradients bf16
+  torchrun --nproc-per-node 8 torch_ddp_gpt.py --mode default --batch 64 --gradients bf16 --shard weights
 """
 
 import argparse
@@ -86,7 +87,7 @@ def make_peer(args, job):
         groups = [{"params": decayed, "weight_decay": args.weight_decay}, {"params": others, "weight_decay": 0.0}]
         return torch.optim.AdamW(groups, lr=args.lr, betas=(0.9, 0.95), fused=job.on_gpu, capturable=capturable)
 
-    return torch_ddp.Peer(net, loss, optimizer, lambda: None, args.batch * args.seq, args.clip)
+    return torch_ddp.Peer(net, loss, optimizer, lambda: None, args.batch * args.seq, tuple(net.blocks), args.clip)
 
 
 def parse_arguments(argv):

@@ -93,13 +93,12 @@ TEST_F(Gpus, MayBeShownToTheirRankOnly) {
 TEST_F(Gpus, EndWithTheSameParametersWhateverIsOverlappedOrCaptured) {
   for (const std::string& model : {kCnn, kGpt}) {
     const std::string expected = hash_of(model);
-    EXPECT_EQ(hash_of(model), expected) << "run again";
-    for (const char* flags : {"--graph off", "--overlap off", "--log-every 7", "--verify-every 10"}) {
+    for (const char* flags : {"--graph off --log-every 7", "--overlap off --verify-every 10"}) {
       EXPECT_EQ(hash_of(model + flags), expected) << flags;
     }
     if (ranks() > 2) continue;  // two terms have one sum
     for (const char* flags :
-         {"--fused-sum off", "--symmetric off", "--bucket-mb 1", "--on-nonfinite skip", "--comm mpi --graph off"}) {
+         {"--fused-sum off --on-nonfinite skip", "--symmetric off --bucket-mb 1", "--comm mpi --graph off"}) {
       EXPECT_EQ(hash_of(model + flags), expected) << flags;
     }
   }
@@ -127,25 +126,23 @@ TEST_F(Gpus, TrainAGptInEveryPrecisionWithAndWithoutShards) {
 
 TEST_F(Gpus, EightVirtualRanksEndWithOneHashOnAnyNumberOfRanks) {
   if (8 % ranks() != 0) GTEST_SKIP() << "8 virtual ranks do not divide among " << ranks();
-  const std::string gpt = kGpt + "--batch 4 --clip-norm 0.5 ";
-  for (const auto& [flags, last_stage] :
-       {std::pair{kCnn + "--batch 64 ", 0}, std::pair{kCnn + "--batch 64 --precision fp32 ", 0}, std::pair{gpt, 3}}) {
-    const std::string arguments = flags + "--virtual-ranks 8 --baseline off --zero ";
-    const std::string expected = summary_of(1, arguments + "0").at("parameter_hash");
-    for (int stage = 0; stage <= last_stage; ++stage) {
-      const std::string zero = arguments + std::to_string(stage);
-      EXPECT_EQ(summary_of(ranks(), zero).at("parameter_hash"), expected) << zero;
-    }
+  for (const char* precision : {"bf16", "fp32"}) {
+    const std::string arguments = kCnn + "--batch 64 --virtual-ranks 8 --baseline off --precision " + precision;
+    const std::string expected = summary_of(1, arguments).at("parameter_hash");
+    EXPECT_EQ(summary_of(ranks(), arguments).at("parameter_hash"), expected) << precision;
   }
 }
 
-/// Pipelines beside ZeRO; the first run is of one rank.
+/// ZeRO and pipelines; the first run is of one rank. On 2, 4 and 8 ranks these are 31 meshes.
 TEST_F(Gpus, EveryMeshEndsWithOneHash) {
-  if (ranks() == 1 || 8 % ranks() != 0) GTEST_SKIP() << "8 virtual ranks, and at least two stages";
-  const std::string arguments = kGpt + "--layers 4 --batch 2 --clip-norm 0.5 --virtual-ranks 8 --baseline off --pp ";
+  if (8 % ranks() != 0) GTEST_SKIP() << "8 virtual ranks do not divide among " << ranks();
+  const std::string arguments = kGpt +
+                                "--layers 4 --batch 2 --grad-accum 2 --steps 100 --clip-norm 0.5 --dropout 0.1 "
+                                "--recompute block --virtual-ranks 8 --baseline off --pp ";
   const nlohmann::json one = summary_of(1, arguments + "1");
-  for (const char* mesh : {"2", "2 --zero 1", "2 --zero 2", "2 --zero 3 --graph off", "4", "4 --zero 3"}) {
-    if (*mesh == '4' && ranks() < 4) continue;
+  for (const char* mesh : {"1", "1 --zero 1", "1 --zero 2", "1 --zero 3", "2", "2 --zero 1", "2 --zero 2",
+                           "2 --zero 3 --graph off", "4", "4 --zero 1", "4 --zero 3"}) {
+    if (*mesh - '0' > ranks()) continue;
     const nlohmann::json summary = summary_of(ranks(), arguments + mesh);
     EXPECT_EQ(summary.at("parameter_hash"), one.at("parameter_hash")) << mesh;
     EXPECT_EQ(summary.at("test_loss"), one.at("test_loss")) << mesh;
@@ -162,13 +159,10 @@ TEST_F(Gpus, SplitLayersTrainAsWholeOnesInEveryMesh) {
         "--verify-every 10 --baseline off --precision " + precision + " --tp ";
     const nlohmann::json one = summary_of(1, arguments + "1");
     std::map<char, std::string> hashes;  // by the number of parts
-    std::vector<std::string> meshes = {"2", "2 --zero 3", "2 --pp 2", "4"};
-    if (precision == "bf16") {
-      for (const char* mesh :
-           {"2 --graph off", "2 --recompute block", "2 --zero 2", "2 --pp 2 --zero 3", "4 --zero 3 --graph off"}) {
-        meshes.emplace_back(mesh);
-      }
-    }
+    const std::vector<std::string> meshes =
+        precision == "fp32" ? std::vector<std::string>{"2", "2 --pp 2 --zero 3", "4"}
+                            : std::vector<std::string>{"2 --graph off", "2 --recompute block --zero 2",
+                                                       "2 --pp 2 --zero 3", "4", "4 --zero 3 --graph off"};
     for (const std::string& mesh : meshes) {
       const bool four = mesh[0] == '4' || mesh.find("--pp 2") != std::string::npos;
       if (four && ranks() < 4) continue;
