@@ -46,7 +46,7 @@ class BpeTokenizer {
   std::vector<Token> merge(std::string_view piece) const;
 
   PreTokenizer pre_tokenizer_;
-  std::vector<std::string> bytes_;  ///< Of each token.
+  std::vector<std::string> bytes_;  ///< The bytes of each token.
   std::array<Token, 256> byte_tokens_{};
   std::unordered_map<std::uint32_t, Merge> merges_;  ///< By pair_of().
   std::optional<Token> end_of_text_;

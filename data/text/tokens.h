@@ -36,7 +36,7 @@ struct TokenData {
   TokenPart validation;
   std::int64_t vocabulary = 0;    ///< All tokens are below it.
   std::optional<double> entropy;  ///< Nats per token, the floor of the loss; known for synthetic text only.
-  SharedHash hash;                ///< Of the tokens, of which this reader has looked at its share.
+  SharedHash hash;                ///< Hash of the tokens; this reader has added its share.
 
   std::vector<MappedFile> files;
   std::vector<std::uint8_t> memory;
@@ -45,10 +45,10 @@ struct TokenData {
 struct TokenOptions {
   std::int64_t vocabulary = 0;       ///< 0: 256 for bytes, 50,257 (GPT-2) for token files and synthetic text.
   double validation_fraction = 0.1;  ///< The end of the text, where no shard is for validation; in [0, 1).
-  std::uint64_t seed = 1;            ///< Of synthetic text.
+  std::uint64_t seed = 1;            ///< Seed of synthetic text.
   /// Turns text files into tokens below `vocabulary`, which then has to be given; without one, bytes are the tokens.
   std::function<std::vector<std::uint16_t>(std::string_view)> encode;
-  int reader = 0;  ///< Of `readers` on this host, each of which looks at its share of the tokens.
+  int reader = 0;  ///< Index of this reader among the `readers` of this host. Each checks its share of the tokens.
   int readers = 1;
 };
 

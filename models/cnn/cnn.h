@@ -14,7 +14,7 @@ namespace ddptrain {
 
 struct CnnOptions {
   std::int64_t max_batch = 0;  ///< Samples per micro-step.
-  std::uint64_t seed = 0;      ///< Of dropout.
+  std::uint64_t seed = 0;      ///< Seed of dropout.
   bool dropout = true;
   /// Values of a parameter to start from, by name; null: random ones.
   std::function<std::vector<float>(const std::string& name)> pretrained = nullptr;

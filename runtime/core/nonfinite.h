@@ -11,7 +11,8 @@
 
 namespace ddptrain {
 
-/// What the device has noticed; part of the training state. A gradient counts as not finite where its square is not.
+/// Values that are not finite, as the device has seen them; part of the training state. A gradient counts as not finite
+/// if its square is not finite.
 struct NonFinite {
   static constexpr std::uint32_t kMostInARow = 10;  ///< After as many steps left out in a row, none is taken any more.
   static constexpr int kParameterBits = 20;
@@ -21,7 +22,7 @@ struct NonFinite {
   std::uint64_t left_out = 0;  ///< Steps that were not taken. Without a norm of the gradient all are taken.
   std::uint64_t in_a_row = 0;  ///< The newest of them, with none in between that was taken.
 
-  /// Of a step, counted from 0, and a parameter: greater is earlier, in steps, then in the order of parameters.
+  /// Number of a step (from 0) and a parameter. A greater number is earlier: by the step, then by the parameter.
   DDP_HOST_DEVICE static std::uint64_t place(std::uint64_t step, std::uint32_t parameter) {
     return ~(step << kParameterBits | (parameter < kNoParameter ? parameter : kNoParameter));
   }

@@ -41,10 +41,10 @@ class Graph {
 
 struct DeviceOptions {
   Precision precision = Precision::fp32;
-  MemoryFormat memory_format = MemoryFormat::nhwc;  ///< Of cuDNN's convolutions; fused kernels have their own.
+  MemoryFormat memory_format = MemoryFormat::nhwc;  ///< Format of cuDNN's convolutions; fused kernels choose theirs.
   bool fused = true;  ///< Use fused kernels where there are some for the model and precision.
   int threads = 1;    ///< CPU only.
-  /// Multiprocessors that kernels which fill the GPU leave to collectives, so that these run beside them.
+  /// Multiprocessors that kernels which fill the GPU leave free, so that collectives overlap with them.
   int communication_multiprocessors = 0;
   int ranks = 1;  ///< That share the device.
   /// GPUs: the fastest algorithm for each matrix product is found by timing a few when it is first seen. Other runs may
@@ -84,7 +84,7 @@ class Device {
   /// An address at which operations read host memory without a copy, for as long as the device and that memory live;
   /// null where the device cannot.
   virtual const void* share_host_memory(const void* host, std::size_t bytes) = 0;
-  /// Host memory (zeroed) to and from which copy() runs at full rate and beside other work.
+  /// Host memory (zeroed). copy() to and from it runs at full rate and overlaps with other work.
   virtual Buffer allocate_pinned(std::size_t bytes) = 0;
   /// Queued on `stream`; either side may be pinned host memory.
   virtual void copy(void* to, const void* from, std::size_t bytes, Stream stream) = 0;

@@ -12,7 +12,7 @@ namespace ddptrain {
 inline constexpr int kTimeoutExitCode = 76;
 
 struct WatchdogOptions {
-  double timeout_seconds = 600.0;  ///< Of one wait; three times as long until the first step has ended. 0: for ever.
+  double timeout_seconds = 600.0;  ///< Longest wait; three times as long until the first step has ended. 0: no limit.
   std::string flight;         ///< Folder of flight records; empty: one of the job in the system's temporary folder.
   double end_seconds = 20.0;  ///< Without progress in steps after a signal that asks for the end (SignalRequests).
 };

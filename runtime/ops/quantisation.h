@@ -20,7 +20,7 @@ class Fp8Scales {
   /// From now on all scales go by what was written with them since the last call, if anything was. Tensors in FP8 are
   /// not read beyond it.
   virtual void renew() = 0;
-  /// What was written since the last renew() has no part in the next (an evaluation between steps).
+  /// The next renew() ignores tensors that were written since the last one (an evaluation between steps).
   virtual void forget_magnitudes() = 0;
   /// Other values have been copied into the states: goes on by these. Waits.
   virtual void restored() = 0;

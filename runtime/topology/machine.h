@@ -74,7 +74,7 @@ struct Machine {
   std::vector<std::vector<std::optional<bool>>> p2p;  ///< GPU x GPU: the row's GPU can access the column's memory.
 };
 
-/// What the driver reports about the GPUs.
+/// The driver's report about the GPUs.
 struct DriverFacts {
   std::vector<GpuInfo> gpus;  ///< Without NUMA node, affinity and path, which come from sysfs.
   /// Active NVLinks between GPUs 0 and 1, 0 and 2 ...; through switches the number of the GPU that has fewer. nullopt:

@@ -54,8 +54,8 @@ class SafetensorsFile {
 
 using NamedTensor = std::pair<std::string, StoredTensor>;
 
-/// What a file has before its data: the header's length and the header, whose bytes are a multiple of 8. The data are
-/// those of `tensors` in this order; their `data` and `bytes` may be left out.
+/// The start of a file: the header's length and the header, whose bytes are a multiple of 8. The data of `tensors`
+/// follow in this order; their `data` and `bytes` may be left out.
 std::string safetensors_head(const std::vector<NamedTensor>& tensors,
                              const std::map<std::string, std::string>& metadata = {});
 /// Wide types first, then by name: the same content gives the same bytes, and all tensors are aligned.

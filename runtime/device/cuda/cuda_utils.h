@@ -22,8 +22,8 @@ inline void check(cudaError_t status, const char* call, const char* file, int li
   if (status == cudaErrorMemoryAllocation) fail_allocation(call);
   if (status != cudaSuccess) fail_call(call, file, line, cudaGetErrorString(status));
 }
-/// Of any other library: all of them call success 0.
 const char* reason_of(cudaError_t status);
+/// For the other libraries. Success is 0 in all of them.
 template <class Status>
 const char* reason_of(Status) {
   return "a library handle";
@@ -62,11 +62,11 @@ using GraphExecHandle = Handle<cudaGraphExec_t, cudaGraphExecDestroy>;
 using DeviceMemory = Handle<void*, cudaFree>;
 using RegisteredMemory = Handle<void*, cudaHostUnregister>;
 
-/// Of the current device. Throws OutOfMemory.
+/// Memory of the current device. Throws OutOfMemory.
 DeviceMemory allocate_memory(std::size_t bytes);
 
 bool is_capturing(cudaStream_t stream);
-int compute_capability();  ///< Of the current device: 90 for 9.0.
+int compute_capability();  ///< Compute capability of the current device: 90 for 9.0.
 /// The architecture for which the kernels that run on the current device were compiled, as compute_capability(); lower
 /// where the driver translates older code. 0 where this program has none for the device.
 int code_version();

@@ -45,7 +45,7 @@ const char* name_of(Pass pass) {
                                   : "attention backward, any order";
 }
 
-/// Of TunedChoices.
+/// Key of TunedChoices.
 std::string name_of(const Key& key) {
   const AttentionShape& s = key.shape;
   return fmt::format("{}: {} x {} x {} x {}", name_of(key.pass), s.batch, s.heads, s.sequence, s.head_size);

@@ -102,7 +102,7 @@ __device__ __forceinline__ void fetch(const Pointers& p, const Head& head, int f
   end_copies();
 }
 
-/// A row of out beside one of dout: a quad shares a row, lane q has chunks q, q + 4 and so on. Odd rows begin with the
+/// A row of out and a row of dout: a quad shares a row, lane q has chunks q, q + 4 and so on. Odd rows begin with the
 /// second four, so that two rows lie in different banks.
 template <int kHead>
 struct OutRow {

@@ -53,7 +53,7 @@ std::uint32_t alignment_of(const void* pointer) {
   return bytes;
 }
 
-/// What decides on the algorithm.
+/// Properties of a multiplication that decide on the algorithm.
 struct Key {
   Gemm gemm;
   Epilogue epilogue;
