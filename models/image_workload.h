@@ -35,7 +35,7 @@ class ImageWorkload : public Workload {
 
   /// The parameters of a model of these sizes(), as they are in memory.
   virtual std::vector<ParameterSpec> parameters(const std::map<std::string, std::int64_t>& sizes) const = 0;
-  /// UsageError where the model cannot be of these sizes().
+  /// UsageError if the model cannot be of these sizes().
   virtual void check_sizes() const {}
   /// How parameter `name` of a model of these sizes(), `tensor` in memory, is in a file; and back, from the values.
   virtual HostTensor for_file(const std::map<std::string, std::int64_t>&, const std::string&, HostTensor tensor) const {

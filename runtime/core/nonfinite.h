@@ -27,13 +27,13 @@ struct NonFinite {
     return ~(step << kParameterBits | (parameter < kNoParameter ? parameter : kNoParameter));
   }
   std::uint64_t first_step() const { return ~first >> kParameterBits; }
-  /// kNoParameter where no gradient was found that is not finite, only the norm of all.
+  /// kNoParameter if no gradient was found that is not finite, only the norm of all.
   std::uint32_t first_parameter() const { return static_cast<std::uint32_t>(~first) & kNoParameter; }
   DDP_HOST_DEVICE bool ended() const { return in_a_row >= kMostInARow; }
 };
 
 /// The factor of a step's gradients, whose squares add up to `squares`: such that their norm is at most `max_norm` (0:
-/// any), or NaN where the step is not to be taken, which `found` keeps.
+/// any), or NaN if the step is not to be taken, which `found` keeps.
 DDP_HOST_DEVICE float step_scale(double squares, float max_norm, std::uint64_t step, NonFinite& found) {
   const auto norm = static_cast<float>(sqrt(squares));
   constexpr float kLargest = 3.402823466e+38f;

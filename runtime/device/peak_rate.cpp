@@ -10,7 +10,7 @@ namespace ddptrain {
 
 namespace {
 
-/// Rates in TFLOP/s without sparsity; 0 where the GPU does not have the format. The sources are NVIDIA's and give most
+/// Rates in TFLOP/s without sparsity; 0 if the GPU does not have the format. The sources are NVIDIA's and give most
 /// rates with sparsity, which is twice these; rates of HGX and NVL72 are rates of all their GPUs. GeForce: with f32
 /// sums.
 struct Product {

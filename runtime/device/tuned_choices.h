@@ -33,7 +33,7 @@ class TunedChoices {
   /// have refused it and so would not take part in another one; the next run chooses again.
   void refuse(const std::string& work);
 
-  /// From now on all ranks take what `agree`, which is collective, returns; so choices are made only where all ranks
+  /// From now on all ranks take what `agree`, which is collective, returns. So choices are made only while all ranks
   /// meet the same work in the same order: within AllRanks.
   void share(Agree agree) { agree_ = std::move(agree); }
 
@@ -65,7 +65,7 @@ class TunedChoices {
   bool all_ranks_ = false;
 };
 
-/// A choice that is `bytes` of a library's, as text and back; false where the text is none of as many bytes.
+/// A choice that is `bytes` of a library's, as text and back; false if the text is none of as many bytes.
 std::string choice_of(const void* data, std::size_t bytes);
 bool read_choice(const std::string& choice, void* data, std::size_t bytes);
 

@@ -35,7 +35,7 @@ struct NcclLog {
   int channels = 0;  ///< For collectives; 0: the log does not tell.
   /// A channel with its ranks, and the transport there: P2P/CUMEM, SHM, NET/IB ...
   std::set<std::pair<std::string, std::string>> connections;
-  /// By collective and bytes; the last one of each. Where NCCL does not name the collective, it is empty.
+  /// By collective and bytes; the last one of each. If NCCL does not name the collective, it is empty.
   std::map<std::pair<std::string, std::int64_t>, NcclChoice> choices;
 };
 

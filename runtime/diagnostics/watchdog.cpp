@@ -226,7 +226,7 @@ class Watchdog::Guard {
       pollfd file{link_.descriptor(), POLLIN, 0};
       poll(&file, 1, static_cast<int>(1000 * kHearTick));
       hear();
-      // Where the whole machine stood still, the others could not answer either.
+      // If the whole machine stood still, the others could not answer either.
       const Clock::time_point now = Clock::now();
       waited += std::min(seconds_between(std::exchange(last, now), now), 2 * kHearTick);
     }

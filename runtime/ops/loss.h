@@ -17,7 +17,7 @@ struct OutputLayer {
   Tensor dx;                    ///< [rows, width]: dlogits weight
 };
 
-/// Losses, with their gradients. Where the loss of a prediction is NaN or infinite, its gradient is NaN.
+/// Losses, with their gradients. If the loss of a prediction is NaN or infinite, its gradient is NaN.
 class LossOps : public Family<LossOps> {
  public:
   /// Adds the batch's loss, hits and count to *sums (on the device). Where `dlogits` has data:
@@ -33,7 +33,7 @@ class LossOps : public Family<LossOps> {
                                    MetricSums* sums) = 0;
 
   /// Facts about a row of logits that parts of a vocabulary, each on a rank, exchange: the largest one, the sum of
-  /// exp(logit - largest), the target's logit (0 where another part has it), and 1 where the target is the first of
+  /// exp(logit - largest), the target's logit (0 if another part has it), and 1 if the target is the first of
   /// the largest ones here.
   static constexpr std::int64_t kFacts = 4;
   /// facts [rows, kFacts], f32 (f64 for fp64), of the columns of batch.part. Other arguments as token_cross_entropy().

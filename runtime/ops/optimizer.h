@@ -103,7 +103,7 @@ struct UpdateSlice {
   std::uint32_t parameter_count = 0;  ///< Parameters in the whole arena (size of norms).
   DType weight_type = DType::f32;     ///< bf16, or the type of master.
   DType gradient_type = DType::f32;   ///< bf16, or the type of master.
-  void* weights = nullptr;            ///< The same pointer as master where the types agree.
+  void* weights = nullptr;            ///< The same pointer as master if the types agree.
   /// The same weights in the memory of other ranks, which are written too; null: of no rank. On GPUs only.
   std::array<void*, PeerInboxes::kMaxRanks - 1> peer_weights = {};
   void* master = nullptr;                             ///< master_dtype.

@@ -27,7 +27,7 @@ class Fp8Scales {
 };
 
 /// Tensors in FP8. The matrices that a linear layer multiplies may be in FP8, all of them: x and weight in e4m3, dy in
-/// e5m2. to_fp8 makes them of others; operations whose output is said to be one write it themselves where the caller
+/// e5m2. to_fp8 makes them of others; operations whose output is said to be one write it themselves if the caller
 /// wants it. All but fits() need options().fp8, and throw Error without.
 class QuantisationOps : public Family<QuantisationOps> {
  public:

@@ -9,7 +9,7 @@ namespace ddptrain::bench {
 /// differences between the step cut short after one part and after the next, so they add up to `step`, and noise can
 /// make a small one negative.
 struct StepTimes {
-  double step = 0.0;     ///< As a CUDA graph where there are graphs, else launched kernel by kernel.
+  double step = 0.0;     ///< As a CUDA graph if there are graphs, else launched kernel by kernel.
   double data = 0.0;     ///< Input alone.
   double forward = 0.0;  ///< Without data, and without what of the backward pass a model begins in it.
   double backward = 0.0;

@@ -9,7 +9,7 @@
 
 namespace ddptrain::bench {
 
-/// A number that may explain a low rate, where it is another one elsewhere: "SM clock", 345, " MHz".
+/// A number that may explain a low rate, if it is another one elsewhere: "SM clock", 345, " MHz".
 struct RankFact {
   std::string what;
   double value = 0.0;
@@ -36,7 +36,7 @@ struct Measured {
 
 /// Names of the hosts, by their numbers.
 std::vector<std::string> host_names(const std::vector<RankRates>& ranks);
-/// The host, or where it has several ranks, "rank 3 on n1 (GPU 0000:1b:00.0)".
+/// The host, or if it has several ranks, "rank 3 on n1 (GPU 0000:1b:00.0)".
 std::string name_of(const RankRates& rank, const std::vector<RankRates>& ranks);
 
 /// Lines that name slow ranks, hosts, GPUs and the ways between them, by how much, and what is different there; a

@@ -102,7 +102,7 @@ double seconds_on_processors() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-/// MHz, as Linux tells it now; nothing where it does not.
+/// MHz, as Linux tells it now; nothing if it does not.
 std::optional<double> processor_clock(unsigned processor) {
   std::ifstream info("/proc/cpuinfo");
   unsigned seen = 0;

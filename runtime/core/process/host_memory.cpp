@@ -31,7 +31,7 @@ std::map<std::string, std::uint64_t> numbers_in(const fs::path& path) {
   return numbers;
 }
 
-/// Nothing where there is no such file; "max" is no limit.
+/// Nothing if there is no such file; "max" is no limit.
 std::optional<std::uint64_t> number_in(const fs::path& path) {
   std::ifstream file(path);
   std::string word;

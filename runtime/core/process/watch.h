@@ -97,7 +97,7 @@ class Watch {
     std::list<std::function<std::string()>>::iterator check_;
   };
 
-  /// How far the innermost phase has come, where that is known.
+  /// How far the innermost phase has come, if that is known.
   struct Part {
     std::uint32_t done = 0;
     std::uint32_t total = 0;  ///< 0: not known.
@@ -135,7 +135,7 @@ class Watch {
   std::uint64_t changes() const { return changes_; }  ///< How often waiting_for() has changed.
   std::uint64_t last_sequence() const { return next_ - 1; }
   std::uint64_t steps() const { return steps_; }  ///< Queued.
-  std::uint64_t device_steps() const;             ///< Ended, as the device counts; steps() where it does not.
+  std::uint64_t device_steps() const;             ///< Ended, as the device counts; steps() if it does not.
   /// Whether the first step of this run has ended. If the device does not count steps, a second one must be queued.
   bool first_step_has_ended() const;
   std::string health() const;                              ///< Message of the first failing check; empty: all is well.

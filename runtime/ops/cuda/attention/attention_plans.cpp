@@ -167,7 +167,7 @@ bool AttentionPlans::Impl::build_named(Plan& plan, const std::string& name) cons
   return false;
 }
 
-/// Infinite where there is no memory for the plan's workspace, which is given back.
+/// Infinite if there is no memory for the plan's workspace, which is given back.
 float AttentionPlans::Impl::time(const Key& key, const Plan& plan, const AttentionTensors& tensors) const {
   DeviceMemory workspace;
   if (plan.workspace > 0 && cudaMalloc(workspace.out(), plan.workspace) != cudaSuccess) {

@@ -186,7 +186,7 @@ Plan MatmulPlans::Impl::describe(const Key& key) const {
   return plan;
 }
 
-/// By the heuristic's estimate, best first. Partial sums, where the sum over k is split, stay in f32.
+/// By the heuristic's estimate, best first. Partial sums, if the sum over k is split, stay in f32.
 std::vector<cublasLtMatmulAlgo_t> MatmulPlans::Impl::candidates(const Key& key, const Plan& plan) const {
   PreferenceHandle preference;
   DDP_CUBLAS(cublasLtMatmulPreferenceCreate(preference.out()));

@@ -29,7 +29,7 @@ struct Gemm {
   auto operator<=>(const Gemm&) const = default;
 };
 
-/// Such as "64 x 768 x 3072 nt bf16 bf16 + f32": sizes, transposes and types of a and b, "+" where it accumulates, c.
+/// Such as "64 x 768 x 3072 nt bf16 bf16 + f32": sizes, transposes and types of a and b, "+" if it accumulates, c.
 std::string name_of(const Gemm& gemm);
 
 /// Work that cuBLASLt adds to a multiplication, on its operands or on the result.
@@ -65,7 +65,7 @@ class MatmulPlans {
   explicit MatmulPlans(Device& device);
   ~MatmulPlans();
 
-  /// Queues the product, plus `bias` [n] in every row where it is not null (not together with `accumulate`).
+  /// Queues the product, plus `bias` [n] in every row if it is not null (not together with `accumulate`).
   void gemm(const Gemm& gemm, const void* a, const void* b, const void* bias, void* c, cudaStream_t stream);
   /// The same; the bias is tensors.vector.
   void gemm(const Gemm& gemm, const GemmTensors& tensors, cudaStream_t stream);

@@ -11,7 +11,7 @@ namespace cuda::norm {
 namespace {
 
 constexpr int kBackwardBlocks = 2;         // of a multiprocessor, at most
-constexpr std::uint32_t kRowsOfGroup = 2;  // that those who share a row take at least, where there are few rows
+constexpr std::uint32_t kRowsOfGroup = 2;  // that those who share a row take at least, if there are few rows
 
 template <class T>
 struct Backward {

@@ -107,7 +107,7 @@ __device__ __forceinline__ std::uint32_t permute_bytes(std::uint32_t x) {
   asm("prmt.b32 %0, %1, %1, %2;" : "=r"(y) : "r"(x), "n"(kSelector));
   return y;
 }
-/// All ones in each half where a > b; neither is negative, nor NaN.
+/// All ones in each half if a > b; neither is negative, nor NaN.
 __device__ __forceinline__ std::uint32_t greater_bf16(std::uint32_t a, std::uint32_t b) {
 #if __CUDA_ARCH__ >= 900
   std::uint32_t c;

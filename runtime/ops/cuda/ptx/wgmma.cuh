@@ -118,7 +118,7 @@ struct SwizzledOperand {
   static constexpr std::uint32_t kInBlock = (1u << 18) - 1;  // the bits above are the block's rank in its cluster
 
   /// `address`: the same in all threads of the warp, as wgmma takes descriptors from registers that a warp has once.
-  /// `tile_bytes`: from a tile of 64 columns to the next, where the operand has K as rows and more than 64 columns.
+  /// `tile_bytes`: from a tile of 64 columns to the next, if the operand has K as rows and more than 64 columns.
   explicit __device__ __forceinline__ SwizzledOperand(std::uint32_t address, std::uint32_t tile_bytes = 16)
       : low(uniform((address & kInBlock) >> 4 | (tile_bytes >> 4) << 16)) {}
   __device__ __forceinline__ SwizzledOperand operator+(std::uint32_t bytes) const {
