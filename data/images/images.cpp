@@ -6,7 +6,6 @@
 #include <filesystem>
 
 #include "data/images/idx_set.h"
-#include "data/images/image_folders.h"
 #include "data/images/synthetic.h"
 #include "runtime/core/error.h"
 
@@ -53,17 +52,15 @@ std::function<ImageData()> find_in(const fs::path& folder) {
       return data;
     };
   }
-  if (const auto folders = find_image_folders(folder))
-    return [folders = *folders] { return load_image_folders(folders); };
   std::error_code ignored;
   if (!fs::exists(folder, ignored)) {
     usage_error("{}: there is no such folder. `launch/fetch-data fashion-mnist` downloads Fashion-MNIST.",
                 folder.string());
   }
   usage_error(
-      "{}: neither an IDX data set (train-images-idx3-ubyte[.gz], train-labels-idx1-ubyte[.gz] and the same with "
-      "t10k-) nor images (.png, .jpg, .pgm) in a folder per class: train/CLASS/ and test/CLASS/, or CLASS/. "
-      "`launch/fetch-data fashion-mnist` downloads Fashion-MNIST.",
+      "{}: no IDX data set (train-images-idx3-ubyte[.gz], train-labels-idx1-ubyte[.gz] and the same with t10k-). "
+      "`data/idx-from-images FOLDER OUT` makes one of a folder of images per class, and `launch/fetch-data "
+      "fashion-mnist` downloads Fashion-MNIST.",
       folder.string());
 }
 
@@ -78,7 +75,7 @@ fs::path find_fashion_mnist() {
   }
   usage_error(
       "Fashion-MNIST not found. Looked in:{}\nFetch it with `launch/fetch-data fashion-mnist`, or install the "
-      "package dataset-fashion-mnist, or give a folder of images (or set $DDPTRAIN_DATA).",
+      "package dataset-fashion-mnist, or give a folder of IDX files (or set $DDPTRAIN_DATA).",
       looked);
 }
 
@@ -86,15 +83,13 @@ std::vector<std::string> fashion_mnist_classes() {
   return {"T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"};
 }
 
-ImageData::ImageData(ImageDataset train_images, ImageDataset test_images, std::vector<std::string> names)
-    : train(std::move(train_images)), test(std::move(test_images)), class_names(std::move(names)) {
+ImageData::ImageData(ImageDataset train_images, ImageDataset test_images)
+    : train(std::move(train_images)), test(std::move(test_images)) {
   int largest = -1;
   for (const ImageDataset* part : {&train, &test}) {
     for (const std::uint8_t label : part->labels) largest = std::max<int>(largest, label);
   }
-  for (int label = static_cast<int>(class_names.size()); label <= largest; ++label) {
-    class_names.push_back(std::to_string(label));
-  }
+  for (int label = 0; label <= largest; ++label) class_names.push_back(std::to_string(label));
   train.classes = test.classes = static_cast<std::int64_t>(class_names.size());
 }
 

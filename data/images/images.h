@@ -28,11 +28,11 @@ struct ImageDataset {
 struct ImageData final : public Dataset {
   ImageDataset train;
   ImageDataset test;
-  std::vector<std::string> class_names;  ///< Numbers where they have no others.
+  std::vector<std::string> class_names;  ///< Numbers, except of Fashion-MNIST.
 
   ImageData() = default;
-  /// As many classes as the images of both parts have, of these names.
-  ImageData(ImageDataset train_images, ImageDataset test_images, std::vector<std::string> names = {});
+  /// As many classes as the images of both parts have.
+  ImageData(ImageDataset train_images, ImageDataset test_images);
   std::int64_t train_count() const override { return train.count; }
   std::int64_t test_count() const override { return test.count; }
   DataContent content() const override;
@@ -44,8 +44,8 @@ struct ImageData final : public Dataset {
   SharedHash hash_;
 };
 
-/// Looks for the images that `name` names: synthetic[:COUNT], or where find_idx_set() or find_image_folders() find
-/// some; empty: $DDPTRAIN_DATA, else Fashion-MNIST. Returns what reads them, from any thread. UsageError from either.
+/// Looks for the images that `name` names: synthetic[:COUNT], or where find_idx_set() finds some; empty:
+/// $DDPTRAIN_DATA, else Fashion-MNIST. Returns what reads them, from any thread. UsageError from either.
 std::function<ImageData()> find_images(const std::string& name, std::uint64_t seed);
 
 /// The first of the usual folders that holds the four IDX files of Fashion-MNIST: data/downloads/fashion-mnist (below

@@ -125,7 +125,7 @@ TEST_F(IdxSetTest, SaysWhatIsMissing) {
 
 TEST_F(IdxSetTest, AFolderWithoutImagesSaysWhatThereCouldBe) {
   const std::string message = error_message([&] { find_images("/proc/self/net", 1); });
-  EXPECT_CONTAINS(message, "/proc/self/net: neither an IDX data set");
+  EXPECT_CONTAINS(message, "/proc/self/net: no IDX data set");
   EXPECT_CONTAINS(message, "launch/fetch-data fashion-mnist");
   EXPECT_CONTAINS(error_message([&] { find_images("/nowhere/flag", 1); }), "/nowhere/flag: there is no such folder");
 }

@@ -3,7 +3,7 @@
 #include <fstream>
 
 #include "models/registry.h"
-#include "tests/data/image_files.h"
+#include "tests/data/idx_files.h"
 #include "tests/launch/metrics.h"
 #include "tests/launch/process.h"
 
@@ -142,15 +142,12 @@ TEST_F(UseModel, NoTextWritesToTheTerminal) {
   for (const char c : outcome.output) EXPECT_TRUE(c == '\n' || c == '\t' || static_cast<unsigned char>(c) >= ' ');
 }
 
-/// Other sizes and classes than Fashion-MNIST's: IDX and folders of images.
+/// Other sizes and classes than Fashion-MNIST's.
 TEST_F(UseModel, ClassifiersTakeImagesOfOtherSizesAndClasses) {
   constexpr int kClasses = 12, kHeight = 15, kWidth = 18, kEach = 10;
   Bytes pixels, labels;
   for (int i = 0; i < kClasses * kEach; ++i) {
     const Bytes image(kHeight * kWidth, static_cast<std::uint8_t>(20 * (i % kClasses) + i / kClasses));
-    const fs::path file = folder_ / fmt::format("images/{}/{}.pgm", i % kClasses, i);
-    fs::create_directories(file.parent_path());
-    tests::write_plain(file, tests::pgm(kHeight, kWidth, image));
     pixels.insert(pixels.end(), image.begin(), image.end());
     labels.push_back(static_cast<std::uint8_t>(i % kClasses));
   }
@@ -163,16 +160,14 @@ TEST_F(UseModel, ClassifiersTakeImagesOfOtherSizesAndClasses) {
                        tests::idx_bytes(0x0801, {count}, labels));
   }
   for (const std::string& model : classifiers()) {
-    for (const std::string data : {"images", "idx"}) {
-      const std::string flags = "--model " + model + " --batch 12 --data " + path(data) + " ";
-      run(2, flags + "--epochs 1 --save " + path("saved") + " --metrics " + path("m.jsonl"));
-      const auto summary = summary_in(path("m.jsonl"));
-      EXPECT_EQ(summary.at("classes"), kClasses);
-      EXPECT_EQ(summary.at("height"), kHeight);
-      EXPECT_EQ(summary.at("width"), kWidth);
-      run(1, flags + "--evaluate --init " + path("saved") + " --metrics " + path("m.jsonl"));
-      EXPECT_EQ(json_lines(path("m.jsonl")).back().at("classes").size(), kClasses);
-    }
+    const std::string flags = "--model " + model + " --batch 12 --data " + path("idx") + " ";
+    run(2, flags + "--epochs 1 --save " + path("saved") + " --metrics " + path("m.jsonl"));
+    const auto summary = summary_in(path("m.jsonl"));
+    EXPECT_EQ(summary.at("classes"), kClasses);
+    EXPECT_EQ(summary.at("height"), kHeight);
+    EXPECT_EQ(summary.at("width"), kWidth);
+    run(1, flags + "--evaluate --init " + path("saved") + " --metrics " + path("m.jsonl"));
+    EXPECT_EQ(json_lines(path("m.jsonl")).back().at("classes").size(), kClasses);
   }
   const Outcome other =
       train_on_cpu(1, "--device cpu --model cnn --data synthetic:60 --evaluate --init " + path("saved"));
