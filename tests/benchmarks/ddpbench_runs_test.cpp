@@ -34,25 +34,16 @@ json run_on_gpus(const std::string& arguments) {
   return run_on(gpu_ranks(cuda_device_count()), arguments + " --device cuda" + share_gpu_flag());
 }
 
-void expect_fields(const json& object, const std::vector<const char*>& names) {
-  for (const char* name : names) {
-    ASSERT_TRUE(object.contains(name)) << name << " in " << object.dump();
-    EXPECT_FALSE(object[name].is_null()) << name;
-  }
-}
-
 class Collectives : public testing::TestWithParam<const char*> {};
 
 TEST_P(Collectives, AreRightOnTwoRanks) {
   Outcome outcome;
   const json result = run(fmt::format("allreduce --op {} -b 1K -e 16K -f 4 -n 2 -w 1", GetParam()), &outcome);
-  expect_fields(result, {"benchmark", "library", "version", "ranks", "results"});
   EXPECT_EQ(result["benchmark"], "allreduce");
   EXPECT_EQ(result["library"], "MPI");
   EXPECT_EQ(result["ranks"], 2);
   ASSERT_EQ(result["results"].size(), 6u);  // three sizes, out of place and in place
   for (const json& row : result["results"]) {
-    expect_fields(row, {"bytes", "count", "dtype", "redop", "in_place", "time_us", "algbw_gbs", "busbw_gbs", "wrong"});
     EXPECT_EQ(row["wrong"], 0);
     EXPECT_GT(row["time_us"], 0.0);
   }
@@ -121,24 +112,18 @@ TEST(Ddpbench, DoctorMeasuresEveryRank) {
 
 TEST(Ddpbench, SplitComparesPieces) {
   const json result = run("split --total 1MB --pieces 10 --rounds 1");
-  expect_fields(result, {"benchmark", "library", "device", "ranks", "nodes"});
   ASSERT_EQ(result["results"].size(), 4u);  // 1, 2, 5, 10
-  expect_fields(result["results"][3],
-                {"pieces", "bytes_each", "dtype", "time_us", "algbw_gbs", "busbw_gbs", "share_of_one_piece"});
   EXPECT_EQ(result["results"][0]["share_of_one_piece"], 1.0);
   EXPECT_EQ(result["results"][3]["bytes_each"], 100000);
 }
 
 TEST(Ddpbench, OverlapSetsComputeBesideCommunication) {
   const json result = run("overlap --layers 2 --width 64 --tokens 32 --buckets 4K,1M --rounds 1");
-  expect_fields(result, {"benchmark", "library", "device", "precision", "ranks", "nodes"});
   EXPECT_EQ(result["gradient_bytes"], 2 * 64 * 64 * 4);
   ASSERT_EQ(result["results"].size(), 2u);
   EXPECT_EQ(result["results"][0]["buckets"], 8);
   EXPECT_EQ(result["results"][1]["buckets"], 1);
   for (const json& row : result["results"]) {
-    expect_fields(row, {"bucket_bytes", "compute_alone_us", "communication_alone_us", "together_us", "exposed_us",
-                        "exposed_of_communication", "compute_beside_us", "compute_slow_down"});
     EXPECT_GE(row["together_us"], row["compute_beside_us"]);
     const double exposed = row["together_us"].get<double>() - row["compute_alone_us"].get<double>();
     EXPECT_NEAR(row["exposed_us"].get<double>(), exposed, 1e-6);
@@ -149,7 +134,6 @@ TEST(Ddpbench, GemmCountsForwardAndBackward) {
   const json result = run("gemm --cube 64 --tokens 16 --width 32 --vocabulary 64 --seconds 0.001 --rounds 1");
   ASSERT_EQ(result["results"].size(), 12u);
   const json& row = result["results"][1];
-  expect_fields(row, {"product", "pass", "m", "n", "k", "time_us", "rate_tflops", "best_tflops"});
   EXPECT_EQ(row["pass"], "backward");
   EXPECT_NEAR(row["rate_tflops"].get<double>() * row["time_us"].get<double>() * 1e6, 4.0 * 64 * 64 * 64, 1.0);
 }
@@ -175,8 +159,6 @@ TEST(Ddpbench, PartsOfAStepAddUp) {
                                           "launch_gaps", "step"}));
   EXPECT_NEAR(sum, result["results"].back()["time_us"].get<double>(), 1.0);
   EXPECT_GE(result["stragglers_us"].get<double>(), 0.0) << "the slowest rank is not below the mean";
-  expect_fields(
-      result, {"model", "ranks", "batch_per_rank", "stragglers_us", "communication_alone_us", "step_without_graph_us"});
 }
 
 TEST(Ddpbench, ARankAloneExposesNoCommunication) {

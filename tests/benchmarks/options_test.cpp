@@ -40,11 +40,6 @@ TEST(Options, GraphMayHaveANumber) {
   EXPECT_FALSE(std::get<AllreduceOptions>(parse({"allreduce", "--no-check"}).task).check);
 }
 
-TEST(Options, OverlapTakesAListOfBuckets) {
-  const auto options = std::get<OverlapOptions>(parse({"overlap", "--buckets", "64K,1M,4MB"}).task);
-  EXPECT_EQ(options.buckets, (std::vector<std::uint64_t>{65536, 1048576, 4000000}));
-}
-
 TEST(Options, MinSecondsAreOfAllButP2p) {
   EXPECT_EQ(parse({"memory"}).common.min_seconds, 0.0);
   for (const char* name : {"allreduce", "split", "overlap", "gemm", "memory"}) {
@@ -59,16 +54,6 @@ TEST(Options, StepLeavesItsArgumentsToDdptrain) {
   EXPECT_EQ(std::get<StepOptions>(line.task).arguments,
             (std::vector<std::string>{"--batch", "64", "--graph", "off", "--data=synthetic"}));
   EXPECT_EQ(line.common.json, "s.json");
-}
-
-TEST(Options, HelpOfAllAndOfOne) {
-  const std::string all = parse({"--help"}).print.value_or("");
-  for (const char* name : {"p2p", "allreduce", "split", "overlap", "gemm", "memory", "step"}) {
-    EXPECT_CONTAINS(all, name);
-  }
-  EXPECT_CONTAINS(parse({"split", "--help"}).print.value_or(""), "--pieces");
-  EXPECT_CONTAINS(all, "--version");
-  EXPECT_CONTAINS(parse({"--version"}).print.value_or(""), "MPI");
 }
 
 std::string message_of(const std::vector<const char*>& arguments) {

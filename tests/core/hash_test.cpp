@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <set>
 #include <vector>
 
 namespace ddptrain {
@@ -12,19 +11,6 @@ std::string hash_of(const std::vector<float>& values) {
   Hash128 hash;
   hash.add(values.data(), values.size() * sizeof(float));
   return hash.hex();
-}
-
-TEST(Hash128, SeesEveryBitOfEveryValue) {
-  const std::vector<float> values(101, 1.5f);
-  std::set<std::string> seen{hash_of(values)};
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    for (int bit = 0; bit < 32; ++bit) {
-      std::vector<float> changed = values;
-      reinterpret_cast<unsigned char*>(&changed[i])[bit / 8] ^= static_cast<unsigned char>(1 << (bit % 8));
-      seen.insert(hash_of(changed));
-    }
-  }
-  EXPECT_EQ(seen.size(), 1 + values.size() * 32);
 }
 
 TEST(Hash128, SeesOrderLengthAndWhereOnePartEnds) {

@@ -69,10 +69,5 @@ TEST_F(HostMemory, Version1HasOtherNames) {
   EXPECT_EQ(available(), 64u * 1024);
 }
 
-TEST_F(HostMemory, OfThisHostItIsSomething) {
-  EXPECT_GT(available_host_memory(), 1u << 20);
-  EXPECT_LT(available_host_memory(), std::size_t{1} << 50);
-}
-
 }  // namespace
 }  // namespace ddptrain

@@ -138,37 +138,6 @@ TEST_F(SafetensorsTest, FaultsOfTheHeaderAreTold) {
   EXPECT_CONTAINS(fault("{\"__metadata__\":{\"a\":1}}", 0), "'a' is no text");
 }
 
-/// Whatever is read without an error keeps to its file.
-TEST_F(SafetensorsTest, DamageIsToldOrHarmless) {
-  write_sample();
-  const Bytes content = read_all(path_);
-  std::mt19937 random(3);
-  int told = 0;
-  for (int i = 0; i < 600; ++i) {
-    Bytes damaged = content;
-    if (i % 10 == 0) {
-      damaged.resize(random() % 400);
-      std::generate(damaged.begin(), damaged.end(), [&] { return static_cast<std::uint8_t>(random()); });
-    } else {
-      const std::size_t at = i % 2 == 0 ? random() % 300 : random() % damaged.size();
-      damaged[at] = i % 3 == 0 ? "0123456789-[]{},\""[random() % 17] : static_cast<std::uint8_t>(random());
-    }
-    write_plain(path_, damaged);
-    try {
-      const SafetensorsFile file(path_);
-      for (const auto& [name, tensor] : file.tensors()) {
-        unsigned sum = 0;
-        for (std::size_t b = 0; b < tensor.bytes; ++b) sum += tensor.data[b];
-        EXPECT_EQ(tensor.bytes, static_cast<std::size_t>(element_count(tensor.shape)) * size_of(tensor.type)) << sum;
-      }
-    } catch (const UsageError& error) {
-      EXPECT_CONTAINS(std::string(error.what()), path_.string());
-      ++told;
-    }
-  }
-  EXPECT_GT(told, 200);
-}
-
 TEST_F(SafetensorsTest, AWriterThatFailsLeavesWhatWasThere) {
   write_sample();
   const Bytes before = read_all(path_);

@@ -6,15 +6,7 @@
 namespace ddptrain::tests {
 namespace {
 
-class MemoryTest : public ::testing::TestWithParam<DeviceCase> {
- protected:
-  void SetUp() override {
-    if (GetParam().kind == DeviceKind::cuda && cuda_device_count() == 0) GTEST_SKIP() << "no GPU on this machine";
-    device_ = make_device(GetParam());
-  }
-
-  std::unique_ptr<Device> device_;
-};
+class MemoryTest : public DeviceTest {};
 
 TEST_P(MemoryTest, AllocationsAreZeroedAndAligned) {
   for (const std::size_t bytes : {1u, 100u, 1000003u}) {
@@ -28,15 +20,13 @@ TEST_P(MemoryTest, AllocationsAreZeroedAndAligned) {
 }
 
 TEST_P(MemoryTest, ZeroClearsExactlyItsBytes) {
-  Bench bench(*device_);
-  const Tensor bytes = bench.put_bytes(std::vector<std::uint8_t>(64, 7), {64});
+  const Tensor bytes = bench_->put_bytes(std::vector<std::uint8_t>(64, 7), {64});
   device_->zero(bytes.as<std::uint8_t>() + 16, 32, device_->compute_stream());
-  const Values values = bench.take(bytes);
+  const Values values = bench_->take(bytes);
   for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(values[i], i >= 16 && i < 48 ? 0.0 : 7.0) << i;
 }
 
 TEST_P(MemoryTest, ConvertRoundsToNearestEven) {
-  Bench bench(*device_);
   // 8 bits of mantissa: 1 + 1/256 lies between 1 and 1 + 1/128, 1 + 3/256 between 1 + 1/128 and 1 + 1/64.
   const std::vector<float> source = {
       1.0f + 1.0f / 256, 1.0f + 3.0f / 256, 1.0f + 1.0f / 256 + 1e-6f, -2.0f, 0.0f, 3e38f};

@@ -32,14 +32,6 @@ std::string content(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-TEST(Ddptopo, DescribesThisMachine) {
-  const Outcome outcome = ddptopo("");
-  EXPECT_EQ(outcome.exit_code, 0);
-  EXPECT_EQ(outcome.count("Host "), 1) << outcome.output;
-  EXPECT_TRUE(outcome.says("CPU ")) << outcome.output;
-  EXPECT_TRUE(outcome.says("GPUs ")) << outcome.output;
-}
-
 TEST(Ddptopo, JsonAloneOnStandardOutput) {
   const Outcome outcome = ddptopo("--json -");
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;

@@ -39,23 +39,13 @@ TEST_P(BadInputTo, OneMessageExitCode2NothingOverwritten) {
   EXPECT_EQ(content(metrics), "what was there\n");
 }
 
-std::string config_with(const std::string& name, const std::string& text) {
-  const std::string path = temporary(name);
-  std::ofstream(path) << text;
-  return path;
-}
-
 INSTANTIATE_TEST_SUITE_P(
     Ddptrain, BadInputTo,
-    testing::Values(BadInput{"flag", kQuick + "--foo 1", "--foo"}, BadInput{"model", kQuick + "--model vgg", "cnn"},
-                    BadInput{"batch_0", kQuick + "--batch 0", "--batch 0"},
+    testing::Values(BadInput{"flag", kQuick + "--foo 1", "--foo"},
                     BadInput{"batch_too_large", kQuick + "--batch 301", "the largest batch that fits is 300"},
                     BadInput{"folder", "--device cpu --data /nonexistent", "launch/fetch-data fashion-mnist"},
                     BadInput{"synthetic", "--device cpu --data synthetic:x", "synthetic:COUNT"},
                     BadInput{"config_file", kQuick + "--config /nonexistent.toml", "/nonexistent.toml"},
-                    BadInput{"config_name", kQuick + "--config " + config_with("bad.toml", "batches = 3\n"), "batches"},
-                    BadInput{"config_syntax", kQuick + "--config " + config_with("not.toml", "batch = = 3\n"),
-                             "not.toml:1:9: this is not TOML"},
                     BadInput{"fail_at", kQuick + "--fail-at 2:1", "there is no rank 2 among 2"},
                     BadInput{"comm", kQuick + "--comm nccl", "Use --comm mpi"},
                     BadInput{"virtual_ranks_odd", kQuick + "--virtual-ranks 6", "Use a power of two"},
@@ -63,19 +53,6 @@ INSTANTIATE_TEST_SUITE_P(
                     BadInput{"virtual_ranks_many", kQuick + "--virtual-ranks 512", "the largest batch that fits"},
                     BadInput{"precision", kQuick + "--precision bf16", "fp32"}),
     [](const auto& info) { return info.param.name; });
-
-TEST(Ddptrain, DamagedDataFilesAreNamed) {
-  const std::string folder = temporary("damaged");
-  std::filesystem::create_directories(folder);
-  for (const char* name :
-       {"train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"}) {
-    std::ofstream(folder + "/" + name) << "not an IDX file";
-  }
-  const Outcome outcome = train_on_cpu(2, "--device cpu --data " + folder);
-  EXPECT_EQ(outcome.exit_code, 2);
-  EXPECT_EQ(outcome.count("ddptrain: "), 1) << outcome.output;
-  EXPECT_TRUE(outcome.says(folder)) << outcome.output;
-}
 
 TEST(Ddptrain, FilesMustBeWritableBeforeTraining) {
   for (const std::string flag : {"--metrics", "--trace"}) {
@@ -152,36 +129,6 @@ TEST(Ddptrain, OutputAndMetricsHoldWhatIsPromised) {
   EXPECT_EQ(lines[2].at("event"), "epoch");
   const auto& summary = lines.back();
   EXPECT_EQ(summary.at("event"), "summary");
-  for (const char* key : {"model",
-                          "device",
-                          "precision",
-                          "world_size",
-                          "nodes",
-                          "local_world_size",
-                          "shared_gpus",
-                          "batch_per_rank",
-                          "steps",
-                          "epochs",
-                          "parameters",
-                          "images_per_second",
-                          "images_per_second_min",
-                          "images_per_second_max",
-                          "windows",
-                          "baseline_per_second",
-                          "scaling_efficiency",
-                          "exposed_comm_fraction",
-                          "mfu",
-                          "loss",
-                          "accuracy",
-                          "accuracy_per_epoch",
-                          "startup_seconds",
-                          "train_seconds",
-                          "parameter_hash",
-                          "topology",
-                          "nccl",
-                          "environment"}) {
-    EXPECT_TRUE(summary.contains(key)) << key;
-  }
   EXPECT_EQ(summary.at("world_size"), 2);
   EXPECT_EQ(summary.at("parameters"), 1199882);
   EXPECT_EQ(summary.at("steps"), 2 * (600 / 32));

@@ -19,10 +19,6 @@ namespace {
 
 TEST(Options, DefaultsAreThePublishedRecipe) {
   const Options defaults = parse({}).options;
-  EXPECT_EQ(defaults.model, "cnn");
-  EXPECT_EQ(defaults.trainer.batch, 512);
-  EXPECT_EQ(defaults.trainer.optimizer.kind, OptimizerKind::adam);
-  EXPECT_FLOAT_EQ(defaults.trainer.optimizer.schedule.peak, 1e-3f);
   const Options preset = parse({"--config", DDP_SOURCE_DIR "/configs/cnn.toml"}).options;
   EXPECT_EQ(parse({"--config", DDP_SOURCE_DIR "/configs/cnn.toml", "--print-config"}).print,
             parse({"--print-config"}).print);
@@ -75,24 +71,6 @@ TEST(Options, EveryFlagIsInTheHelpOfAllTopics) {
       const std::string flag = "--" + line.substr(0, line.find(' '));
       EXPECT_GT(std::count(shown.begin(), shown.end(), flag), 0) << flag << "\n" << help;
     }
-  }
-  const std::size_t modes = help.find("\nModes:");
-  ASSERT_NE(modes, std::string::npos) << help;
-  for (const char* mode : {"--evaluate", "--generate", "--inspect", "--export", "--describe", "--dry-run",
-                           "--print-config", "--version", "-h,--help"}) {
-    EXPECT_NE(help.find(fmt::format("\n  {}", mode), modes), std::string::npos) << mode;
-  }
-  for (const char* group : {"Training", "Optimizer", "Device", "Communication", "Checkpoints", "Expert"}) {
-    EXPECT_CONTAINS(help, fmt::format("\n{}:\n", group)) << group;
-  }
-}
-
-TEST(Options, LinesOfTheHelpAreShort) {
-  std::vector<std::string> topics = model_names();
-  topics.insert(topics.end(), {"", "all"});
-  for (const std::string& topic : topics) {
-    std::istringstream help(parse({fmt::format("--help={}", topic).c_str()}).print.value());
-    for (std::string line; std::getline(help, line);) EXPECT_LE(line.size(), 100U) << line;
   }
 }
 

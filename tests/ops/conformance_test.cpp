@@ -121,6 +121,27 @@ TEST_P(ConformanceTest, BiasReluPoolDropout) {
   }
 }
 
+TEST_P(ConformanceTest, PoolTakesTheFirstLargest) {
+  Bench bench(*tested_);
+  // One channel; windows: clear winner, tie of all, tie of the last two, nothing above zero (with bias -0.5).
+  const Values x = {1, 4, 2, 2, 0, 1, 0.25f, -1,  //
+                    2, 3, 2, 2, 3, 3, 0.5f,  0};
+  Dropout none;
+  none.step = {bench.put_object(StepState{}), 0};
+  const Tensor out = bench.poisoned({1, 1, 4, 1});
+  const Tensor winner = bench.poisoned_bytes({1, 1, 4, 1});
+  auto& pool = tested_->get<PoolOps>();
+  pool.bias_relu_pool_dropout(bench.put(x, {1, 2, 8, 1}), bench.put({-0.5}, {1}), none, out, winner);
+  EXPECT_EQ(bench.take(out), (Values{3.5, 1.5, 2.5, 0}));
+  EXPECT_EQ(bench.take(winner), (Values{1, 0, 2, 4}));
+  const Tensor dx = bench.poisoned({1, 2, 8, 1});
+  const Tensor dbias = bench.put({10}, {1});
+  pool.bias_relu_pool_dropout_backward(bench.put({1, 2, 4, 8}, {1, 1, 4, 1}), winner, none, dx, dbias, true);
+  EXPECT_EQ(bench.take(dx), (Values{0, 1, 2, 0, 0, 0, 0, 0,  //
+                                    0, 0, 0, 0, 4, 0, 0, 0}));
+  EXPECT_EQ(bench.take(dbias), (Values{17}));
+}
+
 TEST_P(ConformanceTest, PoolWinnersAreExact) {
   Bench tested(*tested_);
   Bench oracle(*oracle_);
@@ -163,6 +184,7 @@ struct BiasedCase {
 const std::vector<BiasedCase> kBiasedCases = {{1, 8, 8}, {3, 9216, 128}, {17, 33, 10}, {300, 128, 10},
                                               {5, 7, 3}, {132, 576, 40}, {1, 1, 1}};
 
+/// transformer_linear_conformance_test.cpp has the backward pass.
 TEST_P(ConformanceTest, Linear) {
   for (const BiasedCase& c : kBiasedCases) {
     for (const bool with_bias : {false, true}) {
@@ -172,28 +194,6 @@ TEST_P(ConformanceTest, Linear) {
         bench.device().get<LinearOps>().linear(bench.put(random_values(c.batch * c.in, 1), {c.batch, c.in}),
                                                bench.put(random_values(c.out * c.in, 2), {c.out, c.in}), bias, y);
         return {{"y", bench.take(y)}};
-      });
-    }
-  }
-}
-
-TEST_P(ConformanceTest, LinearBackward) {
-  for (const BiasedCase& c : kBiasedCases) {
-    for (const bool accumulate : {false, true}) {
-      compare(describe({c.batch, c.in, c.out}, accumulate ? "accumulated" : ""), [&](Bench& bench) -> Outputs {
-        const Tensor x = bench.put(random_values(c.batch * c.in, 1), {c.batch, c.in});
-        const Tensor weight = bench.put(random_values(c.out * c.in, 2), {c.out, c.in});
-        const Tensor dy = bench.put(random_values(c.batch * c.out, 3), {c.batch, c.out});
-        const Tensor dx = bench.poisoned(x.shape);
-        const Tensor dweight = gradient(bench, accumulate, weight.shape);
-        const Tensor dweight_alone = gradient(bench, accumulate, weight.shape);
-        const Tensor dbias = gradient(bench, accumulate, {c.out});
-        bench.device().get<LinearOps>().linear_backward(x, weight, dy, dx, dweight, dbias, accumulate);
-        bench.device().get<LinearOps>().linear_backward(x, weight, dy, Tensor{}, dweight_alone, Tensor{}, accumulate);
-        return {{"dx", bench.take(dx)},
-                {"dweight", bench.take(dweight)},
-                {"dweight alone", bench.take(dweight_alone)},
-                {"dbias", bench.take(dbias)}};
       });
     }
   }

@@ -29,31 +29,23 @@ TEST(Dropout, EveryFeatureHasItsOwnBits) {
   EXPECT_EQ(uses, std::vector<int>(kFeatures, 1));
 }
 
-class DropoutTest : public ::testing::TestWithParam<DeviceCase> {
+class DropoutTest : public DeviceTest {
  protected:
-  void SetUp() override {
-    if (GetParam().kind == DeviceKind::cuda && cuda_device_count() == 0) GTEST_SKIP() << "no GPU on this machine";
-    device_ = make_device(GetParam());
-  }
-
   /// What bias_relu_dropout makes of ones: the factors of the mask.
-  Values factors(Bench& bench, const Dropout& dropout, std::int64_t rows, std::int64_t features) {
-    const Tensor ones = bench.put(Values(static_cast<std::size_t>(rows * features), 1.0), {rows, features});
+  Values factors(const Dropout& dropout, std::int64_t rows, std::int64_t features) {
+    const Tensor ones = bench_->put(Values(static_cast<std::size_t>(rows * features), 1.0), {rows, features});
     device_->get<ActivationOps>().bias_relu_dropout(
-        ones, bench.put(Values(static_cast<std::size_t>(features), 0.0), {features}), dropout);
-    return bench.take(ones);
+        ones, bench_->put(Values(static_cast<std::size_t>(features), 0.0), {features}), dropout);
+    return bench_->take(ones);
   }
-
-  std::unique_ptr<Device> device_;
 };
 
 TEST_P(DropoutTest, MasksAreThoseOfKeeps) {
-  Bench bench(*device_);
   const StepState state{(5ull << 32) + 11};
   for (const std::int64_t features : {1, 31, 64, 100, 777}) {
     for (const float rate : {0.25f, 0.5f, 0.9f}) {
-      Dropout dropout{rate, 0x123456789abcdefull, 3, 17, {bench.put_object(state), 4}};
-      const Values values = factors(bench, dropout, 5, features);
+      Dropout dropout{rate, 0x123456789abcdefull, 3, 17, {bench_->put_object(state), 4}};
+      const Values values = factors(dropout, 5, features);
       dropout.step.state = &state;
       for (std::uint32_t row = 0; row < 5; ++row) {
         for (std::uint32_t f = 0; f < features; ++f) {
@@ -67,29 +59,26 @@ TEST_P(DropoutTest, MasksAreThoseOfKeeps) {
 
 /// A row's mask follows its position in the global batch, so two ranks draw what one rank would.
 TEST_P(DropoutTest, MasksFollowThePosition) {
-  Bench bench(*device_);
-  const StepRef step{bench.put_object(StepState{2}), 0};
-  const Values whole = factors(bench, {0.5f, 1, 1, 0, step}, 6, 64);
-  const Values second_half = factors(bench, {0.5f, 1, 1, 3, step}, 3, 64);
+  const StepRef step{bench_->put_object(StepState{2}), 0};
+  const Values whole = factors({0.5f, 1, 1, 0, step}, 6, 64);
+  const Values second_half = factors({0.5f, 1, 1, 3, step}, 3, 64);
   EXPECT_EQ(Values(whole.begin() + 3 * 64, whole.end()), second_half);
 }
 
 TEST_P(DropoutTest, SitesStepsAndSeedsDiffer) {
-  Bench bench(*device_);
-  const StepRef step{bench.put_object(StepState{2}), 0};
-  const Values mask = factors(bench, {0.5f, 1, 1, 0, step}, 2, 256);
-  EXPECT_NE(mask, factors(bench, {0.5f, 1, 2, 0, step}, 2, 256));
-  EXPECT_NE(mask, factors(bench, {0.5f, 2, 1, 0, step}, 2, 256));
-  EXPECT_NE(mask, factors(bench, {0.5f, 1, 1, 0, {step.state, 1}}, 2, 256));
-  EXPECT_EQ(mask, factors(bench, {0.5f, 1, 1, 0, step}, 2, 256));
+  const StepRef step{bench_->put_object(StepState{2}), 0};
+  const Values mask = factors({0.5f, 1, 1, 0, step}, 2, 256);
+  EXPECT_NE(mask, factors({0.5f, 1, 2, 0, step}, 2, 256));
+  EXPECT_NE(mask, factors({0.5f, 2, 1, 0, step}, 2, 256));
+  EXPECT_NE(mask, factors({0.5f, 1, 1, 0, {step.state, 1}}, 2, 256));
+  EXPECT_EQ(mask, factors({0.5f, 1, 1, 0, step}, 2, 256));
 }
 
 TEST_P(DropoutTest, RateAndMeanAreRight) {
-  Bench bench(*device_);
   constexpr std::int64_t kRows = 64;
   constexpr std::int64_t kFeatures = 4096;
   for (const float rate : {0.1f, 0.25f, 0.5f}) {
-    const Values values = factors(bench, {rate, 5, 1, 0, {bench.put_object(StepState{9}), 0}}, kRows, kFeatures);
+    const Values values = factors({rate, 5, 1, 0, {bench_->put_object(StepState{9}), 0}}, kRows, kFeatures);
     double dropped = 0.0;
     double sum = 0.0;
     for (const double value : values) {

@@ -18,6 +18,12 @@ inline std::string describe(const Shape& shape, GradientCase gradient) {
   return describe(shape, fmt::format("accumulate {} master {}", gradient.accumulate, gradient.master));
 }
 
+/// The gradient of logits, and the sums that were added to.
+struct Loss {
+  Values gradient;
+  MetricSums sums;
+};
+
 /// Every operation of transformers, on every device, against the CPU in double precision, which sees the same (rounded)
 /// inputs. Each family of operations has a file of tests; transformer_conformance_test.cpp lists the devices.
 class TransformerConformanceTest : public AgainstOracle {
@@ -25,6 +31,18 @@ class TransformerConformanceTest : public AgainstOracle {
   using AgainstOracle::compare;
 
  protected:
+  /// As compare(), of a loss. Returns what the tested device gives.
+  Loss compare_loss(const std::string& what, const std::function<Loss(Bench&)>& work) {
+    Bench tested(*tested_);
+    Bench oracle(*oracle_, tested_->dtype());
+    const Loss out = work(tested), expected = work(oracle);
+    EXPECT_LE(relative_error(out.gradient, expected.gradient), GetParam().tolerance) << what;
+    EXPECT_NEAR(out.sums.loss, expected.sums.loss, 1e-5 * expected.sums.loss) << what;
+    EXPECT_EQ(out.sums.correct, expected.sums.correct) << what;
+    EXPECT_EQ(out.sums.samples, expected.sums.samples) << what;
+    return out;
+  }
+
   void SetUp() override {
     if (GetParam().kind == DeviceKind::cuda && cuda_device_count() == 0) GTEST_SKIP() << "no GPU on this machine";
     make_tested();

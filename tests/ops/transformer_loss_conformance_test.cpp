@@ -33,7 +33,7 @@ const std::vector<LossCase> kLossCases = {{1, 2, 2, 0},
 TEST_P(TransformerConformanceTest, TokenCrossEntropy) {
   for (const LossCase& c : kLossCases) {
     const Shape shape{c.rows, c.columns};
-    const auto run = [&](Bench& bench, bool in_place, MetricSums& metrics) {
+    const auto run = [&](Bench& bench, bool in_place) -> Loss {
       Values values = random_eighths(c.rows * c.columns, 1, 3.0);
       for (std::size_t i = 0; i < values.size(); ++i) {  // whatever stands in the padding
         if (static_cast<std::int64_t>(i) % c.columns >= c.vocabulary) values[i] = i % 2 == 0 ? 100.0 : std::nan("");
@@ -52,20 +52,11 @@ TEST_P(TransformerConformanceTest, TokenCrossEntropy) {
       bench.device().get<LossOps>().token_cross_entropy(logits, batch, c.first, c.vocabulary, 0.125f, dlogits, sums);
       bench.device().get<LossOps>().token_cross_entropy(bench.put(values, shape), batch, c.first, c.vocabulary, 0.0f,
                                                         Tensor{}, sums);
-      metrics = bench.take_object(sums);
-      return bench.take(dlogits);
+      return {bench.take(dlogits), bench.take_object(sums)};
     };
     for (const bool in_place : {false, true}) {
       if (c.rows + c.first > 48) continue;
-      Bench tested(*tested_);
-      Bench oracle(*oracle_, tested_->dtype());
-      MetricSums metrics, expected_metrics;
-      const Values out = run(tested, in_place, metrics);
-      const Values expected = run(oracle, in_place, expected_metrics);
-      EXPECT_LE(relative_error(out, expected), GetParam().tolerance) << describe(shape);
-      EXPECT_NEAR(metrics.loss, expected_metrics.loss, 1e-5 * expected_metrics.loss) << describe(shape);
-      EXPECT_EQ(metrics.correct, expected_metrics.correct) << describe(shape);
-      EXPECT_EQ(metrics.samples, expected_metrics.samples) << describe(shape);
+      const Values out = compare_loss(describe(shape), [&](Bench& bench) { return run(bench, in_place); }).gradient;
       for (std::size_t i = 0; i < out.size(); ++i) {
         const bool padding = static_cast<std::int64_t>(i) % c.columns >= c.vocabulary;
         ASSERT_TRUE(!padding || out[i] == 0.0) << describe(shape);
@@ -79,22 +70,13 @@ TEST_P(TransformerConformanceTest, TokenCrossEntropy) {
 TEST_P(TransformerConformanceTest, TokenCrossEntropyOfManyRows) {
   for (const auto& [rows, columns] :
        std::vector<std::pair<std::int64_t, std::int64_t>>{{800, 16392}, {500, 32776}, {300'000, 8}}) {
-    SCOPED_TRACE(fmt::format("{} x {}", rows, columns));
-    const auto run = [&](Bench& bench, MetricSums& metrics) {
+    compare_loss(describe({rows, columns}), [&, rows = rows, columns = columns](Bench& bench) -> Loss {
       const TokenBatch batch = random_tokens(bench, rows / 100, 100, columns);
       const Tensor logits = bench.put(random_eighths(rows * columns, 1, 3.0), {rows, columns});
       MetricSums* sums = bench.put_object(MetricSums{});
       bench.device().get<LossOps>().token_cross_entropy(logits, batch, 0, columns, 0.125f, logits, sums);
-      metrics = bench.take_object(sums);
-      return bench.take(logits);
-    };
-    Bench tested(*tested_);
-    Bench oracle(*oracle_, tested_->dtype());
-    MetricSums metrics, expected_metrics;
-    const Values out = run(tested, metrics), expected = run(oracle, expected_metrics);
-    EXPECT_LE(relative_error(out, expected), GetParam().tolerance);
-    EXPECT_NEAR(metrics.loss, expected_metrics.loss, 1e-5 * expected_metrics.loss);
-    EXPECT_EQ(metrics.correct, expected_metrics.correct);
+      return {bench.take(logits), bench.take_object(sums)};
+    });
   }
 }
 
@@ -103,13 +85,8 @@ struct VocabularyCase {
   std::int64_t rows, vocabulary, parts, columns, first;
 };
 
-struct SplitLoss {
-  Values gradient;  ///< Of the vocabulary alone.
-  MetricSums sums;
-};
-
-/// Every part on its own, one after the other.
-SplitLoss loss_of_parts(Bench& bench, const VocabularyCase& c, const Values& logits, const TokenBatch& whole) {
+/// Every part on its own, one after the other; the gradient is that of the vocabulary alone.
+Loss loss_of_parts(Bench& bench, const VocabularyCase& c, const Values& logits, const TokenBatch& whole) {
   const std::int64_t kept = c.rows * LossOps::kFacts;
   auto& ops = bench.device().get<LossOps>();
   std::vector<Tensor> parts;
@@ -131,7 +108,7 @@ SplitLoss loss_of_parts(Bench& bench, const VocabularyCase& c, const Values& log
     facts.insert(facts.end(), told.begin(), told.end());
   }
   const Tensor all = bench.put_master(facts, {c.parts, c.rows, LossOps::kFacts});
-  SplitLoss result;
+  Loss result;
   result.gradient.resize(static_cast<std::size_t>(c.rows * c.vocabulary));
   for (std::int64_t part = 0; part < c.parts; ++part) {
     const auto index = static_cast<std::size_t>(part);
@@ -157,20 +134,15 @@ SplitLoss loss_of_parts(Bench& bench, const VocabularyCase& c, const Values& log
 /// Logits tie over parts, too: the first of the largest is a hit.
 TEST_P(TransformerConformanceTest, CrossEntropyOfPartsIsThatOfTheWholeVocabulary) {
   for (const VocabularyCase& c : {VocabularyCase{5, 7, 2, 4, 3}, {40, 100, 4, 32, 5}, {9, 1000, 3, 336, 1}}) {
-    SCOPED_TRACE(fmt::format("{} x {} in {} parts", c.rows, c.vocabulary, c.parts));
     const Values logits = random_eighths(c.rows * c.vocabulary, 1, 1.0);
-    Bench tested(*tested_);
-    const SplitLoss out = loss_of_parts(tested, c, logits, random_tokens(tested, 8, 6, c.vocabulary));
-    Bench oracle(*oracle_, tested_->dtype());
-    const TokenBatch batch = random_tokens(oracle, 8, 6, c.vocabulary);
-    const Tensor expected = oracle.put(logits, {c.rows, c.vocabulary});
-    auto* sums = oracle.put_object(MetricSums{1.5, 2, 3});
-    oracle.device().get<LossOps>().token_cross_entropy(expected, batch, c.first, c.vocabulary, 0.125f, expected, sums);
-    const MetricSums expected_sums = oracle.take_object(sums);
-    EXPECT_LE(relative_error(out.gradient, oracle.take(expected)), GetParam().tolerance);
-    EXPECT_NEAR(out.sums.loss, expected_sums.loss, 1e-5 * expected_sums.loss);
-    EXPECT_EQ(out.sums.correct, expected_sums.correct);
-    EXPECT_EQ(out.sums.samples, expected_sums.samples);
+    compare_loss(fmt::format("{} x {} in {} parts", c.rows, c.vocabulary, c.parts), [&](Bench& bench) -> Loss {
+      const TokenBatch batch = random_tokens(bench, 8, 6, c.vocabulary);
+      if (&bench.device() != oracle_.get()) return loss_of_parts(bench, c, logits, batch);
+      const Tensor whole = bench.put(logits, {c.rows, c.vocabulary});
+      auto* sums = bench.put_object(MetricSums{1.5, 2, 3});
+      bench.device().get<LossOps>().token_cross_entropy(whole, batch, c.first, c.vocabulary, 0.125f, whole, sums);
+      return {bench.take(whole), bench.take_object(sums)};
+    });
   }
 }
 
@@ -260,21 +232,15 @@ TEST_P(TransformerConformanceTest, MaskedColumnsTakeNoPart) {
         values[static_cast<std::size_t>(row * columns + target)] = 0.125 * static_cast<double>(target);
       }
     }
-    const auto run = [&](Bench& bench, MetricSums& metrics) {
+    const auto run = [&](Bench& bench) -> Loss {
       const TokenBatch batch = put_tokens(bench, {1, 2, 3, 4, 5}, 2, 2, 0);
       const Tensor dlogits = bench.poisoned({4, columns});
       MetricSums* sums = bench.put_object(MetricSums{});
       bench.device().get<LossOps>().token_cross_entropy(bench.put(values, {4, columns}), batch, 0, columns, 1.0f,
                                                         dlogits, sums);
-      metrics = bench.take_object(sums);
-      return bench.take(dlogits);
+      return {bench.take(dlogits), bench.take_object(sums)};
     };
-    Bench tested(*tested_);
-    Bench oracle(*oracle_, tested_->dtype());
-    MetricSums metrics, expected_metrics;
-    const Values out = run(tested, metrics), expected = run(oracle, expected_metrics);
-    EXPECT_LE(relative_error(out, expected), GetParam().tolerance) << columns;
-    EXPECT_NEAR(metrics.loss, expected_metrics.loss, 1e-5 * expected_metrics.loss) << columns;
+    const Values out = compare_loss(describe({4, columns}), run).gradient;
     for (std::size_t i = 0; i < out.size(); ++i) {
       ASSERT_TRUE(std::isfinite(values[i]) || out[i] == 0.0) << columns << ": " << i;
     }

@@ -201,8 +201,6 @@ Calibration measure(FakeJob& job, const FakeTimes& times, const CalibrationLimit
   return calibrate(job, 64.0 * static_cast<double>(times.rank.size()), times.step().end, false, limits);
 }
 
-double lost(const Calibration& c) { return c.together.value + c.stragglers.value + c.exposed.value; }
-
 TEST(Calibration, ReportsWhatIsKnownByConstruction) {
   for (const Known& known : jobs()) {
     SCOPED_TRACE(known.name);
@@ -222,16 +220,6 @@ TEST(Calibration, ReportsWhatIsKnownByConstruction) {
     const double mean_rank = std::accumulate(rank.begin(), rank.end(), 0.0) / static_cast<double>(rank.size());
     EXPECT_NEAR(c.rank_0.value, rank.front() / mean_rank, 1e-9);
     EXPECT_TRUE(c.cpu_share.empty());
-  }
-}
-
-TEST(Calibration, PartsAddUpToTheLossWhateverTheNoise) {
-  for (const Known& known : jobs()) {
-    FakeJob job(known.times, 0.05);
-    const Calibration c = measure(job, known.times, {.seconds = 8.0});
-    EXPECT_NEAR(lost(c), c.step_seconds - c.alone_seconds, 1e-15) << known.name;
-    EXPECT_NEAR(c.slowed_down.value + c.waiting.value, c.exposed.value, 1e-15) << known.name;
-    EXPECT_NEAR(c.scaling_efficiency.value, c.alone_seconds / c.step_seconds, 1e-12) << known.name;
   }
 }
 

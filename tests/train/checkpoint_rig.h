@@ -46,6 +46,7 @@ class Counting final : public ModelAround {
     ModelAround::bind(tensors);
     seen_ = tensors.buffers.at(0);
   }
+  void restored() override { ++times_restored_; }
   void begin(const MicroBatch& batch) override {
     MicroBatch raised = batch;
     if (batch.training) seen_.as<float>()[1] += static_cast<float>(batch.slice.count * (1 + test_world().rank()));
@@ -53,9 +54,11 @@ class Counting final : public ModelAround {
     ModelAround::begin(raised);
   }
   Tensor seen() const { return seen_; }
+  int times_restored() const { return times_restored_; }
 
  private:
   Tensor seen_;
+  int times_restored_ = 0;
 };
 
 /// A replica on each rank of `world`, which may be a part of the job.

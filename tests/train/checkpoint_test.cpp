@@ -35,6 +35,7 @@ TEST(Checkpoint, ARunGoesOnWithTheSameBits) {
         ASSERT_TRUE(checkpoint) << which;
         EXPECT_EQ(checkpoint->manifest.progress.step, 3);
         other.resume(*checkpoint);
+        EXPECT_EQ(other.model->times_restored(), 1) << which;
         EXPECT_EQ(other.arrays(), written) << which;
         other.trainer->run(4);
         EXPECT_EQ(other.arrays(), run.arrays()) << which;
@@ -255,16 +256,6 @@ TEST(Checkpoint, AFolderThatCannotBeMadeIsAnError) {
   if (test_world().rank() == 0) std::ofstream(checkpoint_path(folder, 2)) << "in the way";
   test_world().barrier();
   EXPECT_NE(write(run, folder, 2).error, "");
-}
-
-TEST(Checkpoint, TheNewestAreKept) {
-  const TestFolder folder("keep");
-  Replica run(test_world(), options_with(OptimizerKind::sgd, Zero::nothing));
-  for (const std::int64_t step : {5, 10, 15, 20}) {
-    run.trainer->run(5);
-    ASSERT_EQ(write(run, folder, step, 2).error, "");
-  }
-  EXPECT_EQ(steps_in(folder), (std::vector<std::int64_t>{15, 20}));
 }
 
 TEST(Checkpoint, ManifestsReadAsTheyWereWritten) {

@@ -22,11 +22,10 @@ class Damaged : public testing::Test {
   void expect_skipped_after(const std::string& what, const std::function<void(const fs::path&)>& damage,
                             const std::string& reason) {
     const fs::path newest = checkpoint_path(folder_, 30);
-    if (test_world().rank() == 0) {
+    on_one_rank([&] {
       fs::copy(newest, folder_ / "kept", fs::copy_options::recursive);
       damage(newest);
-    }
-    test_world().barrier();
+    });
     EXPECT_CONTAINS(fault_of(newest), reason) << what << ": ";
     const auto found = find_checkpoint(test_world(), folder_);
     ASSERT_TRUE(found) << what;
@@ -35,12 +34,24 @@ class Damaged : public testing::Test {
       EXPECT_THROW(find_checkpoint(test_world(), newest), UsageError) << what;
     }
     test_world().barrier();
-    if (test_world().rank() == 0) {
+    on_one_rank([&] {
       fs::remove_all(newest);
       fs::rename(folder_ / "kept", newest);
-    }
-    test_world().barrier();
+    });
     EXPECT_EQ(find_checkpoint(test_world(), folder_)->manifest.progress.step, 30) << what;
+  }
+
+  /// On rank 0, while the others wait.
+  static void on_one_rank(const std::function<void()>& work) {
+    if (test_world().rank() == 0) work();
+    test_world().barrier();
+  }
+
+  /// A run that goes on to `steps` and writes then, as if they were `as_step`.
+  WrittenCheckpoint written_after(std::uint64_t steps, std::int64_t as_step, std::int64_t keep) const {
+    Replica run(test_world(), options_with(OptimizerKind::adamw, Zero::nothing));
+    run.trainer->run(steps);
+    return write(run, folder_, as_step, keep);
   }
 
   TestFolder folder_{"damaged"};
@@ -117,11 +128,8 @@ TEST_F(Damaged, AChangedManifestIsFoundOut) {
         change_manifest(path, [](Manifest& manifest) { manifest.arrays.push_back({"more", {3}, "f32"}); });
       },
       "it lacks 3 elements of more");
-}
-
-TEST_F(Damaged, AFileOutsideOfTheCheckpointIsNotRead) {
   expect_skipped_after(
-      "a path",
+      "a file outside of the checkpoint",
       [](const fs::path& path) {
         change_manifest(path, [](Manifest& manifest) { manifest.files[0].name = "../secret"; });
       },
@@ -129,17 +137,14 @@ TEST_F(Damaged, AFileOutsideOfTheCheckpointIsNotRead) {
 }
 
 TEST_F(Damaged, LeftOversDoNotMatterAndGoAway) {
-  if (test_world().rank() == 0) {
+  on_one_rank([&] {
     fs::create_directories(checkpoint_path(folder_, 35));
     std::ofstream(checkpoint_path(folder_, 35) / "rank-00000.safetensors.partial") << "half";
     std::ofstream(checkpoint_path(folder_, 30) / "rank-00000.safetensors.partial") << "half";
     fs::create_directories(folder_ / "step-x");
-  }
-  test_world().barrier();
+  });
   EXPECT_EQ(find_checkpoint(test_world(), folder_)->manifest.progress.step, 30);
-  Replica run(test_world(), options_with(OptimizerKind::adamw, Zero::nothing));
-  run.trainer->run(40);
-  ASSERT_EQ(write(run, folder_, 40, 2).error, "");
+  ASSERT_EQ(written_after(40, 40, 2).error, "");
   EXPECT_EQ(steps_in(folder_), (std::vector<std::int64_t>{30, 40}));
   EXPECT_TRUE(fs::exists(folder_ / "step-x"));
 }
@@ -149,17 +154,14 @@ TEST_F(Damaged, FilesThatNoRunWroteStay) {
       folder_ / "step-5" / "photos" / "a.txt", checkpoint_path(folder_, 10) / "photos" / "a.txt",
       checkpoint_path(folder_, 10) / "rank-1.safetensors.txt", folder_ / "elsewhere" / "rank-00000.safetensors",
       folder_ / "elsewhere" / kManifestName};
-  if (test_world().rank() == 0) {
+  on_one_rank([&] {
     for (const fs::path& path : others) {
       fs::create_directories(path.parent_path());
       std::ofstream(path) << "precious";
     }
     fs::create_directory_symlink(folder_ / "elsewhere", checkpoint_path(folder_, 5));
-  }
-  test_world().barrier();
-  Replica run(test_world(), options_with(OptimizerKind::adamw, Zero::nothing));
-  run.trainer->run(40);
-  ASSERT_EQ(write(run, folder_, 40, 1).error, "");
+  });
+  ASSERT_EQ(written_after(40, 40, 1).error, "");
   for (const fs::path& path : others) EXPECT_TRUE(fs::exists(path)) << path;
   EXPECT_EQ(fault_of(checkpoint_path(folder_, 40)), "");
   EXPECT_FALSE(fs::exists(checkpoint_path(folder_, 20)));
@@ -168,80 +170,66 @@ TEST_F(Damaged, FilesThatNoRunWroteStay) {
 
 TEST_F(Damaged, AnOldOneThatCannotBeRemovedDoesNotHarmTheNewOne) {
   const fs::path stays = checkpoint_path(folder_, 10) / "rank-00009.safetensors" / "file";  // a folder in the way
-  if (test_world().rank() == 0) {
+  on_one_rank([&] {
     fs::create_directories(stays.parent_path());
     std::ofstream(stays) << "in the way";
-  }
-  test_world().barrier();
-  Replica run(test_world(), options_with(OptimizerKind::adamw, Zero::nothing));
-  run.trainer->run(40);
-  ASSERT_EQ(write(run, folder_, 40, 2).error, "");
+  });
+  ASSERT_EQ(written_after(40, 40, 2).error, "");
   EXPECT_TRUE(fs::exists(stays));
   EXPECT_FALSE(fs::exists(checkpoint_path(folder_, 20)));
   EXPECT_EQ(fault_of(checkpoint_path(folder_, 40)), "");
 }
 
 TEST_F(Damaged, OneThatTheReaderRefusesIsNotCompleteAndRemovesNone) {
-  Replica run(test_world(), options_with(OptimizerKind::adamw, Zero::nothing));
-  run.trainer->run(40);
-  const std::string error = write(run, folder_, 41, 1).error;  // its arrays are of step 40
+  const std::string error = written_after(40, 41, 1).error;  // its arrays are of step 40
   EXPECT_CONTAINS(error, "it cannot be read: ");
   test_world().barrier();
   EXPECT_EQ(steps_in(folder_), (std::vector<std::int64_t>{10, 20, 30}));
 }
 
 TEST_F(Damaged, DamagedOnesDoNotTakeThePlaceOfGoodOnes) {
-  if (test_world().rank() == 0) {
+  on_one_rank([&] {
     std::ofstream(checkpoint_path(folder_, 20) / kManifestName) << "{}";
     flip_byte(checkpoint_path(folder_, 30) / "rank-00000.safetensors", -1);
-  }
-  test_world().barrier();
-  Replica run(test_world(), options_with(OptimizerKind::adamw, Zero::nothing));
-  run.trainer->run(40);
+  });
   for (const std::int64_t keep : {2, 1}) {
-    ASSERT_EQ(write(run, folder_, 40, keep).error, "");
+    ASSERT_EQ(written_after(40, 40, keep).error, "");
     EXPECT_EQ(steps_in(folder_),
               keep == 2 ? (std::vector<std::int64_t>{10, 20, 30, 40}) : std::vector<std::int64_t>{40});
   }
 }
 
 TEST_F(Damaged, AManifestThatCannotBeLookedAtIsNoBeginning) {
-  if (test_world().rank() == 0) {
+  on_one_rank([&] {
     for (const std::int64_t step : {10, 20, 30}) {
       const fs::path manifest = checkpoint_path(folder_, step) / kManifestName;
       fs::remove(manifest);
       fs::create_symlink(manifest, manifest);
     }
-  }
-  test_world().barrier();
+  });
   EXPECT_THROW(find_checkpoint(test_world(), folder_), UsageError);
 }
 
 TEST_F(Damaged, LinksAreNotWrittenThrough) {
   const fs::path precious = folder_ / "precious";
-  if (test_world().rank() == 0) {
+  on_one_rank([&] {
     std::ofstream(precious) << "precious";
     fs::create_directories(checkpoint_path(folder_, 40));
     fs::create_symlink(precious, checkpoint_path(folder_, 40) / "rank-00000.safetensors.partial");
     fs::create_directory_symlink(folder_, checkpoint_path(folder_, 41));
-  }
-  test_world().barrier();
-  Replica run(test_world(), options_with(OptimizerKind::adamw, Zero::nothing));
-  run.trainer->run(40);
-  EXPECT_EQ(write(run, folder_, 40, 4).error, "");
+  });
+  EXPECT_EQ(written_after(40, 40, 4).error, "");
   EXPECT_EQ(fs::file_size(precious), 8U);
-  run.trainer->run(1);
-  EXPECT_NE(write(run, folder_, 41, 4).error, "");
+  EXPECT_NE(written_after(41, 41, 4).error, "");
   EXPECT_FALSE(fs::exists(folder_ / "rank-00000.safetensors"));
 }
 
 TEST_F(Damaged, WhereNoneCanBeUsedEachIsNamed) {
-  if (test_world().rank() == 0) {
+  on_one_rank([&] {
     std::ofstream(checkpoint_path(folder_, 10) / kManifestName) << "{}";
     fs::resize_file(checkpoint_path(folder_, 20) / "rank-00000.safetensors", 100);
     flip_byte(checkpoint_path(folder_, 30) / "rank-00000.safetensors", -1);
-  }
-  test_world().barrier();
+  });
   const std::string text = error_message([&] { find_checkpoint(test_world(), folder_); });
   for (const char* part : {"none of its checkpoints can be used", "step-000000000010/manifest.json: not the manifest",
                            "step-000000000020/rank-00000.safetensors: 100 bytes in place of",
@@ -249,10 +237,9 @@ TEST_F(Damaged, WhereNoneCanBeUsedEachIsNamed) {
     EXPECT_CONTAINS(text, part);
   }
   test_world().barrier();
-  if (test_world().rank() == 0) {
+  on_one_rank([&] {
     for (const std::int64_t step : {10, 20, 30}) fs::remove(checkpoint_path(folder_, step) / kManifestName);
-  }
-  test_world().barrier();
+  });
   EXPECT_FALSE(find_checkpoint(test_world(), folder_)) << "incomplete ones are no checkpoints";
 }
 

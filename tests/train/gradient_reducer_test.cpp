@@ -178,32 +178,6 @@ TEST_F(LateSumTest, MakesProgressUntilItIsThere) {
   EXPECT_EQ(communicator.tests, tests);
 }
 
-TEST_F(GradientReducerTest, WithoutCommunicationBucketsAreStillUpdated) {
-  GradientReducer reducer = make(OverlapMode::none);
-  reducer.begin(0, true);
-  for (const std::size_t parameter : in_order()) reducer.ready(parameter);
-  reducer.finish();
-  EXPECT_EQ(reduced, all_buckets());
-  EXPECT_TRUE(communicator.sent.empty());
-}
-
-TEST_F(GradientReducerTest, TheLastBucketStaysOnTheComputeStreamAndTheOthersAreJoinedAtTheEnd) {
-  GradientReducer reducer = make(OverlapMode::on);
-  device.log.clear();
-  reducer.begin(0, true);
-  for (const std::size_t parameter : in_order()) reducer.ready(parameter);
-  reducer.finish();
-  std::vector<std::string> expected;
-  for (const std::size_t bucket : all_buckets()) {
-    const bool last = bucket + 1 == arena.plan().buckets.size();
-    if (!last) expected.push_back("communication waits for compute");
-    expected.push_back(fmt::format("all-reduce of {} on {}", arena.bucket_gradients(bucket).size(),
-                                   last ? "compute" : "communication"));
-  }
-  expected.push_back("compute waits for communication");
-  EXPECT_EQ(device.log, expected);
-}
-
 /// A stream that never waited for the captured one must not be waited for.
 TEST_F(GradientReducerTest, OneBucketStaysOnTheComputeStream) {
   ParameterArena small({{"a", {300}}}, {1 << 20, 16, 2}, device, communicator);

@@ -167,19 +167,6 @@ TEST_P(NonFiniteOnDevice, SkipLeavesWeightsMastersAndMomentsUntouched) {
   }
 }
 
-TEST_P(NonFiniteOnDevice, SkipLeavesOutTheStepWithEveryOptimizer) {
-  for (const Precision precision : precisions()) {
-    Rig rig(GetParam(), precision);
-    for (const OptimizerKind kind :
-         {OptimizerKind::sgd, OptimizerKind::adam, OptimizerKind::adamw, OptimizerKind::lamb, OptimizerKind::lion}) {
-      TrainerOptions options = options_of(OnNonFinite::skip);
-      options.optimizer.kind = kind;
-      options.optimizer.stochastic_rounding = precision == Precision::bf16;
-      expect_left_out(rig, options, {.first = 2, .end = 3, .parameter = 2, .element = 6});
-    }
-  }
-}
-
 /// Clipping waits for the norm in any case, and must not make 1 of a norm that is NaN.
 TEST_P(NonFiniteOnDevice, ClippingTakesNoStepOfANormThatIsNotFinite) {
   Rig rig(GetParam(), Precision::fp32);

@@ -81,6 +81,52 @@ TEST_F(PathTest, ReduceScatterGathersWeightsBehindTheirUpdate) {
                                                 "compute waits for communication", "compute waits for communication"}));
 }
 
+TEST_F(PathTest, ClippingAndSkippingUpdateWhenTheWholeNormIsKnown) {
+  const Log expected{
+      "communication waits for compute", "all-reduce of 512 on communication",  "squares of 512 on communication",
+      "communication waits for compute", "all-reduce of 1024 on communication", "squares of 1024 on communication",
+      "all-reduce of 512 on compute",    "squares of 512 on compute",           "compute waits for communication",
+      "scale from 3 sums on compute",    "update from chunk 0 on compute",      "update from chunk 1 on compute",
+      "update from chunk 2 on compute"};
+  options.on_nonfinite = OnNonFinite::skip;
+  EXPECT_EQ(step(), expected);
+  options.on_nonfinite = OnNonFinite::stop;
+  options.clip_norm = 1.0f;
+  EXPECT_EQ(step(), expected);
+}
+
+TEST_F(PathTest, ShardsShareTheirNormsAndGatherWhileTheNextIsUpdated) {
+  options.zero = Zero::state;
+  options.clip_norm = 1.0f;
+  const Log log = step();
+  const auto sum = std::ranges::find(log, "all-reduce of 3 on compute");
+  EXPECT_EQ(Log(sum, log.end()), (Log{"all-reduce of 3 on compute", "scale from 3 sums on compute",
+                                      "update from chunk 0 on compute", "communication waits for compute",
+                                      "all-gather of 512 on communication", "update from chunk 1 on compute",
+                                      "communication waits for compute", "all-gather of 1024 on communication",
+                                      "update from chunk 2 on compute", "communication waits for compute",
+                                      "all-gather of 512 on communication", "compute waits for communication"}));
+  EXPECT_EQ(std::count(log.begin(), sum, "squares of 128 on communication"), 1) << "of a share";
+}
+
+/// Rank 0 of four has all of each parameter: a shard has whole chunks.
+TEST_F(PathTest, NormsOfVirtualRanksHaveATermForEachChunk) {
+  options.zero = Zero::state;
+  options.clip_norm = 1.0f;
+  options.virtual_ranks = 8;
+  const Log log = step();
+  EXPECT_EQ(std::ranges::count(log, "squares of 1 chunks on communication"), 2);
+  EXPECT_EQ(std::ranges::count(log, "squares of 1 chunks on compute"), 1);
+  EXPECT_EQ(std::ranges::count(log, "all-reduce of 3 on compute"), 1);
+}
+
+TEST_F(PathTest, LambNeedsWholeParameters) {
+  options.zero = Zero::state;
+  const ParameterArena sharded = make_arena();
+  options.optimizer.kind = OptimizerKind::lamb;
+  EXPECT_THROW(make_optimizer(sharded), Error);
+}
+
 TEST_F(PathTest, WithoutCommunicationNothingIsSentAndAllIsUpdated) {
   for (const Zero zero : {Zero::nothing, Zero::state}) {
     for (const float clip_norm : {0.0f, 1.0f}) {
@@ -289,6 +335,21 @@ TEST_F(TreePathTest, AShardNeedsNoGatheringOfGradients) {
   const auto tree = std::ranges::find_if(log, [](const std::string& line) { return line.starts_with("tree of 4"); });
   ASSERT_NE(tree, log.end());
   EXPECT_TRUE((tree + 1)->starts_with("update from chunk 0")) << *(tree + 1);
+}
+
+/// Nothing promises an order in which an all-reduce or a reduce-scatter adds. The norm is one of terms of one rank
+/// each.
+TEST_F(TreePathTest, CommunicatorsAddNoGradientsInAnyStage) {
+  for (const Zero zero : {Zero::nothing, Zero::state, Zero::gradients, Zero::weights}) {
+    for (const float clip_norm : {0.0f, 1.0f}) {
+      options.zero = zero;
+      options.clip_norm = clip_norm;
+      for (const std::string& line : step()) {
+        const bool adds = line.starts_with("all-reduce") || line.starts_with("reduce-scatter");
+        EXPECT_TRUE(!adds || line == "all-reduce of 3 on compute") << static_cast<int>(zero) << ": " << line;
+      }
+    }
+  }
 }
 
 TEST_F(TreePathTest, TwoNumbersHaveOneOrder) {

@@ -79,55 +79,6 @@ struct Ranks {
   }
 };
 
-/// Adds the terms of ranks one after the other, as an all-reduce may; f32 in host memory.
-class SequentialSums final : public Communicator {
- public:
-  SequentialSums(Communicator& inner, Device& device) : inner_(inner), device_(device) {}
-
-  int rank() const override { return inner_.rank(); }
-  int size() const override { return inner_.size(); }
-  std::string library() const override { return inner_.library(); }
-  Buffer allocate(std::size_t bytes) override { return inner_.allocate(bytes); }
-
-  Ticket all_reduce_sum(const Tensor& from, const Tensor& to, Stream stream) override {
-    return sum(from, 0, to, stream);
-  }
-  Ticket reduce_scatter_sum(const Tensor& from, const Tensor& to, Stream stream) override {
-    return sum(from, rank() * to.size(), to, stream);
-  }
-  Ticket all_gather(const Tensor& from, const Tensor& to, Stream stream) override {
-    return inner_.all_gather(from, to, stream);
-  }
-  Ticket all_to_all(const Tensor& from, const Tensor& to, Stream stream) override {
-    return inner_.all_to_all(from, to, stream);
-  }
-  Ticket broadcast(const Tensor& from, const Tensor& to, int root, Stream stream) override {
-    return inner_.broadcast(from, to, root, stream);
-  }
-  Ticket exchange(const std::vector<Message>& sends, const std::vector<Message>& receives, Stream stream) override {
-    return inner_.exchange(sends, receives, stream);
-  }
-  bool test(Ticket ticket) override { return inner_.test(ticket); }
-  void wait(Ticket ticket) override { inner_.wait(ticket); }
-
- private:
-  Ticket sum(const Tensor& from, std::int64_t first, const Tensor& to, Stream stream) {
-    const Buffer terms = device_.allocate(from.dtype, {size() * from.size()});
-    const Ticket ticket = inner_.all_gather(from, terms.view(from.dtype, {size() * from.size()}), stream);
-    inner_.wait(ticket);
-    const auto* values = static_cast<const float*>(terms.data()) + first;
-    for (std::int64_t i = 0; i < to.size(); ++i) {
-      float total = 0.0f;
-      for (int r = 0; r < size(); ++r) total += values[r * from.size() + i];
-      to.as<float>()[i] = total;
-    }
-    return ticket;
-  }
-
-  Communicator& inner_;
-  Device& device_;
-};
-
 /// A network with a buffer: a number of training samples, which raises the gradient. Counts in host memory (CPU).
 class Counting final : public tests::ModelAround {
  public:
@@ -261,23 +212,6 @@ TEST_P(VirtualRanksTest, AsManyAsRanksGiveTheBitsOfOneRank) {
   }
 }
 
-/// MPI and NCCL happen to add in the tree's order for some numbers of ranks and sizes; nothing promises it.
-TEST_P(VirtualRanksTest, DoNotDependOnTheOrderOfAnAllReduce) {
-  if (GetParam().device != DeviceKind::cpu) GTEST_SKIP() << "adds in host memory";
-  SequentialSums sequential(*rig_->communicator, *rig_->device);
-  const Ranks ranks{test_world(), *rig_->device, sequential};
-  const Network network = networks().front();
-  for (const std::int64_t virtual_ranks : {4, 8}) {
-    for (const Zero zero : kZeroStages) {
-      TrainerOptions run = options(virtual_ranks);
-      run.clip_norm = 0.05f;
-      run.zero = zero;
-      EXPECT_EQ(ranks.train(run, network), one().train(run, network))
-          << virtual_ranks << ", zero " << static_cast<int>(zero);
-    }
-  }
-}
-
 TEST_P(VirtualRanksTest, HaveTheirOwnBuffers) {
   if (GetParam().device != DeviceKind::cpu) GTEST_SKIP() << "counts in host memory";
   const Network network = networks().front();
@@ -309,13 +243,6 @@ TEST_P(VirtualRanksTest, DifferFromRanksThatAccumulate) {
   TrainerOptions accumulating = options(0);
   accumulating.grad_accum = 8;
   EXPECT_NE(one().train(options(8), network).hash, one().train(accumulating, network).hash);
-}
-
-TEST_P(VirtualRanksTest, SayTheirPath) {
-  const auto trainer = all().trainer(options(8), networks().front());
-  EXPECT_EQ(trainer->gradient_path().name, "tree");
-  EXPECT_CONTAINS(trainer->gradient_path().text, "binary tree of 8 virtual ranks");
-  EXPECT_EQ(trainer->sampler().samples_per_step(), 3 * 8);
 }
 
 /// Sums of FP32 losses in double precision are too exact to show their order.

@@ -79,7 +79,6 @@ TEST(CnnInPyTorchsLayout, ComputesTheSame) {
   ImageBatch data;
   ModelRun run(*device, DType::f32, [&](Bench& bench) -> BoundModel {
     data = make_batch(bench, kBatch, kSmall.height, kSmall.width, kSmall.classes, 3);
-    data.order.shuffle = false;
     return {make_cnn(*device, {kBatch, 99, true}, {data, data}, kSmall), data};
   });
   File file;
