@@ -196,9 +196,10 @@ class Gpt final : public Model, public LanguageModel {
   }
 
   Tensor head_piece(const Tensor& activation, std::int64_t first) const {
-    Tensor piece = flat(activation);
-    piece.data = piece.as<char>() + static_cast<std::size_t>(first * shape_.width) * size_of(piece.dtype);
-    return piece.first(std::min(head_rows_, rows() - first));
+    const std::int64_t some = std::min(head_rows_, rows() - first);
+    Tensor piece = activation.stretch(first * shape_.width, some * shape_.width);
+    piece.shape = {some, shape_.width};
+    return piece;
   }
   Tensor logits_of(const Tensor& x) const { return {logits_.data, logits_.dtype, {x.dim(0), vocabulary_.padded}}; }
   Tensor head_logits(const Tensor& x) {
@@ -292,14 +293,10 @@ void Gpt::allocate_gradients() {
   const std::int64_t dpre_begin = leaves_room_ ? aligned(logits) : 0;
   const std::int64_t dqkv_begin = dpre_begin + aligned(dpre);
   logits_ = memory_.allocate(device_.dtype(), {std::max(logits, dqkv_begin + dqkv)});
-  const auto part = [this](std::int64_t begin, std::int64_t columns) {
-    return Tensor{
-        logits_.as<char>() + static_cast<std::size_t>(begin) * size_of(logits_.dtype), logits_.dtype, {columns}};
-  };
   SublayerGradients& mlp = gradients_.mlp;
   SublayerGradients& attention = gradients_.attention;
-  mlp.dinner = part(dpre_begin, feed_forward);
-  attention.dinner = part(dqkv_begin, qkv);
+  mlp.dinner = logits_.stretch(dpre_begin, feed_forward);
+  attention.dinner = logits_.stretch(dqkv_begin, qkv);
   dhead_ = memory_.allocate(master_dtype(device_.precision()), {vocabulary_.padded, shape_.width});
   branch_ = mlp.dnorm = attention.dnorm = memory_.activation(shape_.width);
   mlp.dout = memory_.activation(shape_.width);

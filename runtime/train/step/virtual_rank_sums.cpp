@@ -21,8 +21,7 @@ VirtualRankSums::VirtualRankSums(const ParameterArena& arena, std::int64_t count
 }
 
 Tensor VirtualRankSums::level(std::size_t i, std::int64_t begin, std::int64_t size) const {
-  char* first = static_cast<char*>(levels_[i].data()) + static_cast<std::size_t>(begin) * size_of(type_of(i));
-  return {first, type_of(i), {size}};
+  return levels_[i].stretch(type_of(i), begin, size);
 }
 
 void VirtualRankSums::keep(std::int64_t i) {

@@ -164,11 +164,6 @@ bool needs_whole_chunks(const std::vector<ParameterSpec>& specs, const ArenaOpti
   return options.whole_chunks || std::ranges::any_of(specs, is_split);
 }
 
-Tensor stretch(const Buffer& buffer, DType dtype, std::int64_t begin, std::int64_t count) {
-  const std::size_t offset = static_cast<std::size_t>(begin) * size_of(dtype);
-  return {static_cast<char*>(buffer.data()) + offset, dtype, {count}};
-}
-
 }  // namespace
 
 ParameterArena::ParameterArena(std::vector<ParameterSpec> specs, const ArenaOptions& options, Device& device,
@@ -286,7 +281,7 @@ std::vector<Tensor> ParameterArena::views(const Buffer& buffer, DType dtype, con
   for (std::size_t i = 0; i < specs_.size(); ++i) {
     const std::size_t bucket = plan_.bucket_of[i];
     const std::int64_t begin = places.begin[bucket] + plan_.begin[i] - plan_.buckets[bucket].begin;
-    tensors.push_back(stretch(buffer, dtype, begin, element_count(specs_[i].shape)));
+    tensors.push_back(buffer.stretch(dtype, begin, element_count(specs_[i].shape)));
     tensors.back().shape = specs_[i].shape;
   }
   return tensors;
@@ -296,17 +291,15 @@ std::vector<Tensor> ParameterArena::weights() const { return views(weights_, com
 std::vector<Tensor> ParameterArena::gradients() const { return views(gradients_, gradient_type_, gradient_places_); }
 
 Tensor ParameterArena::bucket_weights(std::size_t bucket) const {
-  return stretch(weights_, compute_, weight_places_.begin.at(bucket), plan_.buckets[bucket].size);
+  return weights_.stretch(compute_, weight_places_.begin.at(bucket), plan_.buckets[bucket].size);
 }
 
 Tensor ParameterArena::bucket_gradients(std::size_t bucket) const {
-  return stretch(gradients_, gradient_type_, gradient_places_.begin.at(bucket), plan_.buckets[bucket].size);
+  return gradients_.stretch(gradient_type_, gradient_places_.begin.at(bucket), plan_.buckets[bucket].size);
 }
 
 Tensor ParameterArena::part_of(const Tensor& bucket) const {
-  const std::size_t bytes = bucket.bytes() / static_cast<std::size_t>(partition_.parts);
-  char* first = static_cast<char*>(bucket.data) + static_cast<std::size_t>(partition_.index) * bytes;
-  return {first, bucket.dtype, {bucket.size() / partition_.parts}};
+  return partition_.parts > 1 ? own_part(communicator_, bucket) : bucket;
 }
 
 Tensor ParameterArena::reduced_gradients(std::size_t bucket) const {
@@ -346,7 +339,7 @@ Tensor ParameterArena::state(const Buffer& buffer, std::size_t bucket) const {
 
 Tensor ParameterArena::kept_part(const Buffer& buffer, DType dtype, std::size_t bucket) const {
   const Bucket& b = plan_.buckets.at(bucket);
-  return stretch(buffer, dtype, b.begin / partition_.parts, b.size / partition_.parts);
+  return buffer.stretch(dtype, b.begin / partition_.parts, b.size / partition_.parts);
 }
 
 Tensor ParameterArena::master(std::size_t bucket) const {
@@ -461,7 +454,7 @@ StateArray ParameterArena::array_of(const std::string& kind, std::size_t paramet
   StateArray array{fmt::format("{}/{}", kind, spec.name), spec.part(), dtype, placement, {}, spec.is_copy};
   if (begin < end) {
     const std::int64_t place = bucket.begin / partition_.parts + (begin - part_begin);
-    array.pieces.push_back({begin - origin, stretch(buffer, dtype, place, end - begin)});
+    array.pieces.push_back({begin - origin, buffer.stretch(dtype, place, end - begin)});
   }
   return array;
 }
@@ -473,7 +466,7 @@ std::vector<StateArray> ParameterArena::state() const {
     if (own_weights_) {
       arrays.push_back(array_of("weight", i, own_weights_, compute_));
     } else {
-      const Tensor weight = stretch(weights_, compute_, plan_.begin[i], spec.size());
+      const Tensor weight = weights_.stretch(compute_, plan_.begin[i], spec.size());
       arrays.push_back(
           {"weight/" + spec.name, spec.part(), compute_, Placement::replicated, {{0, weight}}, spec.is_copy});
     }

@@ -63,8 +63,7 @@ StateArray TrainingState::array_of(std::size_t buffer) const {
   const Buffer& values = several() ? put_away_[buffer] : buffers_[buffer];
   const std::int64_t together = ranks_->stride == 1 ? ranks_->count : 1;  // neighbours are one piece
   for (std::int64_t i = 0; i < ranks_->count; i += together) {
-    char* first = static_cast<char*>(values.data()) + static_cast<std::size_t>(i * size) * size_of(spec.dtype);
-    array.pieces.push_back({ranks_->at(i) * size, {first, spec.dtype, {together * size}}});
+    array.pieces.push_back({ranks_->at(i) * size, values.stretch(spec.dtype, i * size, together * size)});
   }
   return array;
 }

@@ -113,8 +113,7 @@ class ShardedTree final : public ShardedSync {
   }
   Tensor received(std::size_t bucket) const {
     const Tensor sent = arena_.bucket_gradients(bucket);
-    const auto begin = static_cast<std::size_t>(arena_.gradient_places().begin[bucket]);
-    return {static_cast<char*>(inbox_.data()) + begin * size_of(sent.dtype), sent.dtype, sent.shape};
+    return inbox_.stretch(sent.dtype, arena_.gradient_places().begin[bucket], sent.size());
   }
 
   DType sum_type_;

@@ -47,8 +47,7 @@ class TreeExchange final : public GradientSync {
  private:
   Tensor received(std::size_t bucket) const {
     const Bucket& b = arena_.plan().buckets.at(bucket);
-    char* first = static_cast<char*>(inbox_.data()) + static_cast<std::size_t>(b.begin) * size_of(sent_type_);
-    return {first, sent_type_, {b.size}};
+    return inbox_.stretch(sent_type_, b.begin, b.size);
   }
 
   const ParameterArena& arena_;
