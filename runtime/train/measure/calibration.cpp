@@ -4,8 +4,6 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -293,13 +291,7 @@ class TrainedJob final : public TimedJob {
   double agreed(double mine) override { return world_.max(mine); }
 
  private:
-  std::vector<double> gather(double value) const {
-    std::string bytes(sizeof(value), '\0');
-    std::memcpy(bytes.data(), &value, sizeof(value));
-    std::vector<double> all;
-    for (const std::string& one : world_.all_gather(bytes)) std::memcpy(&all.emplace_back(), one.data(), one.size());
-    return all;
-  }
+  std::vector<double> gather(double value) const { return world_.all_gather(std::vector{value}); }
 
   Trainer& trainer_;
   const World& world_;
