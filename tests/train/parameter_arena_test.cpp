@@ -45,7 +45,7 @@ TEST(ParameterArena, StartValuesDoNotDependOnTheLengthOfParameters) {
         {{"first", {first}, InitialValue::normal(1.0f)}, {"second", {second}, InitialValue::normal(1.0f)}},
         {std::size_t{64} << 20}, *rig.device, *rig.communicator);
     arena.initialise(5, test_world().rank());
-    return arena.master_values();
+    return master_values(arena, *rig.device);
   };
   constexpr std::int64_t kShort = 1001, kLong = 1'300'003;
   const auto lengths = start_values(kLong, kShort), other = start_values(kShort, kLong);
@@ -72,8 +72,8 @@ TEST(ParameterArena, StartValuesBelongToNames) {
     ParameterArena arena(std::move(parameters), {}, *rig.device, *rig.communicator);
     arena.initialise(5, test_world().rank());
     std::map<std::string, std::vector<float>> values;
-    arena.visit([&](const ParameterSpec& spec, const float* first) {
-      values[spec.name] = {first, first + spec.size()};
+    arena.visit([&](const ParameterSpec& spec, const Tensor& all) {
+      values[spec.name] = {all.as<float>(), all.as<float>() + all.size()};
     });
     return values;
   };
@@ -99,7 +99,7 @@ TEST(ParameterArena, EveryRankStartsWithTheValuesOfRankZero) {
     EXPECT_EQ(hash, hash_of(arena, *rig.device));
   }
   if (test_world().rank() > 0) return;
-  const auto values = arena.master_values();
+  const auto values = master_values(arena, *rig.device);
   ASSERT_EQ(values.size(), static_cast<std::size_t>(37 * 111 + 1 + 37 + 15));
   double largest = 0.0;
   double sum = 0.0;
@@ -129,7 +129,7 @@ TEST(ParameterArena, PretrainedValuesAreReadOnRankZeroAloneOnce) {
                          *rig.communicator);
     arena.initialise(5, test_world().rank());
     EXPECT_EQ(reads, test_world().rank() == 0 ? 1 : 0);
-    const auto values = arena.master_values();
+    const auto values = master_values(arena, *rig.device);
     for (std::size_t i = 0; i < 37; ++i) EXPECT_EQ(values[37 * 111 + 1 + i], 1.0 + static_cast<double>(i));
   }
 }
@@ -218,7 +218,7 @@ TEST(ParameterArena, ShardedStateIsAShareOfItAndGathersToTheSameValues) {
   ParameterArena sharded(specs(), options, device, *communicator);
   for (ParameterArena* arena : {&plain, &sharded}) arena->initialise(5, test_world().rank());
   EXPECT_EQ(hash_of(sharded, device), hash_of(plain, device));
-  EXPECT_EQ(sharded.master_values(), plain.master_values());
+  EXPECT_EQ(master_values(sharded, device), master_values(plain, device));
   const auto weights_of = [](const ParameterArena& arena) {
     std::vector<std::uint16_t> values;
     for (const Tensor& weight : arena.weights()) {
@@ -232,8 +232,8 @@ TEST(ParameterArena, ShardedStateIsAShareOfItAndGathersToTheSameValues) {
 
   const UpdateSlice slice = sharded.update_slice(1);  // what a rank changes in its part, all see
   if (slice.chunk_count > 0) static_cast<float*>(slice.master)[slice.chunks[0].begin] += 1.0f;
-  const auto changed = sharded.master_values();
-  const auto before = plain.master_values();
+  const auto changed = master_values(sharded, device);
+  const auto before = master_values(plain, device);
   int differences = 0;
   for (std::size_t i = 0; i < changed.size(); ++i) differences += changed[i] != before[i] ? 1 : 0;
   EXPECT_EQ(differences, test_world().sum(slice.chunk_count > 0 ? 1 : 0));

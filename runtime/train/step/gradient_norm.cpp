@@ -42,7 +42,9 @@ void GradientNorm::add(std::size_t bucket, Stream stream) {
 }
 
 void GradientNorm::finish(WeightStore& weights) {
-  weights.sum_over_parts(squares());
+  if (Communicator* parts = weights.parts()) {
+    parts->wait(parts->all_reduce_sum(squares(), device_.compute_stream()));
+  }
   if (pipeline_ != nullptr) pipeline_->sum_over_replica(squares());
 }
 

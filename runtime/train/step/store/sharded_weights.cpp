@@ -30,9 +30,7 @@ class ShardedWeights final : public WeightStore {
     }
     for (const std::size_t bucket : buckets_[unit]) wait_for(bucket);
   }
-  void sum_over_parts(const Tensor& values) override {
-    communicator_.wait(communicator_.all_reduce_sum(values, device_.compute_stream()));
-  }
+  Communicator* parts() override { return &communicator_; }
   void finish() override { changed(); }
   double seconds_waited() const override { return seconds_waited_; }
 

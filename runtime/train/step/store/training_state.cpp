@@ -89,7 +89,13 @@ std::vector<StateArray> TrainingState::arrays() const {
 }
 
 void TrainingState::visit_parameters(const std::function<void(const ParameterSpec&, const float*)>& show) const {
-  arena_.visit(show);
+  arena_.visit([&](const ParameterSpec& spec, const Tensor& values) {
+    std::vector<float> host(static_cast<std::size_t>(values.size()));
+    const Buffer converted = values.dtype == DType::f32 ? Buffer{} : device_.allocate(DType::f32, values.shape);
+    if (converted) device_.convert(values, converted.view(DType::f32, values.shape), device_.compute_stream());
+    device_.copy_to_host(host.data(), converted ? converted.data() : values.data, host.size() * sizeof(float));
+    show(spec, host.data());
+  });
 }
 
 std::string TrainingState::parameter_hash() const {

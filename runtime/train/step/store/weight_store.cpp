@@ -17,9 +17,7 @@ class GatheredWeights final : public WeightStore {
     if (stream.handle != communication.handle) device_.wait_for(communication, stream);
     newest_ = communicator_.all_gather(arena_.bucket_weights(bucket), communication);
   }
-  void sum_over_parts(const Tensor& values) override {
-    communicator_.wait(communicator_.all_reduce_sum(values, device_.compute_stream()));
-  }
+  Communicator* parts() override { return &communicator_; }
   void finish() override {
     communicator_.wait(newest_);
     device_.wait_for(device_.compute_stream(), device_.communication_stream());
@@ -45,9 +43,7 @@ class PeerWeights final : public WeightStore {
     slice.peer_weights = arena_.peer_weights(bucket);
   }
   bool update_sends() const override { return true; }
-  void sum_over_parts(const Tensor& values) override {
-    communicator_.wait(communicator_.all_reduce_sum(values, device_.compute_stream()));
-  }
+  Communicator* parts() override { return &communicator_; }
   void finish() override { ops_.meet(meeting_, device_.compute_stream()); }
 
  private:

@@ -29,8 +29,8 @@ class WeightStore {
   virtual bool update_sends() const { return false; }
   /// This rank's part of `bucket` has been updated in the order of `stream`: starts to send it.
   virtual void updated(std::size_t /*bucket*/, Stream /*stream*/) {}
-  /// values = their sums over the parts of all ranks, on the compute stream.
-  virtual void sum_over_parts(const Tensor& /*values*/) {}
+  /// To the ranks that update other parts; null: there are none.
+  virtual Communicator* parts() { return nullptr; }
   /// After the last bucket of a step. Work queued on the compute stream from now on sees all weights, or those that it
   /// acquires.
   virtual void finish() {}
