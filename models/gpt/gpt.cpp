@@ -131,10 +131,10 @@ class Gpt final : public Model, public LanguageModel {
     work.ready_after = {first, first + std::ssize(parameters_)};
     return work;
   }
-  ReplicaTraffic traffic() const override {
-    const GptElementBytes bytes = {static_cast<double>(size_of(device_.dtype())),
-                                   static_cast<double>(size_of(master_dtype(device_.precision())))};
-    return gpt_traffic(shape_, {first_, end_}, options_.part.count, options_.recompute, options_.max_batch, bytes);
+  std::vector<Sent> sends(std::int64_t passes) const override {
+    const GptElementBytes bytes = {size_of(device_.dtype()), size_of(master_dtype(device_.precision()))};
+    return gpt_sends(shape_, {first_, end_}, options_.part.count, options_.recompute, options_.max_batch, passes,
+                     bytes);
   }
   std::vector<MemoryUse> memory() const override {
     std::vector<MemoryUse> memory = {{"activations", memory_.bytes()}, {"data", total_bytes(text_.memory)}};

@@ -105,34 +105,32 @@ ModelWork gpt_work(const GptShape& shape, Recompute recompute) {
   return work;
 }
 
-ReplicaTraffic gpt_traffic(const GptShape& shape, const GptStage& stage, std::int64_t parts, Recompute recompute,
-                           std::int64_t batch, const GptElementBytes& bytes) {
+std::vector<Sent> gpt_sends(const GptShape& shape, const GptStage& stage, std::int64_t parts, Recompute recompute,
+                            std::int64_t batch, std::int64_t passes, const GptElementBytes& bytes) {
+  constexpr std::int64_t kNumbers = 4 * sizeof(float);  // of a prediction, or of a column of a norm
   const bool embeds = stage.first == 0, has_head = stage.end == shape.layers;
-  const double rows = static_cast<double>(batch * shape.sequence), width = static_cast<double>(shape.width);
-  const double activation = rows * width * bytes.activation;
-  const double tied = static_cast<double>(vocabulary_rows(shape, {parts, 0}).padded) * width;
-  ReplicaTraffic traffic;
-  if (!has_head) {
-    traffic.activations = 2.0 * activation / static_cast<double>(parts);  // the stream, and the branch to be added
-    traffic.tied_weight = tied * bytes.activation;
+  const std::int64_t rows = batch * shape.sequence;
+  const std::int64_t activation = rows * shape.width * static_cast<std::int64_t>(bytes.activation);
+  const std::int64_t tied = vocabulary_rows(shape, {parts, 0}).padded * shape.width;
+  std::vector<Sent> sends;
+  if (!has_head) {  // the stream, and the branch to be added; the tied weight once
+    const std::int64_t weight = tied * static_cast<std::int64_t>(bytes.activation);
+    sends.push_back({"pipeline", "forward", passes, passes * (2 * activation / parts) + weight});
   }
-  if (!embeds) traffic.gradients = activation + tied * bytes.tied_gradient;
-  if (parts == 1) return traffic;
-
-  const double others = static_cast<double>(parts - 1), share = others / static_cast<double>(parts);
-  const auto add = [](ReplicaTraffic::Collectives& to, std::int64_t times, double each) {
-    to.times += times;
-    to.bytes += static_cast<double>(times) * each;
-  };
-  const std::int64_t blocks = stage.end - stage.first;
-  const std::int64_t ends = (embeds ? 1 : 0) + (has_head ? 1 : 0);
-  add(traffic.forward, 4 * blocks + ends, activation * share);  // sums of rows, and gathers of all
-  if (has_head) add(traffic.forward, 1, 4.0 * sizeof(float) * rows * others);
-  const std::int64_t norms = 2 * blocks + (has_head ? 1 : 0);
-  add(traffic.backward, 2 * norms, activation * share);
-  add(traffic.backward, norms, 4.0 * sizeof(float) * width * share);
-  if (recompute == Recompute::block) add(traffic.forward, 3 * (blocks - 1), activation * share);
-  return traffic;
+  if (!embeds) {
+    const std::int64_t gradient = tied * static_cast<std::int64_t>(bytes.tied_gradient);
+    sends.push_back({"pipeline", "backward", passes, passes * (activation + gradient)});
+  }
+  if (parts == 1) return sends;
+  const std::int64_t blocks = stage.end - stage.first, heads = has_head ? 1 : 0, norms = 2 * blocks + heads;
+  std::int64_t forward = 4 * blocks + (embeds ? 1 : 0) + heads;  // sums of rows, and gathers of all
+  if (recompute == Recompute::block) forward += 3 * (blocks - 1);
+  const std::int64_t others = parts - 1, rows_of_others = activation * others / parts;
+  sends.push_back({"tensor", "forward", passes * (forward + heads),
+                   passes * (forward * rows_of_others + heads * kNumbers * rows * others)});
+  sends.push_back({"tensor", "backward", passes * 3 * norms,
+                   passes * norms * (2 * rows_of_others + kNumbers * shape.width * others / parts)});
+  return sends;
 }
 
 }  // namespace ddptrain

@@ -119,7 +119,7 @@ struct TestFolder : fs::path {
 inline RunIdentity identity(const World& world) {
   RunIdentity run;
   run.model = "gpt";
-  run.world_size = world.size();
+  run.mesh.replicas = world.size();
   run.batch = run.samples_per_step = 1;
   run.flags = {{"--lr", "0.1"}};
   return run;

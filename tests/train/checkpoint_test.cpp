@@ -270,7 +270,7 @@ TEST(Checkpoint, TheNewestAreKept) {
 TEST(Checkpoint, ManifestsReadAsTheyWereWritten) {
   Manifest manifest;
   manifest.run = identity(test_world());
-  manifest.run.world_size = 2;
+  manifest.run.mesh.replicas = 2;
   manifest.run.sizes = {{"layers", 1}};
   manifest.run.seed = 1ull << 62;
   manifest.run.other_tensor = true;

@@ -147,14 +147,9 @@ void Trainer::forward(Model& model, const MicroBatch& batch, WeightStore& weight
   model.begin(batch);
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     wait_for_weights(units_[unit]);
-    acquire(unit, weights);
+    weights.acquire(unit, unit + 1);
     model.forward(unit);
   }
-}
-
-/// For a forward pass.
-void Trainer::acquire(std::size_t unit, WeightStore& weights) {
-  weights.acquire(unit, unit + 1 < units_.size() ? std::optional(unit + 1) : std::nullopt);
 }
 
 void Trainer::wait_for_weights(const Unit& unit) {
@@ -172,7 +167,7 @@ void Trainer::backward(const Pass& pass, GradientReducer& reducer, WeightStore& 
   const bool accumulate = pass.micro > 0 && !reducer.sums_every_pass();
   for (std::size_t unit = units_.size(); unit-- > 0;) {
     claim_gradients(unit, reducer);
-    weights.acquire(unit, unit > 0 ? std::optional(unit - 1) : std::nullopt);
+    weights.acquire(unit, unit - 1);
     model_of(pass.number).backward(unit, accumulate, ready);
   }
 }
@@ -270,18 +265,18 @@ void Trainer::evaluate(const EvaluationShard& shard, std::size_t batches, Metric
     if (!stages.is_last()) pipeline_.exchange({.activations_out = done}, the_model);
   }
   for (std::size_t i = slices.size(); i < batches; ++i) {
-    for (std::size_t unit = 0; unit < units_.size(); ++unit) acquire(unit, *communication_.weights);
+    for (std::size_t unit = 0; unit < units_.size(); ++unit) communication_.weights->acquire(unit, unit + 1);
   }
 }
 
 /// What the passes of a step send, without the passes.
 void Trainer::communicate(const Pass& pass, GradientReducer& reducer, WeightStore& weights) {
-  for (std::size_t unit = 0; unit < units_.size(); ++unit) weights.acquire(unit, std::nullopt);
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) weights.acquire(unit, unit);
   if (!pass.ends_step && !reducer.sums_every_pass()) return;
   reducer.begin(pass.number, pass.ends_step);
   for (std::size_t unit = units_.size(); unit-- > 0;) {
     claim_gradients(unit, reducer);
-    weights.acquire(unit, std::nullopt);
+    weights.acquire(unit, unit);
     for (std::size_t i = 0; i < units_[unit].count; ++i) reducer.ready(units_[unit].first + i);
   }
   reducer.finish();

@@ -116,7 +116,6 @@ class Trainer {
   void put_away(const Pass& pass);
   /// `batches`: of the largest shard; all ranks acquire weights as often.
   void evaluate(const EvaluationShard& shard, std::size_t batches, MetricSums* sums);
-  void acquire(std::size_t unit, WeightStore& weights);
   OverlapMode overlap() const;
   GradientSync::Reduced update_bucket();
 

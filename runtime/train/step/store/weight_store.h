@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <memory>
-#include <optional>
 
 #include "runtime/comm/communicator.h"
 #include "runtime/device/device.h"
@@ -17,9 +16,9 @@ class WeightStore {
   virtual ~WeightStore() = default;
 
   /// Work queued on the compute stream from now on sees the weights of the unit, a place in ParameterArena::units(),
-  /// and may leave others unseen that it saw before. `next`: the unit that will be acquired next. Every rank calls it
-  /// for the same units in the same order.
-  virtual void acquire(std::size_t /*unit*/, std::optional<std::size_t> /*next*/) {}
+  /// and may leave others unseen that it saw before. `next`: the unit that will be acquired next, if there is one of
+  /// this number. Every rank calls it for the same units in the same order.
+  virtual void acquire(std::size_t /*unit*/, std::size_t /*next*/) {}
   /// Weights have been replaced, a step or an evaluation begins.
   virtual void changed() {}
   virtual double seconds_waited() const { return 0.0; }  ///< In all, by the host in acquire().
