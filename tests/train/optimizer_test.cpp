@@ -28,8 +28,8 @@ class OptimizerOrder : public testing::Test {
 
   Log step(bool sharded, float clip_norm, bool whole_chunks = false, OnNonFinite on_nonfinite = OnNonFinite::stop) {
     const ParameterArena arena = make_arena(sharded, whole_chunks);
-    Optimizer optimizer(settings_of(OptimizerKind::adamw), clip_norm, arena, device, &nonfinite, on_nonfinite);
-    const auto weights = sharded ? make_gathered_weights(arena, device, communicator) : make_replicated_weights();
+    Optimizer optimizer(settings_of(OptimizerKind::adamw), clip_norm, arena, &nonfinite, on_nonfinite);
+    const auto weights = sharded ? make_gathered_weights(arena) : make_replicated_weights();
     device.log.clear();
     optimizer.begin_step({&state}, *weights);
     optimizer.bucket_reduced(0, device.communication_stream());
@@ -80,7 +80,7 @@ TEST_F(OptimizerOrder, NormsOfWholeChunksHaveATermForEachChunk) {
 
 TEST_F(OptimizerOrder, LambNeedsWholeParameters) {
   const ParameterArena sharded = make_arena(true);
-  EXPECT_THROW(Optimizer(settings_of(OptimizerKind::lamb), 0.0f, sharded, device), Error);
+  EXPECT_THROW(Optimizer(settings_of(OptimizerKind::lamb), 0.0f, sharded), Error);
 }
 
 }  // namespace

@@ -92,8 +92,8 @@ Description describe_on_paper(const Options& options, Workload& workload, const 
   const ParameterArena arena(model->parameters(), arena_options(trainer, model->units()), *paper, *communicator);
   trainer.fused_sum = false;  // kernels cannot be asked on paper
   NonFinite nonfinite;
-  Optimizer optimizer(trainer.optimizer, trainer.clip_norm, arena, *paper, &nonfinite, trainer.on_nonfinite);
-  const StepCommunication communication = make_step_communication(trainer, arena, optimizer, *paper, *communicator);
+  Optimizer optimizer(trainer.optimizer, trainer.clip_norm, arena, &nonfinite, trainer.on_nonfinite);
+  const StepCommunication communication = make_step_communication(trainer, arena, optimizer);
   return describe_run(options, mesh, rank, device, *model, arena, communication.tree_bytes());
 }
 

@@ -36,7 +36,7 @@ struct LoadedModel {
               Communicator& communicator)
       : model(std::move(made)),
         arena(model->parameters(), arena_without_optimizer(options, *model, world.size()), device, communicator),
-        state(arena, model->buffers(), device) {
+        state(arena, model->buffers()) {
     model->bind({arena.weights(), arena.gradients(), state.buffers()});
     arena.initialise(options.trainer.seed, world.rank());
   }
@@ -76,9 +76,7 @@ Evaluated evaluate_share(const LoadedModel& loaded, const Dataset& data, const E
 /// The shares of all ranks.
 Evaluated put_together(const World& world, const Evaluated& mine) {
   Evaluated all;
-  all.sums.loss = world.sum(mine.sums.loss);
-  all.sums.correct = static_cast<std::uint64_t>(world.sum(static_cast<double>(mine.sums.correct)));
-  all.sums.samples = static_cast<std::uint64_t>(world.sum(static_cast<double>(mine.sums.samples)));
+  for (const MetricSums& sums : world.all_gather(std::vector{mine.sums})) all.sums = all.sums + sums;
   all.predictions = world.all_gather(mine.predictions);
   return all;
 }

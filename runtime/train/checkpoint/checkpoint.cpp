@@ -229,9 +229,7 @@ std::vector<StateArray> arrays_to_write(std::vector<StateArray> arrays, int rank
     const std::int64_t begin = element_at(first);
     const std::int64_t end = element_at(last);
     at += size * element;
-    piece.begin = begin;
-    piece.values.data = piece.values.as<char>() + begin * element;
-    piece.values.shape = {end - begin};
+    piece = {begin, piece.values.stretch(begin, end - begin)};
     if (begin == end) array.pieces.clear();
   }
   return arrays;

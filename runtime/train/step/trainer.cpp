@@ -33,7 +33,6 @@ Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, co
     : options_(capturable(options, communicator, stages)),
       world_(world),
       device_(device),
-      communicator_(communicator),
       pipeline_(stages, device),
       test_count_(data.test_count()),
       ranks_(virtual_ranks(options, world.rank(), world.size())),
@@ -45,13 +44,12 @@ Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, co
       gradient_scale_(1.0f /
                       static_cast<float>(sampler_.samples_per_step() * models_.front()->predictions_per_sample())),
       arena_(models_.front()->parameters(), arena_options(options, units_), device, communicator),
-      state_(arena_, models_.front()->buffers(), device,
-             options.virtual_ranks > 0 ? std::optional(ranks_) : std::nullopt),
-      optimizer_(options.optimizer, options.clip_norm, arena_, device, &state_.step()->nonfinite, options.on_nonfinite,
+      state_(arena_, models_.front()->buffers(), options.virtual_ranks > 0 ? std::optional(ranks_) : std::nullopt),
+      optimizer_(options.optimizer, options.clip_norm, arena_, &state_.step()->nonfinite, options.on_nonfinite,
                  &pipeline_),
-      communication_(make_step_communication(options, arena_, optimizer_, device, communicator)),
-      reducer_(arena_, *communication_.gradients, communicator, device, overlap(), update_bucket()),
-      silent_reducer_(arena_, *communication_.no_gradients, communicator, device, OverlapMode::none, update_bucket()),
+      communication_(make_step_communication(options, arena_, optimizer_)),
+      reducer_(arena_, *communication_.gradients, overlap(), update_bucket()),
+      silent_reducer_(arena_, *communication_.no_gradients, OverlapMode::none, update_bucket()),
       metrics_(ranks_, options.on_nonfinite == OnNonFinite::skip, world, device),
       training_(make_steps(step(true), StepGraphOptions{}.eager_steps)) {
   check_units(units_, arena_.specs().size());
@@ -289,8 +287,7 @@ StepGraph Trainer::make_communication_steps() {
     if (updates) return optimizer_.bucket_reduced(bucket, stream);
     weights.updated(bucket, stream);
   };
-  const auto reducer = std::make_shared<GradientReducer>(arena_, *communication_.gradients, communicator_, device_,
-                                                         reducer_.mode(), follow);
+  const auto reducer = std::make_shared<GradientReducer>(arena_, *communication_.gradients, reducer_.mode(), follow);
   const auto step = [this, &weights, updates, reducer](std::uint32_t offset) {
     optimizer_.begin_step({state_.step(), offset}, weights);
     for (const Pass& pass : passes_) communicate(pass, *reducer, weights);

@@ -122,7 +122,6 @@ class Trainer {
   TrainerOptions options_;
   const World& world_;
   Device& device_;
-  Communicator& communicator_;
   Pipeline pipeline_;
   std::int64_t test_count_;
   VirtualRanks ranks_;

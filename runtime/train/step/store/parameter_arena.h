@@ -80,6 +80,8 @@ class ParameterArena {
   ParameterArena(std::vector<ParameterSpec> specs, const ArenaOptions& options, Device& device,
                  Communicator& communicator);
 
+  Device& device() const { return device_; }
+  Communicator& communicator() const { return communicator_; }  ///< To the ranks with the same parameters.
   const std::vector<ParameterSpec>& specs() const { return specs_; }
   const std::vector<Unit>& units() const { return units_; }
   const BucketPlan& plan() const { return plan_; }

@@ -19,15 +19,19 @@ void fill(Device& device, const Tensor& buffer, float value) {
 
 }  // namespace
 
-TrainingState::TrainingState(const ParameterArena& arena, const std::vector<BufferSpec>& buffers, Device& device,
+TrainingState::TrainingState(const ParameterArena& arena, const std::vector<BufferSpec>& buffers,
                              std::optional<VirtualRanks> ranks)
-    : arena_(arena), buffer_specs_(buffers), device_(device), ranks_(ranks), step_(device.allocate(sizeof(StepState))) {
+    : arena_(arena),
+      buffer_specs_(buffers),
+      device_(arena.device()),
+      ranks_(ranks),
+      step_(device_.allocate(sizeof(StepState))) {
   for (const BufferSpec& spec : buffers) {
     DDP_CHECK(spec.dtype == DType::f32 || spec.dtype == DType::f64, "buffer {} of {}", spec.name, name_of(spec.dtype));
-    buffers_.push_back(device.allocate(spec.dtype, spec.shape));
-    if (spec.initial != 0.0f) fill(device, buffers_.back().view(spec.dtype, spec.shape), spec.initial);
+    buffers_.push_back(device_.allocate(spec.dtype, spec.shape));
+    if (spec.initial != 0.0f) fill(device_, buffers_.back().view(spec.dtype, spec.shape), spec.initial);
     if (!several()) continue;
-    put_away_.push_back(device.allocate(static_cast<std::size_t>(ranks_->count) * buffers_.back().bytes()));
+    put_away_.push_back(device_.allocate(static_cast<std::size_t>(ranks_->count) * buffers_.back().bytes()));
   }
   for (std::int64_t i = 0; several() && i < ranks_->count; ++i) put_away(i);
 }

@@ -38,13 +38,12 @@ class WeightStore {
 /// Every rank updates all weights, or, without communication, weights of other parts stay as they are.
 std::unique_ptr<WeightStore> make_replicated_weights();
 /// ZeRO-1 and ZeRO-2: an all-gather for each bucket, which overlaps with the update of the next one.
-std::unique_ptr<WeightStore> make_gathered_weights(const ParameterArena& arena, Device& device,
-                                                   Communicator& communicator);
-/// ZeRO-3: all-gathers the weights of a unit before they are used, one unit ahead.
+std::unique_ptr<WeightStore> make_gathered_weights(const ParameterArena& arena);
+/// ZeRO-3: all-gathers the weights of a unit before they are used, one unit ahead. `device` and `communicator`: the
+/// arena's, or others that only count.
 std::unique_ptr<WeightStore> make_sharded_weights(const ParameterArena& arena, Device& device,
                                                   Communicator& communicator);
 /// ZeRO-1 of GPUs that reach each other's weights: updates write all copies, and the ranks meet at the end.
-std::unique_ptr<WeightStore> make_peer_weights(const ParameterArena& arena, Device& device, Communicator& communicator,
-                                               const PeerInboxes& meeting);
+std::unique_ptr<WeightStore> make_peer_weights(const ParameterArena& arena, const PeerInboxes& meeting);
 
 }  // namespace ddptrain
