@@ -1,7 +1,5 @@
 #include "models/gpt/work.h"
 
-#include <utility>
-
 #include "runtime/core/error.h"
 
 namespace ddptrain {
@@ -29,57 +27,40 @@ struct Products {
   double mlp() const { return expansion + contraction; }
 };
 
-/// Goes through the backward pass in the order of Gpt::backward() and GptBlock.
-class Backward {
- public:
-  Backward(const GptShape& shape, const Products& products, bool recomputes)
-      : last_(shape.layers - 1), products_(products), recomputes_(recomputes) {}
-
-  std::vector<double> ready_after() {
-    flop_ = 2.0 * products_.head;
-    ready(2);  // the final norm
-    for (std::int64_t layer = last_; layer > 0; --layer) {
-      restore(layer);
-      mlp_data();
-      mlp_weights();
-      attention_data();
-      attention_weights();
-    }
-    restore(0);
-    mlp_data();
-    attention_data();
-    ready(2);  // the embeddings
+/// FLOP of the backward pass before each gradient is complete, in the order of Gpt::backward() and GptBlock.
+std::vector<double> ready_after(const GptShape& shape, const Products& products, bool recomputes) {
+  std::vector<double> after;
+  double flop = 0.0;
+  const auto ready = [&](double more, std::size_t parameters) {
+    flop += more;
+    after.insert(after.end(), parameters, flop);
+  };
+  const auto restore = [&](std::int64_t layer) {
+    if (recomputes && layer < shape.layers - 1) flop += products.attention() + products.expansion;
+  };
+  const auto mlp_weights = [&] {
+    ready(products.contraction, 2);
+    ready(products.expansion, 4);  // with the norm before it
+  };
+  const auto attention_weights = [&] {
+    ready(products.projection, 2);
+    ready(products.qkv, 4);  // with the norm before it
+  };
+  const double mlp_data = products.mlp(), attention_data = products.attention() + products.scores;
+  ready(2.0 * products.head, 2);  // the final norm
+  for (std::int64_t layer = shape.layers - 1; layer > 0; --layer) {
+    restore(layer);
+    flop += mlp_data;
     mlp_weights();
+    flop += attention_data;
     attention_weights();
-    return std::move(ready_after_);
   }
-
- private:
-  void restore(std::int64_t layer) {
-    if (recomputes_ && layer < last_) flop_ += products_.attention() + products_.expansion;
-  }
-  void mlp_data() { flop_ += products_.contraction + products_.expansion; }
-  void mlp_weights() {
-    flop_ += products_.contraction;
-    ready(2);
-    flop_ += products_.expansion;
-    ready(4);  // with the norm before it
-  }
-  void attention_data() { flop_ += products_.projection + 2.0 * products_.scores + products_.qkv; }
-  void attention_weights() {
-    flop_ += products_.projection;
-    ready(2);
-    flop_ += products_.qkv;
-    ready(4);  // with the norm before it
-  }
-  void ready(std::size_t parameters) { ready_after_.insert(ready_after_.end(), parameters, flop_); }
-
-  std::int64_t last_;  ///< Layer.
-  const Products& products_;
-  bool recomputes_;
-  double flop_ = 0.0;
-  std::vector<double> ready_after_;
-};
+  restore(0);
+  ready(mlp_data + attention_data, 2);  // the embeddings
+  mlp_weights();
+  attention_weights();
+  return after;
+}
 
 LayerWork attention(const GptShape& shape, const Products& products, std::int64_t layer, double backward_passes) {
   const auto sequence = static_cast<double>(shape.sequence);
@@ -101,7 +82,7 @@ ModelWork gpt_work(const GptShape& shape, Recompute recompute) {
     work.layers.push_back({fmt::format("h.{}.mlp", layer), mlp, 2.0 * mlp + (again ? products.expansion : 0.0)});
   }
   work.layers.push_back({"lm_head", products.head, 2.0 * products.head});
-  work.ready_after = Backward(shape, products, recompute == Recompute::block).ready_after();
+  work.ready_after = ready_after(shape, products, recompute == Recompute::block);
   return work;
 }
 
