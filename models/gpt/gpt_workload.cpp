@@ -1,8 +1,6 @@
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <optional>
-#include <utility>
 
 #include "data/text/bpe_tokenizer.h"
 #include "data/text/tokens.h"

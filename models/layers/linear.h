@@ -1,7 +1,6 @@
 #pragma once
 
 #include <array>
-#include <cstdint>
 
 #include "models/layers/activations.h"
 #include "runtime/ops/linear.h"

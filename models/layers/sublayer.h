@@ -1,8 +1,5 @@
 #pragma once
 
-#include <cstdint>
-#include <vector>
-
 #include "models/layers/linear.h"
 #include "models/layers/norm.h"
 #include "models/layers/parameters.h"

@@ -9,6 +9,7 @@
 #include "launch/app/tasks/memory_advice.h"
 #include "runtime/comm/paper_communicator.h"
 #include "runtime/ops/paper_device.h"
+#include "runtime/train/report/sends.h"
 
 namespace ddptrain {
 

@@ -2,7 +2,6 @@
 
 #include <spdlog/fmt/chrono.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <ctime>

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "runtime/comm/mesh.h"
 #include "runtime/comm/world.h"
 #include "runtime/device/buffer.h"
 #include "runtime/device/device.h"

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "runtime/comm/mesh.h"
 #include "runtime/core/tensor.h"
 #include "runtime/train/model.h"
-#include "runtime/train/report/sends.h"
 #include "runtime/train/step/store/parameter_arena.h"
 
 /// What a run computes, sends and keeps, put together from what its components know, for those who ask before it trains
