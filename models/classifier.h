@@ -15,7 +15,7 @@ struct Prediction {
   float probability = 0.0f;
 };
 
-/// What a classifier can do besides being trained; a model that can implements it beside Model.
+/// Predictions of a classifier. A model that makes them implements this interface and Model.
 class Classifier {
  public:
   virtual ~Classifier() = default;
@@ -25,7 +25,7 @@ class Classifier {
   virtual std::vector<Prediction> classify(const Slice& slice, MetricSums* sums) = 0;
 };
 
-/// Of logits [samples, classes] on the device, at most 256 classes. Waits.
+/// The predicted classes, from logits [samples, classes] on the device; at most 256 classes. Waits for the device.
 std::vector<Prediction> predictions_of(Device& device, const Tensor& logits);
 
 }  // namespace ddptrain

@@ -11,8 +11,8 @@
 
 namespace ddptrain {
 
-/// What workloads of images share: --data names a data set or synthetic images, --init weights to start from, --save
-/// where trained ones go. Files have the names and layouts of the same layers in PyTorch.
+/// Base class of workloads of images: --data names a data set or synthetic images, --init weights to start from, --save
+/// a folder for trained weights. Files have the names and layouts of the same layers in PyTorch.
 class ImageWorkload : public Workload {
  public:
   Flags flags() override;
@@ -30,12 +30,12 @@ class ImageWorkload : public Workload {
  protected:
   const RunFacts& run() const { return run_; }
   const ImageData& images() const { return images_; }
-  /// Of the values that a parameter starts from; null without --init.
+  /// A function that reads the values that a parameter starts from; null without --init.
   std::function<std::vector<float>(const std::string& name)> pretrained() const;
 
   /// The parameters of a model of these sizes(), as they are in memory.
   virtual std::vector<ParameterSpec> parameters(const std::map<std::string, std::int64_t>& sizes) const = 0;
-  /// UsageError where the model cannot be of these sizes().
+  /// UsageError if the model cannot be of these sizes().
   virtual void check_sizes() const {}
   /// How parameter `name` of a model of these sizes(), `tensor` in memory, is in a file; and back, from the values.
   virtual HostTensor for_file(const std::map<std::string, std::int64_t>&, const std::string&, HostTensor tensor) const {
@@ -52,7 +52,7 @@ class ImageWorkload : public Workload {
   RunFacts run_;
   std::function<ImageData()> read_;
   ImageData images_;
-  std::shared_ptr<const SafetensorsFile> weights_;  ///< Of --init.
+  std::shared_ptr<const SafetensorsFile> weights_;  ///< The file that --init names.
 };
 
 }  // namespace ddptrain

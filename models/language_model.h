@@ -7,7 +7,7 @@
 
 namespace ddptrain {
 
-/// What a model of text can do besides being trained; a model that can implements it beside Model.
+/// Logits of the next token. A model that computes them implements this interface and Model.
 class LanguageModel {
  public:
   virtual ~LanguageModel() = default;

@@ -31,7 +31,7 @@ std::vector<float> transposed(const std::vector<float>& values, std::int64_t out
 /// Writes tensors, by name, to model.safetensors in a folder that is made if there is none. UsageError if that fails.
 void write_weights(const std::filesystem::path& folder, const std::map<std::string, HostTensor>& tensors);
 
-/// What the program tells a workload about the run.
+/// Facts about the run that the program tells a workload.
 struct RunFacts {
   int rank = 0;
   int local_rank = 0;
@@ -57,7 +57,7 @@ class Workload {
   virtual void check_flags() const {}
 
   virtual bool supports_fp8() const { return false; }            ///< Linear layers that multiply in FP8.
-  virtual bool supports_f32_gradients() const { return false; }  ///< Beside bf16 weights.
+  virtual bool supports_f32_gradients() const { return false; }  ///< Gradients in f32, weights in bf16.
   /// The model can be cut into stages, and its layers into parts.
   virtual bool supports_stages() const { return false; }
   virtual bool writes_text() const { return false; }  ///< Has generate().
@@ -78,10 +78,10 @@ class Workload {
   virtual std::vector<std::string> memory_flags() const { return {}; }
   virtual std::map<std::string, std::int64_t> sizes() const { return {}; }  ///< For reports: layers, width ...
 
-  virtual bool samples_during_training() const { return false; }  ///< What samples() gives writes something.
-  /// Of a model that make_model() made.
+  virtual bool samples_during_training() const { return false; }  ///< samples() returns something.
+  /// Texts to write during training, by a model that make_model() made.
   virtual Samples samples(Model&, Device&) { return {}; }
-  /// Texts that the model writes, as flags ask for them: each is shown when it is complete. Where writes_text().
+  /// Texts that the model writes, as flags ask for them: each is shown when it is complete. Called if writes_text().
   virtual void generate(Model&, Device&, const std::function<void(const std::string& text)>&) {}
   /// Writes the f32 values of all parameters, by name, of a model of these sizes(), into a folder that is made where
   /// there is none: by default as model.safetensors, with the names and shapes of the model. Needs no open().

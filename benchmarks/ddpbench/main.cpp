@@ -1,8 +1,6 @@
-#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <new>
-#include <string_view>
 #include <utility>
 
 #include "benchmarks/ddpbench/options.h"
@@ -44,7 +42,7 @@ struct Run {
 int main(int argc, char** argv) {
   need_no_mpi_daemon();
   const auto [command_line, mistake] = read_command_line(argc, argv);
-  if (std::find(argv, argv + argc, std::string_view("--share-gpu")) != argv + argc) let_ranks_share_gpus();
+  if (command_line.common.share_gpu) let_ranks_share_gpus();
   World world(&argc, &argv);
   int exit_code = 0;
   try {

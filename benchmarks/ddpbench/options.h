@@ -17,7 +17,7 @@ struct CommonOptions {
   bool share_gpu = false;       ///< More ranks than GPUs are allowed.
   int threads = 1;              ///< CPU
   std::string json;             ///< File for the result; empty: no file.
-  double min_seconds = 0.0;     ///< Of every measurement at least.
+  double min_seconds = 0.0;     ///< Shortest time of a measurement.
 };
 
 struct P2pOptions {
@@ -74,8 +74,8 @@ struct MemoryOptions {
 };
 
 struct DoctorOptions {
-  double seconds = 2.0;           ///< Of the measurement between neighbours.
-  double tolerance = 0.5;         ///< What is slower than this share of the usual rate is named.
+  double seconds = 2.0;           ///< Time of the measurement between neighbours.
+  double tolerance = 0.5;         ///< Parts slower than this fraction of the usual rate are named.
   std::vector<std::string> data;  ///< Files and folders that all hosts should have alike.
 };
 
@@ -86,7 +86,7 @@ struct StepOptions {
 using Task = std::variant<P2pOptions, AllreduceOptions, SplitOptions, OverlapOptions, GemmOptions, MemoryOptions,
                           DoctorOptions, StepOptions>;
 
-/// What the command line requests: a benchmark, or a text to print.
+/// The request of a command line: a benchmark, or a text to print.
 struct CommandLine {
   CommonOptions common;
   Task task;

@@ -35,7 +35,7 @@ std::string ranks_on_nodes(const World& world);
 /// Output of rank 0.
 void print(const World& world, const std::string& text);
 
-/// The ranks that share a GPU. If it is more than one, a printed line tells that rates are not those of links, and the
+/// The ranks that share a GPU. If it is more than one, a printed line says that rates are not rates of links, and the
 /// result is UsageError unless it is `allowed`.
 int ranks_per_gpu(const World& world, bool allowed);
 /// This rank's GPU, or the CPU.
@@ -53,8 +53,7 @@ void require_ranks(const World& world, const char* what);
 class SensorLog {
  public:
   SensorLog(const World& world, DeviceKind kind);  ///< Collective.
-  /// What the GPUs of all ranks have shown so far: prints it, and returns it as the `gpus` of metrics files.
-  /// Collective.
+  /// Prints the readings of the GPUs of all ranks, and returns them as the field `gpus` of metrics files. Collective.
   Json tell();
 
  private:
@@ -68,7 +67,7 @@ inline double seconds_since(std::chrono::steady_clock::time_point start) {
 
 /// Seconds on this rank from the start of `work` until the device has finished what `work` queued.
 double seconds_of(const World& world, Device& device, const std::function<void()>& work);
-/// Of the communicator, with its name; empty on one rank.
+/// Name and version of the communicator's library; empty on one rank.
 std::string library_version(const Communicator& communicator);
 double mean_over_ranks(const World& world, double value);
 

@@ -6,7 +6,7 @@
 namespace ddptrain::bench {
 
 /// Text with right-aligned columns, separated by at least one space. A heading may have several lines (split at '\n').
-/// Rows are printed one by one, so widths are fixed: those of the headings, or `width` where that is larger.
+/// Rows are printed one by one, so widths are fixed: the width of the heading, or `width` if that is larger.
 class Table {
  public:
   struct Column {

@@ -48,7 +48,7 @@ constexpr Sizes kSizes[] = {{"gpt2-124m", 64, 1024, 768, 12, 3072, 50257, 50304}
                             {"gpt-mini", 1024, 80, 256, 2, 256, 20000, 20096},
                             {"gpt-char", 64, 256, 384, 6, 1536, 256, 256}};
 
-/// What the GPU sustains while it repeats an operation.
+/// Rates that the GPU sustains while it repeats an operation.
 class Sustained {
  public:
   Sustained(CudaDevice& device, double seconds) : device_(device), seconds_(seconds) {

@@ -28,7 +28,7 @@ class ByteAlphabet {
     }
   }
 
-  /// The bytes that `text` stands for; nothing where it has a character that stands for none.
+  /// The bytes that `text` stands for; nothing if it has a character that stands for none.
   std::optional<std::string> decode(std::string_view text) const {
     std::string bytes;
     for (std::size_t i = 0; i < text.size(); ++i) {

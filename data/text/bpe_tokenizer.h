@@ -14,20 +14,20 @@
 namespace ddptrain {
 
 /// GPT-2's byte-level byte-pair encoding (Radford et al. 2019; merges of Sennrich et al. 2016): every text has tokens,
-/// and decoding gives back its bytes, also where they are no UTF-8.
+/// and decoding gives back its bytes, even if they are not UTF-8.
 class BpeTokenizer {
  public:
   using Token = std::uint16_t;
   static constexpr const char* kEndOfText = "<|endoftext|>";
 
   /// Reads vocab.json and merges.txt of a GPT-2 model folder as Hugging Face lays it out. UsageError, naming the file,
-  /// where one is missing or damaged, they do not belong together, a byte has no token, or there are more than 65,536
+  /// if one is missing or damaged, they do not belong together, a byte has no token, or there are more than 65,536
   /// tokens; also in a build without PCRE2.
   explicit BpeTokenizer(const std::filesystem::path& folder);
 
-  /// In the text, "<|endoftext|>" means the token of that name, where there is one.
+  /// In the text, "<|endoftext|>" means the token of that name, if there is one.
   std::vector<Token> encode(std::string_view text) const;
-  /// UsageError where a token is not below vocabulary().
+  /// UsageError if a token is not below vocabulary().
   std::string decode(const std::vector<Token>& tokens) const;
 
   std::int64_t vocabulary() const { return static_cast<std::int64_t>(bytes_.size()); }
@@ -46,7 +46,7 @@ class BpeTokenizer {
   std::vector<Token> merge(std::string_view piece) const;
 
   PreTokenizer pre_tokenizer_;
-  std::vector<std::string> bytes_;  ///< Of each token.
+  std::vector<std::string> bytes_;  ///< The bytes of each token.
   std::array<Token, 256> byte_tokens_{};
   std::unordered_map<std::uint32_t, Merge> merges_;  ///< By pair_of().
   std::optional<Token> end_of_text_;

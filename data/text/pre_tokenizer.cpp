@@ -55,7 +55,7 @@ PreTokenizer::PreTokenizer() : regex_(std::make_unique<Regex>()) {
   regex_->code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(kPattern), PCRE2_ZERO_TERMINATED, PCRE2_UTF, &error,
                                    &offset, nullptr));
   DDP_CHECK(regex_->code, "pcre2_compile: {} at {}", message_of(error), offset);
-  pcre2_jit_compile(regex_->code.get(), PCRE2_JIT_COMPLETE);  // faster where there is a compiler for this processor
+  pcre2_jit_compile(regex_->code.get(), PCRE2_JIT_COMPLETE);  // faster if there is a compiler for this processor
 }
 
 PreTokenizer::~PreTokenizer() = default;

@@ -36,7 +36,7 @@ struct TokenData {
   TokenPart validation;
   std::int64_t vocabulary = 0;    ///< All tokens are below it.
   std::optional<double> entropy;  ///< Nats per token, the floor of the loss; known for synthetic text only.
-  SharedHash hash;                ///< Of the tokens, of which this reader has looked at its share.
+  SharedHash hash;                ///< Hash of the tokens; this reader has added its share.
 
   std::vector<MappedFile> files;
   std::vector<std::uint8_t> memory;
@@ -44,11 +44,11 @@ struct TokenData {
 
 struct TokenOptions {
   std::int64_t vocabulary = 0;       ///< 0: 256 for bytes, 50,257 (GPT-2) for token files and synthetic text.
-  double validation_fraction = 0.1;  ///< The end of the text, where no shard is for validation; in [0, 1).
-  std::uint64_t seed = 1;            ///< Of synthetic text.
+  double validation_fraction = 0.1;  ///< The end of the text, if no shard is for validation; in [0, 1).
+  std::uint64_t seed = 1;            ///< Seed of synthetic text.
   /// Turns text files into tokens below `vocabulary`, which then has to be given; without one, bytes are the tokens.
   std::function<std::vector<std::uint16_t>(std::string_view)> encode;
-  int reader = 0;  ///< Of `readers` on this host, each of which looks at its share of the tokens.
+  int reader = 0;  ///< Index of this reader among the `readers` of this host. Each checks its share of the tokens.
   int readers = 1;
 };
 
@@ -62,7 +62,7 @@ struct TokenOptions {
 /// - synthetic[:COUNT[:VOCABULARY]]: SyntheticTokens, by default 16,777,216 of options.vocabulary.
 /// Files are mapped, not read, except that tokens are hashed and compared with the vocabulary, by all readers together,
 /// and text is encoded.
-/// UsageError, naming file or part, where one is missing, empty, truncated, of another kind, of odd size, of mixed
+/// UsageError, naming file or part, if one is missing, empty, truncated, of another kind, of odd size, of mixed
 /// kinds, or holds a token that is not below the vocabulary.
 TokenData load_tokens(const std::string& data, const TokenOptions& options);
 
@@ -95,8 +95,8 @@ struct ResidentTokens {
   std::vector<Buffer> memory = {};
 };
 
-/// Text of up to kResidentTokenBytes is copied to the device; more is read over the bus where it lies in the host's
-/// memory, which is a few kilobytes a step. `data` stays in use; the device outlives the result. UsageError where the
+/// Text of up to kResidentTokenBytes is copied to the device; more is read over the bus if it lies in the host's
+/// memory, which is a few kilobytes a step. `data` stays in use; the device outlives the result. UsageError if the
 /// text is neither copied nor can be read by the device.
 inline constexpr std::int64_t kResidentTokenBytes = std::int64_t{4} << 30;
 ResidentTokens make_resident(const TokenDataset& data, Device& device);

@@ -114,7 +114,7 @@ class CnnLayers {
   }
 
   std::size_t memory_bytes() const { return total_bytes(buffers_); }
-  Tensor logits() const { return rows(logits_); }  ///< Of the last forward pass without gradient.
+  Tensor logits() const { return rows(logits_); }  ///< Logits of the last forward pass without gradient.
 
  private:
   Tensor allocate(DType dtype, const Shape& shape) {

@@ -22,7 +22,7 @@ inline Bf16 to_bf16(float value) {
 }
 
 /// Bits of an f32 rounded to a bf16, away from zero with the probability that makes the mean exact, by the low 16 bits
-/// of `random`. They are again those of an f32. Infinities and NaNs stay what they are.
+/// of `random`. The result is an f32 again. Infinities and NaNs do not change.
 DDP_HOST_DEVICE std::uint32_t stochastic_bf16(std::uint32_t bits, std::uint32_t random) {
   if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return (bits | 0x00400000u) & 0xFFFF0000u;
   return (bits + (random & 0xFFFFu)) & 0xFFFF0000u;

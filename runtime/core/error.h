@@ -20,7 +20,7 @@ class Error : public std::runtime_error {
 };
 
 /// The user asked for something that cannot be done. The message says what, where and what to do about it.
-/// Where the ranks have agreed on it, the programs print it once and leave with exit code 2.
+/// After the ranks have agreed on it, the programs print it once and leave with exit code 2.
 class UsageError : public Error {
  public:
   using Error::Error;

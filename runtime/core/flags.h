@@ -17,11 +17,11 @@
 
 namespace ddptrain {
 
-/// What changes with another value of a flag.
+/// The effect of another value of a flag.
 enum class Effect : std::uint8_t {
   parameters,  ///< The parameters that training ends with: a run resumes with the same value.
   speed,       ///< Time and memory. Sums may round in another way.
-  output,      ///< What is measured, kept, printed or written.
+  output,      ///< Measurements, and files and lines that are written.
 };
 
 /// The numbers that a flag takes. `words` name them in a message.

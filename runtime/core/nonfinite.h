@@ -11,7 +11,8 @@
 
 namespace ddptrain {
 
-/// What the device has noticed; part of the training state. A gradient counts as not finite where its square is not.
+/// Values that are not finite, as the device has seen them; part of the training state. A gradient counts as not finite
+/// if its square is not finite.
 struct NonFinite {
   static constexpr std::uint32_t kMostInARow = 10;  ///< After as many steps left out in a row, none is taken any more.
   static constexpr int kParameterBits = 20;
@@ -21,18 +22,18 @@ struct NonFinite {
   std::uint64_t left_out = 0;  ///< Steps that were not taken. Without a norm of the gradient all are taken.
   std::uint64_t in_a_row = 0;  ///< The newest of them, with none in between that was taken.
 
-  /// Of a step, counted from 0, and a parameter: greater is earlier, in steps, then in the order of parameters.
+  /// Number of a step (from 0) and a parameter. A greater number is earlier: by the step, then by the parameter.
   DDP_HOST_DEVICE static std::uint64_t place(std::uint64_t step, std::uint32_t parameter) {
     return ~(step << kParameterBits | (parameter < kNoParameter ? parameter : kNoParameter));
   }
   std::uint64_t first_step() const { return ~first >> kParameterBits; }
-  /// kNoParameter where no gradient was found that is not finite, only the norm of all.
+  /// kNoParameter if no gradient was found that is not finite, only the norm of all.
   std::uint32_t first_parameter() const { return static_cast<std::uint32_t>(~first) & kNoParameter; }
   DDP_HOST_DEVICE bool ended() const { return in_a_row >= kMostInARow; }
 };
 
 /// The factor of a step's gradients, whose squares add up to `squares`: such that their norm is at most `max_norm` (0:
-/// any), or NaN where the step is not to be taken, which `found` keeps.
+/// any), or NaN if the step is not to be taken, which `found` keeps.
 DDP_HOST_DEVICE float step_scale(double squares, float max_norm, std::uint64_t step, NonFinite& found) {
   const auto norm = static_cast<float>(sqrt(squares));
   constexpr float kLargest = 3.402823466e+38f;

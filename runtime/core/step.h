@@ -6,7 +6,7 @@
 #include "runtime/core/random.h"
 #include "runtime/core/tensor.h"
 
-/// What changes from step to step. It lives where the device computes, so that a captured step can be replayed
+/// Numbers that change from step to step. They live where the device computes, so that a captured step can be replayed
 /// without new arguments: position in the data, learning rate and dropout all follow from the step number.
 
 namespace ddptrain {
@@ -128,8 +128,8 @@ struct MetricSums {
   }
 };
 
-/// What one micro-step of a rank works on: `count` samples of a data set, found through `order`. Plain numbers, so that
-/// nothing of what a sample is travels through the runtime.
+/// The samples of one micro-step of a rank: `count` samples of a data set, found through `order`. Plain numbers, so
+/// that nothing of what a sample is travels through the runtime.
 struct Slice {
   SampleOrder order;
   StepRef step;

@@ -34,7 +34,7 @@ struct Tensor {
   void* data = nullptr;
   DType dtype = DType::f32;
   Shape shape;
-  Fp8Scale* scale = nullptr;  ///< Of FP8 alone.
+  Fp8Scale* scale = nullptr;  ///< FP8 only.
 
   std::int64_t size() const { return element_count(shape); }
   std::size_t bytes() const { return static_cast<std::size_t>(size()) * size_of(dtype); }

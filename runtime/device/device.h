@@ -41,10 +41,10 @@ class Graph {
 
 struct DeviceOptions {
   Precision precision = Precision::fp32;
-  MemoryFormat memory_format = MemoryFormat::nhwc;  ///< Of cuDNN's convolutions; fused kernels have their own.
-  bool fused = true;  ///< Use fused kernels where there are some for the model and precision.
+  MemoryFormat memory_format = MemoryFormat::nhwc;  ///< Format of cuDNN's convolutions; fused kernels choose theirs.
+  bool fused = true;  ///< Use fused kernels if there are some for the model and precision.
   int threads = 1;    ///< CPU only.
-  /// Multiprocessors that kernels which fill the GPU leave to collectives, so that these run beside them.
+  /// Multiprocessors that kernels which fill the GPU leave free, so that collectives overlap with them.
   int communication_multiprocessors = 0;
   int ranks = 1;  ///< That share the device.
   /// GPUs: the fastest algorithm for each matrix product is found by timing a few when it is first seen. Other runs may
@@ -82,9 +82,9 @@ class Device {
   /// Whether data sets are copied to it: its memory is not the host's.
   virtual bool has_own_memory() const { return kind() != DeviceKind::cpu; }
   /// An address at which operations read host memory without a copy, for as long as the device and that memory live;
-  /// null where the device cannot.
+  /// null if the device cannot.
   virtual const void* share_host_memory(const void* host, std::size_t bytes) = 0;
-  /// Host memory (zeroed) to and from which copy() runs at full rate and beside other work.
+  /// Host memory (zeroed). copy() to and from it runs at full rate and overlaps with other work.
   virtual Buffer allocate_pinned(std::size_t bytes) = 0;
   /// Queued on `stream`; either side may be pinned host memory.
   virtual void copy(void* to, const void* from, std::size_t bytes, Stream stream) = 0;
@@ -104,7 +104,7 @@ class Device {
   /// stream: those of NCCL wait for other ranks, and in two branches of a CUDA graph they can block each other.
   void in_communication_stream(const std::function<void(Stream)>& work);
   /// Calls `work`. In a captured graph, what it queues on compute_stream() runs beside what is queued there from now on
-  /// until join(), and behind what was queued before. Elsewhere, and where there is a timeline(), one runs after the
+  /// until join(), and behind what was queued before. Elsewhere, and if there is a timeline(), one runs after the
   /// other.
   virtual void beside(const std::function<void()>& work) { work(); }
   virtual void join() {}
@@ -112,7 +112,7 @@ class Device {
   virtual std::unique_ptr<Event> mark(Stream stream) = 0;
   virtual void synchronize() = 0;  ///< The host waits for all streams; reports errors of earlier work.
   /// Records what `work` queues on compute_stream() (and streams that wait for it and are joined back) without running
-  /// it. Null where the device has no graphs.
+  /// it. Null if the device has no graphs.
   virtual std::unique_ptr<Graph> capture(const std::function<void()>& work) = 0;
   virtual std::unique_ptr<Timeline> make_timeline() = 0;
   /// Runs `work`; the spans that it opens are noted in `timeline`.
@@ -186,7 +186,7 @@ std::unique_ptr<Device> make_cpu_device(DeviceOptions options);
 /// `device`: index among the visible GPUs. Throws UsageError in a build without CUDA.
 std::unique_ptr<Device> make_cuda_device(DeviceOptions options, int device);
 int cuda_device_count();  ///< 0 in a build without CUDA or on a machine without a GPU.
-/// Whether the current GPU, and the code for it, can compute in bf16 and tf32; true where there is no GPU to ask.
+/// Whether the current GPU, and the code for it, can compute in bf16 and tf32; true if there is no GPU to ask.
 bool cuda_has_bf16();
 /// bf16 on GPUs that have it, else fp32.
 inline Precision default_precision(DeviceKind kind) {

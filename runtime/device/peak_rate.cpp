@@ -10,8 +10,9 @@ namespace ddptrain {
 
 namespace {
 
-/// Rates in TFLOP/s without sparsity; 0 where the GPU does not have the format. The sources are NVIDIA's and give most
-/// rates with sparsity, which is twice these; those of HGX and NVL72 are of so many GPUs. GeForce: with f32 sums.
+/// Rates in TFLOP/s without sparsity; 0 if the GPU does not have the format. The sources are NVIDIA's and give most
+/// rates with sparsity, which is twice these; rates of HGX and NVL72 are rates of all their GPUs. GeForce: with f32
+/// sums.
 struct Product {
   std::string_view in_name;  ///< Part of the driver's name. The first product that fits counts.
   std::string_view product;

@@ -89,7 +89,7 @@ class NvmlSensors {
     }
   }
 
-  /// What `call` writes; nothing where it cannot.
+  /// The value that `call` writes; nothing if it fails.
   template <class... Arguments>
   std::optional<double> number(int (*call)(Gpu, Arguments...), auto... which) const {
     unsigned value = 0;

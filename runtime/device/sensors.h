@@ -26,7 +26,7 @@ inline constexpr std::array<std::string_view, 9> kThrottleReasons = {"gpu_idle",
                                                                      "hw_power_brake_slowdown",
                                                                      "display_clock_setting"};
 
-/// What the sensors of a GPU show at one moment. What it does not report is missing.
+/// Readings of a GPU's sensors at one moment. Sensors that the GPU does not report are missing.
 struct SensorReading {
   std::optional<double> sm_mhz = {};
   std::optional<double> memory_mhz = {};
@@ -39,7 +39,7 @@ struct SensorReading {
 /// Reads a GPU's sensors: milliseconds at most. Called by one thread at a time.
 using ReadSensors = std::function<SensorReading()>;
 
-/// Of the GPU with this PCI bus id, through NVML. Null on the CPU (no bus id) and where NVML does not know the GPU.
+/// Sensors of the GPU with this PCI bus id, by NVML. Null on the CPU (no bus id) and if NVML does not know the GPU.
 ReadSensors gpu_sensors(const std::string& pci_bus_id);
 
 /// How the links of a GPU run at one moment, and its highest clock. What NVML does not report is missing.
@@ -54,10 +54,10 @@ struct GpuLinks {
   std::optional<double> sm_mhz_max = {};
 };
 
-/// Of the GPU with this PCI bus id, through NVML. Nothing on the CPU (no bus id) and where NVML does not know the GPU.
+/// Links of the GPU with this PCI bus id, by NVML. Nothing on the CPU (no bus id) and if NVML does not know the GPU.
 std::optional<GpuLinks> gpu_links(const std::string& pci_bus_id);
 
-/// What the sensors of a GPU showed over a stretch of time. Trivially copyable, so that ranks can exchange it.
+/// Readings of a GPU's sensors over a stretch of time. Trivially copyable, so that ranks can exchange it.
 struct SensorWindow {
   struct Spread {
     std::uint64_t readings = 0;
@@ -85,7 +85,7 @@ class SensorSampler {
   SensorSampler(const SensorSampler&) = delete;
   SensorSampler& operator=(const SensorSampler&) = delete;
 
-  /// What was read since take() was called last; nothing where that is shorter ago than the interval.
+  /// Readings since the last call; none if that was less than an interval ago.
   SensorWindow take();
 
  private:

@@ -13,9 +13,9 @@ namespace ddptrain {
 
 class Device;
 
-/// What DeviceOptions::tune has found to be the fastest way to do a piece of work, so that it is timed once: by the
-/// work (operation, shape, types), the way in the words of whoever times it. A device's own one is Device::get's; it
-/// can be kept in a file between runs.
+/// Fastest implementations that DeviceOptions::tune has found, so that each operation is timed once. The key is the
+/// work (operation, shape, types); the value is the choice, in the words of the code that timed it. Device::get returns
+/// the choices of a device. A file can keep them between runs.
 class TunedChoices {
  public:
   using Map = std::map<std::string, std::string>;
@@ -25,15 +25,15 @@ class TunedChoices {
   static std::unique_ptr<TunedChoices> make(Device&) { return std::make_unique<TunedChoices>(); }
 
   const std::string* find(const std::string& work) const;  ///< Null: not chosen yet.
-  /// Whether what is not chosen yet may be timed now. Else it is to be done in a way that is not kept.
+  /// Whether choices may be made now. If not, an implementation is used that is not kept.
   bool open() const { return !agree_ || all_ranks_; }
   /// Keeps and returns `mine`, or what all ranks agree on. Only while open().
   std::string choose(const std::string& work, const std::string& mine);
-  /// What is kept for `work` cannot be done here. This run does without a choice, as other ranks may not have refused
-  /// it and so would not take part in another one; the next run chooses again.
+  /// The choice that is kept for `work` cannot be used here. This run does without a choice, as other ranks may not
+  /// have refused it and so would not take part in another one; the next run chooses again.
   void refuse(const std::string& work);
 
-  /// From now on all ranks take what `agree`, which is collective, returns; so choices are made only where all ranks
+  /// From now on all ranks take what `agree`, which is collective, returns. So choices are made only while all ranks
   /// meet the same work in the same order: within AllRanks.
   void share(Agree agree) { agree_ = std::move(agree); }
 
@@ -52,9 +52,9 @@ class TunedChoices {
 
   /// As if all of `choices` had been made before.
   void restore(Map choices) { choices_ = std::move(choices); }
-  /// What choose() has kept since the last call.
+  /// Choices that choose() has kept since the last call.
   Map take_new() { return std::exchange(new_, {}); }
-  /// What refuse() was told since the last call.
+  /// Work that refuse() was told since the last call.
   std::set<std::string> take_refused() { return std::exchange(refused_, {}); }
 
  private:
@@ -65,11 +65,11 @@ class TunedChoices {
   bool all_ranks_ = false;
 };
 
-/// A choice that is `bytes` of a library's, as text and back; false where the text is none of as many bytes.
+/// A choice that is `bytes` of a library's, as text and back; false if the text is none of as many bytes.
 std::string choice_of(const void* data, std::size_t bytes);
 bool read_choice(const std::string& choice, void* data, std::size_t bytes);
 
-/// What choices hold for, such as the names of the GPU and the versions of its libraries.
+/// The machine that choices hold for: the name of the GPU and the versions of its libraries.
 using TunedFor = std::map<std::string, std::string>;
 
 std::string cublas_version();  ///< Needs no GPU. Empty in a build without CUDA.

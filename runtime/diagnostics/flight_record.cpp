@@ -62,7 +62,7 @@ Descriptor open_shared_folder(const std::string& path) {
   return Descriptor(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
 }
 
-/// What a rank does.
+/// Activity of a rank.
 void add_progress(Json& line, const Beat& beat) {
   line["phase"] = beat.phase;
   line["waiting_for"] = beat.waiting_for;

@@ -11,7 +11,8 @@
 
 namespace ddptrain {
 
-/// What a rank knows when it ends because a wait has taken too long. docs/reference/flight-record.md lists the fields.
+/// Facts that a rank knows when it ends because a wait has taken too long. docs/reference/flight-record.md lists the
+/// fields.
 struct FlightRecord {
   struct Peer {
     std::string host;
@@ -46,7 +47,7 @@ class FlightFile {
   FlightFile(const std::string& folder, bool is_private, const std::string& name);
 
   bool add(const FlightRecord& record) const;
-  bool add_stack(const std::vector<std::string>& frames) const;  ///< Of the main thread.
+  bool add_stack(const std::vector<std::string>& frames) const;  ///< Stack of the main thread.
 
  private:
   Descriptor file_;

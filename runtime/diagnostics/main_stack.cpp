@@ -21,7 +21,7 @@
 namespace ddptrain {
 namespace {
 
-/// What a signal handler can reach.
+/// Variables that the signal handler uses.
 struct Snapshot {
   std::atomic<bool> wanted = false;  ///< False as soon as the frames are there.
   int count = 0;

@@ -94,7 +94,7 @@ class Reader {
   int number(std::size_t group) const { return std::stoi(found_[group]); }
 
   NcclLog log_;
-  std::smatch found_;  ///< Of the last finds(); in the text that it was given.
+  std::smatch found_;  ///< Match of the last finds(), in the text that finds() was given.
   int ring_channels_ = 0;
 };
 

@@ -13,16 +13,16 @@
 
 namespace ddptrain {
 
-/// What NCCL says in its log that it used; "unknown" and 0 where the log does not tell.
+/// Choices of NCCL, from its log; "unknown" and 0 if the log does not say.
 struct NcclUsage {
   std::string version = "unknown";    ///< Such as 2.28.9.
-  std::string algorithm = "unknown";  ///< Of the largest all-reduce: Ring, Tree, NVLS ..., or Symmetric.
+  std::string algorithm = "unknown";  ///< Algorithm of the largest all-reduce: Ring, Tree, NVLS ..., or Symmetric.
   std::string protocol = "unknown";   ///< LL, LL128, Simple; for Symmetric the kernel, such as RSxLD_AGxST.
   std::string transport = "unknown";  ///< P2P/CUMEM, P2P/IPC, SHM, NET/IB ...; several, most frequent first, with "+".
-  int channels = 0;                   ///< Of the largest all-reduce, or those that the communicator has.
+  int channels = 0;                   ///< Channels of the largest all-reduce, or of the communicator.
 };
 
-/// What a collective of one size ran with; see NcclUsage.
+/// Algorithm and protocol of collectives of one size; see NcclUsage.
 struct NcclChoice {
   std::string algorithm;
   std::string protocol;
@@ -35,7 +35,7 @@ struct NcclLog {
   int channels = 0;  ///< For collectives; 0: the log does not tell.
   /// A channel with its ranks, and the transport there: P2P/CUMEM, SHM, NET/IB ...
   std::set<std::pair<std::string, std::string>> connections;
-  /// By collective and bytes; the last one of each. Where NCCL does not name the collective, it is empty.
+  /// By collective and bytes; the last one of each. If NCCL does not name the collective, it is empty.
   std::map<std::pair<std::string, std::int64_t>, NcclChoice> choices;
 };
 
@@ -56,7 +56,7 @@ class NcclLogCapture {
  public:
   NcclLogCapture();
 
-  std::string text() const;  ///< What is written so far; empty where it cannot be read.
+  std::string text() const;  ///< The text so far; empty if it cannot be read.
   NcclLog log() const;       ///< The same, read; transports and choices follow the first all-reduce.
 
  private:

@@ -7,10 +7,10 @@
 
 namespace ddptrain {
 
-/// What NCCL wrote when it was started over the ranks; on rank 0 only.
+/// Log of NCCL's start over the ranks; on rank 0 only.
 struct NcclProbe {
-  std::string log;           ///< Of all ranks, one after the other.
-  std::string topology_xml;  ///< NCCL_TOPO_DUMP_FILE of rank 0; empty where the user has set that variable.
+  std::string log;           ///< Logs of all ranks, one after the other.
+  std::string topology_xml;  ///< NCCL_TOPO_DUMP_FILE of rank 0; empty if the user has set that variable.
   std::string graph_xml;     ///< NCCL_GRAPH_DUMP_FILE of rank 0; likewise.
 };
 

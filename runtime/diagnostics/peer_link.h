@@ -20,13 +20,13 @@ struct Beat {
     ended,     ///< The sender ends as it should.
   };
 
-  std::uint64_t key = 0;  ///< Of the job.
+  std::uint64_t key = 0;  ///< Key of the job.
   std::int32_t rank = -1;
   Kind kind = Kind::alive;
   std::uint64_t steps = 0;         ///< Queued.
   std::uint64_t device_steps = 0;  ///< Ended.
-  std::uint64_t sequence = 0;      ///< Of the oldest collective that has not ended; 0: there is none.
-  std::int32_t bucket = -1;        ///< Of that collective.
+  std::uint64_t sequence = 0;      ///< Number of the oldest collective that has not ended; 0: none.
+  std::int32_t bucket = -1;        ///< Bucket of that collective.
   float seconds = 0.0f;            ///< Since the sender last began or ended a wait.
   char collective[40] = {};
   char phase[24] = {};
@@ -36,7 +36,7 @@ struct Beat {
 /// Messages between the watchdogs of a job's ranks: UDP, so that a rank that is gone holds up nobody. One thread.
 class PeerLink {
  public:
-  PeerLink();  ///< Open, or not where the system has no socket for it.
+  PeerLink();  ///< Open, or not if the system has no socket for it.
 
   int descriptor() const { return socket_.get(); }  ///< -1: not open.
   /// Where this rank is reached, for connect() of others.

@@ -32,14 +32,14 @@ using Clock = std::chrono::steady_clock;
 using Kind = Beat::Kind;
 
 constexpr double kTick = 0.1;
-constexpr double kLongestTick = 0.5;    // what exceeds it, this process did not run
+constexpr double kLongestTick = 0.5;    // after a longer one, this process did not run
 constexpr double kHearTick = 0.02;      // between two looks at what the others have said
-constexpr double kAnswerSeconds = 0.6;  // that the others have to say how far they are
-constexpr double kLateSeconds = 2.0;    // the same where they were heard of lately: they may have stood still
-constexpr double kLostBeats = 3.0;      // of which nothing was heard of a rank that is lost
-constexpr double kRecordSeconds = 3.0;  // that ranks wait for each other's records
-constexpr double kAbortSeconds = 5.0;   // that MPI_Abort has
-constexpr unsigned kGiveUpSeconds = 6;  // after which a record that cannot be written is given up
+constexpr double kAnswerSeconds = 0.6;  // in which the others must say how far they are
+constexpr double kLateSeconds = 2.0;    // the same if they were heard lately: they may have been stopped
+constexpr double kLostBeats = 3.0;      // beats that a lost rank has not sent
+constexpr double kRecordSeconds = 3.0;  // for which ranks wait for each other's records
+constexpr double kAbortSeconds = 5.0;   // in which MPI_Abort must end the process
+constexpr unsigned kGiveUpSeconds = 6;  // after which a rank gives up writing its record
 constexpr double kEndFactor = 2.0;      // the time to heed a signal, over the longest time without progress before
 constexpr double kStartFactor = 3.0;    // the time-out until the first step has ended, over that of later waits
 constexpr double kBeatSeconds = 1.0;    // between two of a rank, in a job of kBeatRanks at most
@@ -226,7 +226,7 @@ class Watchdog::Guard {
       pollfd file{link_.descriptor(), POLLIN, 0};
       poll(&file, 1, static_cast<int>(1000 * kHearTick));
       hear();
-      // Where the whole machine stood still, the others could not answer either.
+      // If the whole machine stood still, the others could not answer either.
       const Clock::time_point now = Clock::now();
       waited += std::min(seconds_between(std::exchange(last, now), now), 2 * kHearTick);
     }
@@ -387,13 +387,13 @@ class Watchdog::Guard {
   PeerLink link_;
   int rank_;
   std::string host_;
-  std::uint64_t key_ = random_key();       ///< Of the job, after meet().
+  std::uint64_t key_ = random_key();       ///< Key of the job, after meet().
   std::vector<FlightRecord::Peer> peers_;  ///< By rank.
   std::vector<std::string> places_;        ///< By rank: in the job; may be empty.
   double next_beat_ = 0.0;
   int beats_ = 0;
 
-  // Of the thread alone.
+  // Used by the thread only.
   Clock::time_point last_tick_;
   double watched_ = 0.0;  ///< Seconds that this process ran.
   double changed_ = 0.0;  ///< When progress was last seen.

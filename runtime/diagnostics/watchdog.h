@@ -12,13 +12,13 @@ namespace ddptrain {
 inline constexpr int kTimeoutExitCode = 76;
 
 struct WatchdogOptions {
-  double timeout_seconds = 600.0;  ///< Of one wait; three times as long until the first step has ended. 0: for ever.
+  double timeout_seconds = 600.0;  ///< Longest wait; three times as long until the first step has ended. 0: no limit.
   std::string flight;         ///< Folder of flight records; empty: one of the job in the system's temporary folder.
   double end_seconds = 20.0;  ///< Without progress in steps after a signal that asks for the end (SignalRequests).
 };
 
-/// Ends this process where it has waited too long for other ranks, where it does not heed a signal that asks for the
-/// end, or where a health check of the watch fails. A thread that calls neither MPI nor a device, so that nothing that
+/// Ends this process if it has waited too long for other ranks, if it does not heed a signal that asks for the
+/// end, or if a health check of the watch fails. A thread that calls neither MPI nor a device, so that nothing that
 /// hangs there holds it up. Before the end it asks the watchdogs of the other ranks, over UDP, how far they are; one
 /// rank says in one line which rank is missing; every rank that answers writes a flight record
 /// (docs/reference/flight-record.md) and ends as well, with kTimeoutExitCode and without MPI. Time in which the whole

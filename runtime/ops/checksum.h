@@ -7,8 +7,8 @@
 
 namespace ddptrain {
 
-/// What word `i` of an array adds to its checksum: a bijection for every i (the finaliser of SplitMix64), so that a
-/// word that changes, or words that change places, change the sum.
+/// Contribution of word `i` of an array to its checksum: a bijection for every i (the finaliser of SplitMix64), so that
+/// a word that changes, or words that change places, change the sum.
 DDP_HOST_DEVICE std::uint64_t at_place(std::uint64_t word, std::uint64_t i) {
   std::uint64_t x = word + i * 0x9E3779B97F4A7C15ull;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
@@ -16,7 +16,7 @@ DDP_HOST_DEVICE std::uint64_t at_place(std::uint64_t word, std::uint64_t i) {
   return x ^ (x >> 31);
 }
 
-/// Checksums of arrays that stay in device memory: at_place() of every 8 bytes, of which the last ones are filled up
+/// Checksums of arrays that stay in device memory: at_place() of every 8 bytes; the last ones are filled up
 /// with zeros, added modulo 2^64. The sum is the same in any order.
 class ChecksumOps : public Family<ChecksumOps> {
  public:

@@ -9,7 +9,7 @@ class ConvolutionOps : public Family<ConvolutionOps> {
  public:
   /// y = x * w (valid, stride 1) + bias, then ReLU; bias and ReLU only where `bias` has data.
   virtual void conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) = 0;
-  /// dweight from x and dy; dx where it has data.
+  /// dweight from x and dy; dx if it has data.
   virtual void conv2d_backward(const Tensor& x, const Tensor& weight, const Tensor& dy, const Tensor& dx,
                                const Tensor& dweight, bool accumulate) = 0;
 

@@ -8,15 +8,15 @@
 
 namespace ddptrain {
 
-/// What all parts of a vocabulary say of a row of logits: see LossOps::kFacts.
+/// Facts about a row of logits from all parts of a vocabulary: see LossOps::kFacts.
 template <class T>
 struct JoinedFacts {
   T largest = -std::numeric_limits<T>::infinity();
-  T total = 0;   ///< Of exp(logit - largest).
+  T total = 0;   ///< Sum of exp(logit - largest).
   T target = 0;  ///< The target's logit.
   bool hit = false;
 
-  /// `facts`: of the row, from the first part; those of the next part are `stride` further on.
+  /// `facts`: facts about the row from the first part. The facts of the next part are `stride` further on.
   DDP_HOST_DEVICE JoinedFacts(const T* facts, std::int64_t parts, std::int64_t stride) {
     for (std::int64_t part = 0; part < parts; ++part) {
       const T* of_part = facts + part * stride;

@@ -7,9 +7,9 @@ namespace ddptrain {
 /// Linear layers, alone or with a GELU.
 class LinearOps : public Family<LinearOps> {
  public:
-  /// y [n, out] = x [n, in] weight^T + bias (where it has data). x and weight may be e4m3.
+  /// y [n, out] = x [n, in] weight^T + bias (if it has data). x and weight may be e4m3.
   virtual void linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) = 0;
-  /// dx, dweight and dbias, each where it has data; x may be without where dweight is. dy may be e5m2; x and weight
+  /// dx, dweight and dbias, each if it has data; x may be without if dweight is. dy may be e5m2; x and weight
   /// then are e4m3, and dbias has no data (to_fp8 gives it).
   virtual void linear_backward(const Tensor& x, const Tensor& weight, const Tensor& dy, const Tensor& dx,
                                const Tensor& dweight, const Tensor& dbias, bool accumulate) = 0;
@@ -20,7 +20,7 @@ class LinearOps : public Family<LinearOps> {
                            const Tensor& y, bool again) = 0;
   virtual void gelu(const Tensor& pre, const Tensor& y) = 0;  ///< As linear_gelu's that was told so, bit by bit.
   /// dpre [n, hidden] = (dy [n, out] weight [out, hidden]) * gelu'(pre): the data gradient of a linear layer whose
-  /// input was gelu(pre). dbias [hidden], where it has data, gets the sums of dpre over the rows: the gradient of
+  /// input was gelu(pre). dbias [hidden], if it has data, gets the sums of dpre over the rows: the gradient of
   /// linear_gelu's bias. dy and dpre may be e5m2, and weight e4m3, all of them.
   virtual void linear_gelu_backward(const Tensor& weight, const Tensor& dy, const Tensor& pre, const Tensor& dpre,
                                     const Tensor& dbias, bool accumulate) = 0;

@@ -17,7 +17,7 @@ struct OutputLayer {
   Tensor dx;                    ///< [rows, width]: dlogits weight
 };
 
-/// Losses, with their gradients. Where the loss of a prediction is NaN or infinite, its gradient is NaN.
+/// Losses, with their gradients. If the loss of a prediction is NaN or infinite, its gradient is NaN.
 class LossOps : public Family<LossOps> {
  public:
   /// Adds the batch's loss, hits and count to *sums (on the device). Where `dlogits` has data:
@@ -25,15 +25,15 @@ class LossOps : public Family<LossOps> {
   virtual void softmax_cross_entropy(const Tensor& logits, const ImageBatch& batch, float gradient_scale,
                                      const Tensor& dlogits, MetricSums* sums) = 0;
   /// Rows first_row, first_row + 1, ... of the batch's [windows * sequence] predictions, one per row of logits
-  /// [rows, padded vocabulary], of which the first `vocabulary` columns count. Adds loss, hits and count of these
+  /// [rows, padded vocabulary]; the first `vocabulary` columns count. Adds loss, hits and count of these
   /// tokens to *sums. Where dlogits has data (it may be logits): (softmax - onehot(target)) * gradient_scale, 0 in the
   /// padding.
   virtual void token_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
                                    std::int64_t vocabulary, float gradient_scale, const Tensor& dlogits,
                                    MetricSums* sums) = 0;
 
-  /// What parts of a vocabulary, each on a rank, tell each other of a row of logits: the largest one, the sum of
-  /// exp(logit - largest), the target's logit (0 where another part has it), and 1 where the target is the first of
+  /// Facts about a row of logits that parts of a vocabulary, each on a rank, exchange: the largest one, the sum of
+  /// exp(logit - largest), the target's logit (0 if another part has it), and 1 if the target is the first of
   /// the largest ones here.
   static constexpr std::int64_t kFacts = 4;
   /// facts [rows, kFacts], f32 (f64 for fp64), of the columns of batch.part. Other arguments as token_cross_entropy().

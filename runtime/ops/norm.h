@@ -15,7 +15,7 @@ class NormOps : public Family<NormOps> {
   virtual void add_layer_norm(const Tensor& residual, const Tensor& branch, const Dropout& dropout,
                               const Tensor& weight, const Tensor& bias, float epsilon, const Tensor& sum,
                               const Tensor& y, const Tensor& statistics) = 0;
-  /// dx = (dresidual where it has data) + the gradient through layer_norm; dx may be the memory of dresidual or dy.
+  /// dx = (dresidual if it has data) + the gradient through layer_norm; dx may be the memory of dresidual or dy.
   /// Where dx_sums [width] has data, it gets the sums of dx over the rows: the gradient of the bias of a linear layer
   /// whose output was added to x. It has the type of dweight and dbias.
   virtual void layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Tensor& dy,

@@ -70,7 +70,7 @@ struct OptimizerSettings {
   std::uint64_t rounding_seed = 0;
 };
 
-/// Random bits that round the weights of four neighbouring elements of a parameter, the first of which is `element` (a
+/// Random bits that round the weights of four neighbouring elements of a parameter from `element` on (a
 /// multiple of 4): the low half of word[i] is for element + i. They depend on nothing else, so that rounding is the
 /// same on every rank, in every bucket and shard. `identity`: see UpdateChunk.
 DDP_HOST_DEVICE Philox rounding_bits(std::uint64_t seed, std::uint64_t step, std::uint32_t identity,
@@ -83,7 +83,7 @@ DDP_HOST_DEVICE Philox rounding_bits(std::uint64_t seed, std::uint64_t step, std
 
 /// A stretch of one parameter; at most `kChunkElements` elements, so that one thread block updates it.
 struct alignas(16) UpdateChunk {
-  std::uint32_t identity = 0;   ///< Of the parameter, wherever it lies: ParameterSpec::identity().
+  std::uint32_t identity = 0;   ///< The parameter's ParameterSpec::identity().
   std::uint32_t begin = 0;      ///< First element, counted from the start of the slice; a multiple of 64.
   std::uint32_t element = 0;    ///< The same, counted from the start of the parameter; a multiple of 64.
   std::uint16_t parameter = 0;  ///< Index of the parameter in the arena.
@@ -93,16 +93,17 @@ struct alignas(16) UpdateChunk {
 static_assert(sizeof(UpdateChunk) == 16);
 inline constexpr std::uint32_t kChunkElements = 2048;
 
-/// What one optimizer launch updates: the chunks of one bucket, or of this rank's shard of it (sorted by `begin`,
-/// parameters contiguous). All arrays start at the slice's first element. `chunks` lies where the device computes.
+/// Chunks that one optimizer launch updates: the chunks of one bucket, or of this rank's shard of it (sorted by
+/// `begin`, parameters contiguous). All arrays start at the slice's first element. `chunks` lies where the device
+/// computes.
 struct UpdateSlice {
   const UpdateChunk* chunks = nullptr;
   std::uint32_t chunk_count = 0;
   std::uint32_t first_chunk = 0;      ///< Index in the arena of this slice's first chunk.
   std::uint32_t parameter_count = 0;  ///< Parameters in the whole arena (size of norms).
-  DType weight_type = DType::f32;     ///< bf16, or that of master.
-  DType gradient_type = DType::f32;   ///< bf16, or that of master.
-  void* weights = nullptr;            ///< The same pointer as master where the types agree.
+  DType weight_type = DType::f32;     ///< bf16, or the type of master.
+  DType gradient_type = DType::f32;   ///< bf16, or the type of master.
+  void* weights = nullptr;            ///< The same pointer as master if the types agree.
   /// The same weights in the memory of other ranks, which are written too; null: of no rank. On GPUs only.
   std::array<void*, PeerInboxes::kMaxRanks - 1> peer_weights = {};
   void* master = nullptr;                             ///< master_dtype.

@@ -6,8 +6,8 @@
 
 namespace ddptrain {
 
-/// A device that stands in for one of `kind`, which need not be there, where a run is described and nothing is
-/// computed: what is allocated takes address space and no memory, until it is written to.
+/// A meta device of `kind`, for descriptions of runs: it computes nothing, and the machine need not have such a device.
+/// Its allocations take address space, and memory only if they are written to.
 std::unique_ptr<Device> make_paper_device(DeviceOptions options, DeviceKind kind);
 
 }  // namespace ddptrain

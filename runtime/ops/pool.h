@@ -8,7 +8,7 @@ namespace ddptrain {
 class PoolOps : public Family<PoolOps> {
  public:
   /// out [n, h/2, w/2, c] = dropout(max-pool 2x2(ReLU(x + bias))); features are numbered over [h/2, w/2, c].
-  /// winner (u8, shape of out): position (2 dy + dx) of a largest element, 4 where the output is 0.
+  /// winner (u8, shape of out): position (2 dy + dx) of a largest element, 4 if the output is 0.
   virtual void bias_relu_pool_dropout(const Tensor& x, const Tensor& bias, const Dropout& dropout, const Tensor& out,
                                       const Tensor& winner) = 0;
   /// dx (every element is written) and dbias.

@@ -20,14 +20,14 @@ class Fp8Scales {
   /// From now on all scales go by what was written with them since the last call, if anything was. Tensors in FP8 are
   /// not read beyond it.
   virtual void renew() = 0;
-  /// What was written since the last renew() has no part in the next (an evaluation between steps).
+  /// The next renew() ignores tensors that were written since the last one (an evaluation between steps).
   virtual void forget_magnitudes() = 0;
   /// Other values have been copied into the states: goes on by these. Waits.
   virtual void restored() = 0;
 };
 
 /// Tensors in FP8. The matrices that a linear layer multiplies may be in FP8, all of them: x and weight in e4m3, dy in
-/// e5m2. to_fp8 makes them of others; operations whose output is said to be one write it themselves where the caller
+/// e5m2. to_fp8 makes them of others; operations whose output is said to be one write it themselves if the caller
 /// wants it. All but fits() need options().fp8, and throw Error without.
 class QuantisationOps : public Family<QuantisationOps> {
  public:

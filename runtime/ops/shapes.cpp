@@ -9,7 +9,7 @@ namespace ddptrain {
 
 namespace {
 
-/// Of statistics, facts and master weights.
+/// Type of statistics, facts and master weights.
 DType wide(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
 
 /// Checks the tensors of one operation.
@@ -28,7 +28,7 @@ struct Check {
   void is_gradient(const Tensor& tensor, const char* name, const Shape& shape) const {
     expect_gradient(operation, name, tensor, dtype, shape);
   }
-  /// Of the activations' type, or of `fp8` beside bf16.
+  /// The tensor has the activations' type, or `fp8` if activations are bf16.
   void is_or_fp8(const Tensor& tensor, const char* name, DType fp8, const Shape& shape) const {
     is(tensor, name, dtype == DType::bf16 && tensor.dtype == fp8 ? fp8 : dtype, shape);
   }
@@ -55,7 +55,7 @@ EmbeddingShape embedding_shape(const Check& check, const TokenBatch& batch, cons
   return s;
 }
 
-/// Of `rows` [batch, ...] and weight [out, in].
+/// Sizes of a linear layer, from `rows` [batch, ...] and weight [out, in].
 LinearShape linear_shape(const Check& check, const Tensor& rows, const Tensor& weight) {
   check.has_dimensions(rows, "x or dy", 2);
   check.has_dimensions(weight, "weight", 2);

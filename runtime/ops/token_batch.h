@@ -63,7 +63,7 @@ struct TokenSource {
   }
 };
 
-/// Which tokens an embedding or an output layer has, where ranks split the vocabulary: as many as it has rows.
+/// Which tokens an embedding or an output layer has, if ranks split the vocabulary: as many as it has rows.
 struct VocabularyPart {
   std::uint32_t first = 0;
   std::uint32_t all = 0;  ///< Tokens of all parts; 0: the vocabulary is not split.

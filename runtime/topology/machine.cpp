@@ -103,7 +103,7 @@ std::vector<std::size_t> relevant_nics(const Machine& machine) {
   return rdma.empty() ? all : rdma;
 }
 
-/// Empty where the links are unknown.
+/// Empty if the links are unknown.
 std::vector<std::string> nearest_nics(const Machine& machine, std::size_t gpu, const std::vector<std::size_t>& nics) {
   std::vector<std::string> nearest;
   int best = distance_of("unknown");

@@ -22,7 +22,7 @@ inline PcieLink pcie_link_of(int generation, int width) {
   return {generation, width, pcie_gb_per_s(generation, width)};
 }
 
-/// The GPUs of a machine are numbered as CUDA does where the program has CUDA, otherwise as the driver does.
+/// The GPUs of a machine are numbered as CUDA does if the program has CUDA, otherwise as the driver does.
 struct GpuInfo {
   std::string name = "unknown";
   std::string pci;  ///< Normalized bus id.
@@ -51,7 +51,7 @@ struct NumaNode {
   std::string cpus;           ///< A Linux list; empty: the node has memory only.
 };
 
-/// GPUs that have the same nearest NICs, where there are fewer NICs than GPUs.
+/// GPUs that have the same nearest NICs, if there are fewer NICs than GPUs.
 struct SharedNics {
   std::vector<std::string> nics;
   std::vector<std::size_t> gpus;
@@ -74,7 +74,7 @@ struct Machine {
   std::vector<std::vector<std::optional<bool>>> p2p;  ///< GPU x GPU: the row's GPU can access the column's memory.
 };
 
-/// What the driver reports about the GPUs.
+/// The driver's report about the GPUs.
 struct DriverFacts {
   std::vector<GpuInfo> gpus;  ///< Without NUMA node, affinity and path, which come from sysfs.
   /// Active NVLinks between GPUs 0 and 1, 0 and 2 ...; through switches the number of the GPU that has fewer. nullopt:
@@ -103,7 +103,7 @@ struct ComparedPairs {
 ComparedPairs compare_pairs(const Machine& machine);
 
 /// For each of `gpus`, the nearest NICs: through them it talks to other hosts. If there are InfiniBand or RoCE NICs,
-/// only these count. Empty where links are unknown and there are several NICs.
+/// only these count. Empty if links are unknown and there are several NICs.
 std::vector<std::vector<std::string>> nics_of_gpus(const Machine& machine);
 
 /// If there are InfiniBand or RoCE NICs, only these count. If links are unknown, all GPUs share a single NIC.

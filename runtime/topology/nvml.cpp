@@ -33,7 +33,7 @@ struct Links {
   int to_switches = 0;
 };
 
-/// What NVIDIA's management library tells of GPUs and the links between them.
+/// GPUs and the links between them, from NVIDIA's management library.
 class Nvml {
  public:
   static std::unique_ptr<Nvml> open() {  ///< Null: there is no driver.
@@ -48,7 +48,7 @@ class Nvml {
     return handle_by_bus_id_(pci_bus_id.c_str(), &device) == kSuccess ? device : nullptr;
   }
 
-  /// Of all GPUs of the machine, in NVML's order.
+  /// All GPUs of the machine, in NVML's order.
   std::vector<std::string> pci_bus_ids() const {
     std::vector<std::string> ids;
     unsigned count = 0;
@@ -92,7 +92,7 @@ class Nvml {
     return links;
   }
 
-  /// Of the active links; 0: NVML does not report it.
+  /// Sum over the active links; 0: NVML does not report it.
   int nvlink_generation(Device device) const {
     // nvmlNvlinkVersion_t: 1.0, 2.0, 2.2, 3.0, 3.1, 4.0, 5.0
     constexpr std::array<int, 8> kGenerations = {0, 1, 2, 2, 3, 3, 4, 5};

@@ -19,7 +19,7 @@ std::optional<int> numa_node_of(const std::string& pci_bus_id, const std::filesy
 /// 0000:18:00.0. Empty: sysfs does not show the device.
 std::vector<std::string> pci_path(const std::string& pci_bus_id, const std::filesystem::path& sysfs = "/sys");
 
-/// What /proc/cpuinfo says of the first processor under a name such as "model name"; empty: nothing.
+/// Value in /proc/cpuinfo for the first processor under a name such as "model name"; empty: none.
 std::string cpuinfo(const std::string& name, const std::filesystem::path& proc = "/proc");
 bool in_virtual_machine(const std::filesystem::path& proc = "/proc");
 

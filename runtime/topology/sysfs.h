@@ -16,14 +16,14 @@ struct SystemFiles {
 
 /// The first line of a file; empty if the file cannot be read.
 std::string first_line(const std::filesystem::path& file);
-/// What a file begins with; nullopt if it cannot be read or begins with something else.
+/// Value at the start of a file; nullopt if it cannot be read or begins with something else.
 template <class Value>
 std::optional<Value> value_in(const std::filesystem::path& file) {
   Value value = {};
   std::ifstream in(file);
   return in >> value ? std::optional(value) : std::nullopt;
 }
-/// What a folder holds, by name; nothing if it cannot be read.
+/// Entries of a folder, by name; none if it cannot be read.
 std::vector<std::filesystem::path> sorted_entries(const std::filesystem::path& folder);
 
 }  // namespace ddptrain

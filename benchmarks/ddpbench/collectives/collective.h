@@ -25,7 +25,7 @@ struct CollectiveSize {
   std::size_t send = 0;   ///< Elements of a rank's input.
   std::size_t recv = 0;   ///< Elements of a rank's output.
   std::size_t count = 0;  ///< The argument of the call; the table shows it.
-  std::size_t bytes = 0;  ///< Of the larger of send and recv.
+  std::size_t bytes = 0;  ///< Size of the larger one of send and recv.
 };
 CollectiveSize collective_size(Collective collective, std::size_t bytes, std::size_t element_size, int ranks);
 

@@ -137,7 +137,8 @@ class OverlapBench {
     clock_->mark(2, stream);
   }
 
-  /// Starts the all-reduces of the buckets below element `complete`; at the end those of the remaining ones.
+  /// Starts the all-reduces of the buckets below element `complete`; at the end of backward, those of the remaining
+  /// buckets.
   void start_buckets(std::int64_t complete, std::size_t bucket_bytes) {
     const auto bucket = static_cast<std::int64_t>(bucket_bytes / size_of(gradients_.dtype));
     while (done_ < complete && (done_ + bucket <= complete || complete == elements())) {

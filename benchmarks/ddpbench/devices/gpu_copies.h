@@ -28,7 +28,7 @@ class GpuCopies {
     double gpu_us = 0.0;  ///< Between events.
     double cpu_us = 0.0;  ///< Time of the host to queue a copy.
   };
-  virtual Latency latency(int from, int to, int repeats) = 0;  ///< Of copies of 16 bytes.
+  virtual Latency latency(int from, int to, int repeats) = 0;  ///< Latency of copies of 16 bytes.
 
   struct HostRates {
     double to_device = 0.0;  ///< GB/s, from pinned memory.

@@ -9,19 +9,21 @@ namespace ddptrain::bench {
 /// differences between the step cut short after one part and after the next, so they add up to `step`, and noise can
 /// make a small one negative.
 struct StepTimes {
-  double step = 0.0;     ///< As a CUDA graph where there are graphs, else launched kernel by kernel.
+  double step = 0.0;     ///< As a CUDA graph if there are graphs, else launched kernel by kernel.
   double data = 0.0;     ///< Input alone.
   double forward = 0.0;  ///< Without data, and without what of the backward pass a model begins in it.
   double backward = 0.0;
-  double optimizer = 0.0;              ///< What of it backward does not hide.
+  double optimizer = 0.0;              ///< The part that does not overlap with backward.
   double exposed_communication = 0.0;  ///< Step - step without communication; 0 on one rank.
-  double stragglers = 0.0;             ///< Of the step without communication: slowest rank - mean. Within the parts.
-  double communication = 0.0;          ///< The all-reduces alone.
-  double eager_step = 0.0;             ///< Launched kernel by kernel; what it takes longer are launch gaps.
+  double stragglers =
+      0.0;  ///< Slowest rank - mean of the ranks, in a step without communication. The parts contain it.
+  double communication = 0.0;  ///< The all-reduces alone.
+  double eager_step = 0.0;     ///< Launched kernel by kernel. The difference to `step` is launch gaps.
   int rounds = 0;
 };
 
-/// What is timed for that, seconds per step: medians over rounds of the slowest rank. 0: not measured.
+/// The passes that are timed to get StepTimes, in seconds per step: medians over rounds of the slowest rank. 0: not
+/// measured.
 struct TimedPasses {
   double step = 0.0;
   double eager_step = 0.0;

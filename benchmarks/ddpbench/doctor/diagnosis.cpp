@@ -128,7 +128,7 @@ class Diagnosis {
     return found;
   }
 
-  /// Of all ranks that have the fact.
+  /// Median over all ranks that have the fact.
   double usual_value(const std::string& what) const {
     std::vector<double> values;
     for (const RankRates& rank : ranks_) {

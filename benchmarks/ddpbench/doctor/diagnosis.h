@@ -9,34 +9,34 @@
 
 namespace ddptrain::bench {
 
-/// A number that may explain a low rate, where it is another one elsewhere: "SM clock", 345, " MHz".
+/// A number that may explain a low rate, if it is another one elsewhere: "SM clock", 345, " MHz".
 struct RankFact {
   std::string what;
   double value = 0.0;
   std::string unit;
 };
 
-/// What a rank did in the measurement.
+/// Rates that one rank measured.
 struct RankRates {
   std::string host;
   int rank = 0;
   std::string gpu;                 ///< PCI bus id; empty on the CPU.
   double gflops = 0.0;             ///< Matrix products, all ranks at once.
   double copy_gb_per_s = 0.0;      ///< CPU: within memory; GPU: from host memory. A rank of each host at a time.
-  std::vector<RankFact> facts;     ///< Compared with those of the same name of other ranks.
-  std::vector<std::string> notes;  ///< Of the rank's host: "load 12 on 8 processors".
+  std::vector<RankFact> facts;     ///< Compared with the facts of other ranks that have the same name.
+  std::vector<std::string> notes;  ///< About the rank's host: "load 12 on 8 processors".
 };
 
 struct Measured {
   std::vector<RankRates> ranks;  ///< In their order; hosts are numbered by their lowest ranks.
   std::vector<LinkRate> links;   ///< Between the lowest ranks of neighbouring hosts.
   Halving hosts;                 ///< Units: numbers of hosts.
-  Halving gpus;                  ///< Of each host; units: ranks.
+  Halving gpus;                  ///< One set per host. Units: ranks.
 };
 
 /// Names of the hosts, by their numbers.
 std::vector<std::string> host_names(const std::vector<RankRates>& ranks);
-/// The host, or where it has several ranks, "rank 3 on n1 (GPU 0000:1b:00.0)".
+/// The host, or if it has several ranks, "rank 3 on n1 (GPU 0000:1b:00.0)".
 std::string name_of(const RankRates& rank, const std::vector<RankRates>& ranks);
 
 /// Lines that name slow ranks, hosts, GPUs and the ways between them, by how much, and what is different there; a
@@ -44,10 +44,10 @@ std::string name_of(const RankRates& rank, const std::vector<RankRates>& ranks);
 /// is usual. GPUs, which are alike, are named below 90% of the usual matrix products.
 std::vector<std::string> diagnosis(const Measured& measured, double tolerance);
 
-/// What a GPU shows under load, to be compared with others.
+/// Facts about a GPU under load, to be compared with other GPUs.
 std::vector<RankFact> gpu_facts(const GpuLinks& links, const SensorWindow& load);
-/// What is wrong with a GPU whatever others do, each with what to do: PCIe below what GPU and slot allow, clocks held
-/// down for heat or power, errors of links. `name`: with which lines begin.
+/// Faults of a GPU that need no comparison, each with its remedy: PCIe below what GPU and slot allow, clocks held
+/// down for heat or power, errors of links. Each line begins with `name`.
 std::vector<std::string> gpu_findings(const std::string& name, const GpuLinks& links, const SensorWindow& load);
 
 }  // namespace ddptrain::bench

@@ -67,10 +67,10 @@ std::vector<HostFact> facts_of_gpus(const World& world) {
 
 struct Found {
   Measured measured;
-  std::vector<HostFact> common;          ///< What most hosts have.
-  std::vector<std::string> differences;  ///< And what some have not, or is wrong there.
+  std::vector<HostFact> common;          ///< Values that most hosts have.
+  std::vector<std::string> differences;  ///< Other values of some hosts, and faults.
   bool hosts_differ = false;
-  std::string nccl;  ///< What NCCL chose; empty where it does not run.
+  std::string nccl;  ///< Algorithm that NCCL chose; empty if NCCL does not run.
 };
 
 /// The lowest rank of each host.
@@ -102,7 +102,7 @@ double seconds_on_processors() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-/// MHz, as Linux tells it now; nothing where it does not.
+/// MHz, as Linux tells it now; nothing if it does not.
 std::optional<double> processor_clock(unsigned processor) {
   std::ifstream info("/proc/cpuinfo");
   unsigned seen = 0;
@@ -112,7 +112,7 @@ std::optional<double> processor_clock(unsigned processor) {
   return std::nullopt;
 }
 
-/// Of the NUMA node on which this process runs to that of its GPU, as the firmware tells it: 10 is the same node.
+/// Distance from the NUMA node of this process to the NUMA node of its GPU, as the firmware reports it. 10: one node.
 std::optional<double> numa_distance_to(const std::string& pci_bus_id) {
   const auto gpu = numa_node_of(normalized_pci_bus_id(pci_bus_id));
   unsigned processor = 0;
@@ -124,7 +124,7 @@ std::optional<double> numa_distance_to(const std::string& pci_bus_id) {
   return row ? std::optional(distance) : std::nullopt;
 }
 
-/// What one rank measures of itself.
+/// Measurements that a rank takes without the others.
 class RankProbe {
  public:
   RankProbe(const World& world, Device& device, std::string pci_bus_id, double seconds)
@@ -267,7 +267,7 @@ std::vector<LinkRate> probe_hosts(const World& world, const DoctorOptions& optio
   return links;
 }
 
-/// What NCCL says in its log; on rank 0. Collective; before NCCL's first use.
+/// Reads NCCL's log on rank 0. Collective. Must be called before the first use of NCCL.
 std::string ask_nccl(const World& world, Device& device) {
   if (device.kind() == DeviceKind::cpu || world.size() == 1) return "";
   const NcclProbe probe = probe_nccl(world, device);

@@ -52,7 +52,7 @@ class Halver {
     }
   }
 
-  /// What is slow for a moment only is not slow: the best of several measurements counts.
+  /// A unit that is slow for a moment is not slow: the best of several measurements counts.
   void repeat_slow(const std::vector<Units>& sets, std::vector<double>& rates) {
     const double best = std::max(usual(), *std::max_element(rates.begin(), rates.end()));
     std::vector<std::size_t> places;

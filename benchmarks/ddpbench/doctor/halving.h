@@ -18,7 +18,7 @@ struct SlowPart {
   std::vector<int> units;
   std::vector<int> others;  ///< Empty: `units` is the slow unit.
   double gb_per_s = 0.0;
-  double usual = 0.0;  ///< What it is compared with.
+  double usual = 0.0;  ///< The rate that it is compared with.
 };
 
 struct Halving {
@@ -31,9 +31,9 @@ using MeasureSets = std::function<std::vector<double>(const std::vector<std::vec
 
 /// Measures each of `groups` (disjoint, alike), its halves, their halves and so on down to pairs; then each unit of a
 /// slow pair, and each that is left without a pair, with units of fast pairs. Slow is below `tolerance` (such as 0.5)
-/// times the usual rate, that of the upper quartile of pairs: so the slow parts are found where they are fewer than the
-/// others. What seems slow is measured up to three times, and the best counts. A set that is slower than its halves has
-/// a slow way between them, which is narrowed down in the same manner. Of two units alone nothing can be said.
+/// times the usual rate, which is the upper quartile of pairs: slow parts are found if they are fewer than the others.
+/// A set that seems slow is measured up to three times, and the best rate counts. If a set is slower than its halves,
+/// the way between them is slow, and it is narrowed down in the same manner. Two units alone cannot be compared.
 Halving halve(const std::vector<std::vector<int>>& groups, double tolerance, const MeasureSets& measure);
 
 }  // namespace ddptrain::bench

@@ -23,7 +23,7 @@ constexpr const char* kStart =
     "       mpirun -np RANKS ddptrain [FLAGS]\n\n";
 
 constexpr const char* kAbout =
-    "Trains a model with synchronous data parallelism. Each rank is a process that has a copy of the model, computes "
+    "Trains a model on many ranks. By default each rank is a process that has a copy of the model, computes "
     "the gradients of its part of every batch, and averages them with the other ranks.";
 
 constexpr const char* kExamples =

@@ -2,7 +2,7 @@
 
 #include "models/cnn/cuda/layout.cuh"
 
-/// What the two kernels of the convolutions' gradients share: one multiplies by warpgroups, the other by warps.
+/// Code that the two kernels of the convolutions' gradients share. One multiplies by warpgroups, the other by warps.
 ///
 /// The gradient of conv2's output lies like activations (layout.cuh); a tap of the data gradient is a shift, too.
 
@@ -19,7 +19,7 @@ static_assert(kItems * kThreads == kChunks && kThreads % kPlanes2 == 0);
 inline constexpr int kTapsPerGroup = 3;
 inline constexpr int kGroups = kThreads / 128;
 
-/// What a thread fetches while the tensor cores work on an image: gradients of the next, pixels of the one after.
+/// Data that a thread fetches while the tensor cores work on an image: gradients of the next, pixels of the one after.
 struct Fetched {
   std::uint32_t pixels;
   uint4 gradients[kItems];
@@ -76,8 +76,8 @@ __device__ __forceinline__ void scatter(const Fetched& fetched, unsigned char* p
   }
 }
 
-/// What a warp has of the gradient of conv1's activated output: d[16 s + 4 j + i] is a part of the gradient at pixel +
-/// s, for the 16 pixels from `start` on and channels 8 j to 8 j + 7, as accumulators of mma.cuh. Applies ReLU's mask
+/// The part of a warp of the gradient of conv1's activated output: d[16 s + 4 j + i] is a part of the gradient at pixel
+/// + s, for the 16 pixels from `start` on and channels 8 j to 8 j + 7, as accumulators of mma.cuh. Applies ReLU's mask
 /// and adds the products with the image's windows: conv1 weight gradient [tap, channel] in rows 0 to 8 of `dconv1`,
 /// bias gradient in row 9.
 __device__ __forceinline__ void conv1_gradient_tile(const float (&d)[48], int start, const unsigned char* hidden,

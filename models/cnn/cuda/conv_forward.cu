@@ -6,8 +6,8 @@
 namespace ddptrain::cuda::cnn {
 namespace {
 
-/// Of conv1's output: without warpgroup products no more than there are pixels, so that two blocks fit into the 164 KiB
-/// of a multiprocessor of 8.0.
+/// Bytes of a plane of conv1's output. Without warpgroup products a plane has no padding, so that two blocks fit into
+/// the 164 KiB of a multiprocessor of 8.0.
 template <bool kWarpgroups>
 constexpr int kHiddenPlane = kWarpgroups ? kPlaneBytes1 : (kPixels1 + 1) * 16;
 static_assert((kHiddenPlane<false> / 16) % 2 == 1);

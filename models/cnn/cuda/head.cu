@@ -51,7 +51,7 @@ __device__ __forceinline__ float4 activate(const float* hidden, float feature_sc
   return h;
 }
 
-/// Turns logits into (softmax - onehot) * scale, or NaN where the loss is not finite, and returns the loss; every lane
+/// Turns logits into (softmax - onehot) * scale, or NaN if the loss is not finite, and returns the loss; every lane
 /// does the same.
 __device__ __forceinline__ HeadMetrics cross_entropy(float (&logits)[kClasses], int label, float scale) {
   float largest = logits[0], target = 0.0f;

@@ -58,7 +58,7 @@ inline constexpr int kHeadGradients = 10 * 128 + 128 + 10;  ///< fc2 weight, fc1
 /// Most thread blocks that head_forward_backward uses.
 inline constexpr int kHeadBlocks = 128;
 
-struct HeadMetrics {  ///< Of one thread block.
+struct HeadMetrics {  ///< Loss and correct predictions of one thread block.
   float loss;
   unsigned int correct;
 };

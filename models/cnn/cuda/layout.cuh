@@ -7,7 +7,7 @@
 #include "runtime/core/step.h"
 #include "runtime/ops/cuda/ptx/mma.cuh"
 
-/// What the fused convolution kernels share: the fixed shape of the network and how one image lies in shared memory.
+/// Shape of the network and layout of an image in shared memory, for all fused convolution kernels.
 ///
 /// Activations of an image lie as planes of eight channels; a plane is an array of 16-byte rows, one per pixel of a
 /// grid 26 pixels wide. A 3x3 tap (r, s) is then a shift by 26 r + s rows. Planes have an odd number of rows, so that

@@ -11,14 +11,14 @@ namespace ddptrain {
 /// (PATH.partial), synchronised, and renamed. One writer at a time, or each with a suffix of its own.
 class AtomicFile {
  public:
-  /// UsageError where the file cannot be created.
+  /// UsageError if the file cannot be created.
   explicit AtomicFile(std::filesystem::path path, const std::string& suffix = ".partial");
   /// Without commit(), what was under the name stays as it was.
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
-  /// Error, naming the file, where the disk does not take it; so does commit().
+  /// Error, naming the file, if the disk does not take it; so does commit().
   void write(const void* data, std::size_t bytes);
   void write(std::string_view text) { write(text.data(), text.size()); }
   /// Returns when the file would survive a crash of the machine. The last call.
@@ -30,11 +30,11 @@ class AtomicFile {
   int descriptor_ = -1;
 };
 
-/// Writes a whole file, through AtomicFile where it can be made so: not where `path` is a link, a device or a pipe, or
-/// where its folder takes no new file. Error, naming the file, where the disk does not take it.
+/// Writes a whole file, through AtomicFile unless `path` is a link, a device or a pipe, or its folder takes no new
+/// file. Error, naming the file, if the disk does not take it.
 void write_file(const std::filesystem::path& path, std::string_view text);
 
-/// So that new and removed entries of a folder are on the disk. Error where that fails.
+/// So that new and removed entries of a folder are on the disk. Error if that fails.
 void sync_folder(const std::filesystem::path& folder);
 
 }  // namespace ddptrain

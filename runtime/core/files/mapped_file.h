@@ -10,7 +10,7 @@ namespace ddptrain {
 /// The file must not shrink while it is mapped.
 class MappedFile {
  public:
-  /// UsageError, naming the file, where it is missing, not a regular file, empty, or cannot be read.
+  /// UsageError, naming the file, if it is missing, not a regular file, empty, or cannot be read.
   explicit MappedFile(const std::filesystem::path& path);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;

@@ -11,7 +11,7 @@ class MemoryFile {
  public:
   explicit MemoryFile(const std::string& name);
 
-  bool is_open() const { return static_cast<bool>(file_); }  ///< False where the system gave none.
+  bool is_open() const { return static_cast<bool>(file_); }  ///< False if the system gave none.
   int descriptor() const { return file_.get(); }             ///< Closed in programs that are started.
   std::string path() const;                                  ///< For this process only.
   std::string text() const;

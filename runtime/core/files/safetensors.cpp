@@ -42,7 +42,7 @@ constexpr std::array<TypeInfo, 13> kTypes = {{{"F64", 8},
                                               {"BOOL", 1}}};
 
 constexpr std::size_t kLengthBytes = 8;
-constexpr std::uint64_t kLongestHeader = 100'000'000;  // that of the reference implementation
+constexpr std::uint64_t kLongestHeader = 100'000'000;  // as in the reference implementation
 constexpr const char* kMetadata = "__metadata__";
 
 /// The header's text.

@@ -32,7 +32,7 @@ struct StoredTensor {
 /// A file, mapped: tensors are read when they are touched.
 class SafetensorsFile {
  public:
-  /// UsageError, naming the file, where it cannot be read or does not keep to the format: lengths beyond the file,
+  /// UsageError, naming the file, if it cannot be read or does not keep to the format: lengths beyond the file,
   /// damaged JSON, unknown types, sizes that do not match shapes, tensors that overlap or leave holes.
   explicit SafetensorsFile(const std::filesystem::path& path);
 
@@ -40,9 +40,9 @@ class SafetensorsFile {
   const std::map<std::string, StoredTensor>& tensors() const { return tensors_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
-  /// UsageError where there is no such tensor.
+  /// UsageError if there is no such tensor.
   const StoredTensor& tensor(const std::string& tensor) const;
-  /// The values of a tensor of floating-point numbers (UsageError for other types), rounded where it is f64.
+  /// The values of a tensor of floating-point numbers (UsageError for other types), rounded if it is f64.
   std::vector<float> read_f32(const std::string& tensor) const;
 
  private:
@@ -54,14 +54,14 @@ class SafetensorsFile {
 
 using NamedTensor = std::pair<std::string, StoredTensor>;
 
-/// What a file has before its data: the header's length and the header, whose bytes are a multiple of 8. The data are
-/// those of `tensors` in this order; their `data` and `bytes` may be left out.
+/// The start of a file: the header's length and the header, whose bytes are a multiple of 8. The data of `tensors`
+/// follow in this order; their `data` and `bytes` may be left out.
 std::string safetensors_head(const std::vector<NamedTensor>& tensors,
                              const std::map<std::string, std::string>& metadata = {});
 /// Wide types first, then by name: the same content gives the same bytes, and all tensors are aligned.
 void sort_for_safetensors(std::vector<NamedTensor>& tensors);
 
-/// Writes a file through AtomicFile, sorted. `bytes` of the tensors may be left 0. UsageError where the file cannot be
+/// Writes a file through AtomicFile, sorted. `bytes` of the tensors may be left 0. UsageError if the file cannot be
 /// created.
 void write_safetensors(const std::filesystem::path& path, const std::map<std::string, StoredTensor>& tensors,
                        const std::map<std::string, std::string>& metadata = {});

@@ -31,7 +31,7 @@ std::map<std::string, std::uint64_t> numbers_in(const fs::path& path) {
   return numbers;
 }
 
-/// Nothing where there is no such file; "max" is no limit.
+/// Nothing if there is no such file; "max" is no limit.
 std::optional<std::uint64_t> number_in(const fs::path& path) {
   std::ifstream file(path);
   std::string word;
@@ -47,7 +47,7 @@ struct Names {
   const char* limit;
   const char* used;
   const char* cache;   ///< In memory.stat: pages of files, which the kernel can drop,
-  const char* shared;  ///< but for those of shared memory.
+  const char* shared;  ///< except pages of shared memory.
 };
 constexpr Names kVersion2 = {"memory.max", "memory.current", "file", "shmem"};
 constexpr Names kVersion1 = {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache", "total_shmem"};
@@ -60,7 +60,7 @@ std::uint64_t left_in(const fs::path& group, const Names& names) {
   return left(*limit, left(*used, left(stat[names.cache], stat[names.shared])));
 }
 
-/// Of the group at `path` and of those that it is in.
+/// Least memory that is left in the group at `path` and in the groups around it.
 std::uint64_t least_left(const fs::path& mount, const fs::path& path, const Names& names) {
   std::uint64_t least = left_in(mount, names);
   fs::path group = mount;

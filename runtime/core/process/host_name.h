@@ -4,7 +4,7 @@
 
 namespace ddptrain {
 
-/// Of the machine or container, as the system has it, before MPI is there too; "host" where the system has none.
+/// Name of the machine or container, from the system, so it is known before MPI starts; "host" if there is none.
 /// Job-wide names are World::hostname().
 std::string system_host_name();
 

@@ -8,7 +8,7 @@ namespace ddptrain {
 /// are found by name and declared where they are used. Its calls are safe from several threads.
 class NvmlLibrary {
  public:
-  static constexpr int kSuccess = 0;  ///< What its calls return.
+  static constexpr int kSuccess = 0;  ///< Result of a successful call.
 
   static std::unique_ptr<NvmlLibrary> open();  ///< Null: there is no driver.
   ~NvmlLibrary();

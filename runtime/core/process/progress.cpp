@@ -59,7 +59,7 @@ std::string training_text(const ProgressState& s) {
   return text + fmt::format("  {} {}/s  {} left", rate_text(s.units_per_second), s.unit, time_text(left));
 }
 
-/// mpirun forwards what its ranks write, to files or with marks before each line where it is told so.
+/// mpirun forwards the output of its ranks; its flags can send it to files or mark each line.
 bool mpirun_changes_output(pid_t mpirun) {
   std::ifstream file(fmt::format("/proc/{}/cmdline", mpirun), std::ios::binary);
   const std::string words{std::istreambuf_iterator<char>(file), {}};

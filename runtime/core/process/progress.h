@@ -16,7 +16,7 @@
 
 namespace ddptrain {
 
-/// What Progress says of a run at one moment.
+/// State of a run that Progress shows.
 struct ProgressState {
   std::int64_t steps = 0;  ///< In all; 0: training has not begun.
   std::int64_t steps_per_epoch = 1;
@@ -25,7 +25,7 @@ struct ProgressState {
   double units_per_second = 0.0;
   double steps_per_second = 0.0;  ///< 0: not known yet.
   std::optional<double> loss;
-  std::string phase;      ///< Of Watch, such as training or evaluation.
+  std::string phase;      ///< The phase in Watch, such as training or evaluation.
   double seconds = 0.0;   ///< In this phase.
   Watch::Part part = {};  ///< How far the phase has come.
 };

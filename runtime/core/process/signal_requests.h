@@ -16,7 +16,7 @@ class EndedBySignal : public Error {
   int exit_code_;
 };
 
-/// What signals ask of a run: SIGUSR1 for a checkpoint; SIGTERM, SIGINT and SIGUSR2 for a checkpoint and the end.
+/// Requests by signals: SIGUSR1 for a checkpoint; SIGTERM, SIGINT and SIGUSR2 for a checkpoint and the end.
 /// (mpirun forwards SIGUSR1 and SIGUSR2 to the ranks, but answers SIGTERM and SIGINT by killing them.) While an object
 /// lives, these signals are noted instead of ending the process; a second SIGINT ends it at once. One object at a time.
 class SignalRequests {

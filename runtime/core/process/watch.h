@@ -10,15 +10,16 @@
 #include <string>
 #include <utility>
 
-/// What this process waits for, and what it has sent: read by a watchdog (runtime/diagnostics/watchdog.h) while the
-/// process may be stuck. Nothing here waits or allocates, but for health checks. Names are string literals.
+/// The wait of this process and the collectives that it has called. A watchdog (runtime/diagnostics/watchdog.h) reads
+/// them while the process may be stuck. Nothing here waits or allocates, but for health checks. Names are string
+/// literals.
 
 namespace ddptrain {
 
 struct CollectiveRecord {
   std::uint64_t sequence = 0;  ///< From 1 on, in the order in which this process called them.
   const char* name = nullptr;
-  int bucket = -1;  ///< Of gradients; -1: none.
+  int bucket = -1;  ///< Bucket of gradients; -1: none.
   std::uint64_t bytes = 0;
   std::uint64_t step = 0;     ///< Steps that were queued before it.
   std::int64_t queued = 0;    ///< Nanoseconds of std::chrono::steady_clock; 0: not yet, or not known.
@@ -49,8 +50,8 @@ class Watch {
     const char* outer_;
   };
 
-  /// What goes on while it lives: "training", "evaluation". Nested ones: the innermost is told. Where hang_in() names
-  /// it, it never begins.
+  /// A phase of the run, such as "training" or "evaluation", while the object lives. The innermost of nested phases is
+  /// reported. A phase that hang_in() names never begins.
   class [[nodiscard]] Phase {
    public:
     Phase(Watch& watch, const char* name) : watch_(watch), outer_(watch.phase_.exchange(name)) {
@@ -96,7 +97,7 @@ class Watch {
     std::list<std::function<std::string()>>::iterator check_;
   };
 
-  /// How far the innermost phase has come, where that is known.
+  /// How far the innermost phase has come, if that is known.
   struct Part {
     std::uint32_t done = 0;
     std::uint32_t total = 0;  ///< 0: not known.
@@ -113,7 +114,7 @@ class Watch {
   /// The device has done all that was queued so far.
   void all_finished();
 
-  void set_steps(std::uint64_t steps) { steps_ = steps_before_ = steps; }  ///< Where the run begins: those of before.
+  void set_steps(std::uint64_t steps) { steps_ = steps_before_ = steps; }  ///< The run begins after these steps.
   void add_steps(std::uint64_t steps);                                     ///< They were queued.
   /// A count that the device keeps in host memory, of steps that have ended; null: none.
   void set_device_steps(const std::uint64_t* count) { device_steps_ = count; }
@@ -131,13 +132,13 @@ class Watch {
   // --- for the watchdog -------------------------------------------------------------------------------------------
   const char* waiting_for() const { return waiting_for_; }  ///< Null: it computes.
   const char* phase() const { return phase_; }
-  std::uint64_t changes() const { return changes_; }  ///< Of waiting_for(), so far.
+  std::uint64_t changes() const { return changes_; }  ///< How often waiting_for() has changed.
   std::uint64_t last_sequence() const { return next_ - 1; }
   std::uint64_t steps() const { return steps_; }  ///< Queued.
-  std::uint64_t device_steps() const;             ///< Ended, as the device counts; steps() where it does not.
-  /// Of this run. Where the device does not count, the sums of the newest step may still be under way.
+  std::uint64_t device_steps() const;             ///< Ended, as the device counts; steps() if it does not.
+  /// Whether the first step of this run has ended. If the device does not count steps, a second one must be queued.
   bool first_step_has_ended() const;
-  std::string health() const;                              ///< What the first failing check says; empty: all is well.
+  std::string health() const;                              ///< Message of the first failing check; empty: all is well.
   int ending() const { return ending_; }                   ///< 0: not asked for.
   std::array<CollectiveRecord, kRecords> records() const;  ///< Unordered; sequence 0: none.
 

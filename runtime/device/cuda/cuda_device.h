@@ -53,7 +53,7 @@ class CudaDevice final : public Device {
     cuda::Scratch scratch;
   };
 
-  /// UsageError where the GPU cannot run this program, or not at the precision that was asked for.
+  /// UsageError if the GPU cannot run this program, or not at the precision that was asked for.
   void check_abilities(int device) const;
 
   std::string name_;

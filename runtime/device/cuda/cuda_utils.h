@@ -22,8 +22,8 @@ inline void check(cudaError_t status, const char* call, const char* file, int li
   if (status == cudaErrorMemoryAllocation) fail_allocation(call);
   if (status != cudaSuccess) fail_call(call, file, line, cudaGetErrorString(status));
 }
-/// Of any other library: all of them call success 0.
 const char* reason_of(cudaError_t status);
+/// For the other libraries. Success is 0 in all of them.
 template <class Status>
 const char* reason_of(Status) {
   return "a library handle";
@@ -62,13 +62,13 @@ using GraphExecHandle = Handle<cudaGraphExec_t, cudaGraphExecDestroy>;
 using DeviceMemory = Handle<void*, cudaFree>;
 using RegisteredMemory = Handle<void*, cudaHostUnregister>;
 
-/// Of the current device. Throws OutOfMemory.
+/// Memory of the current device. Throws OutOfMemory.
 DeviceMemory allocate_memory(std::size_t bytes);
 
 bool is_capturing(cudaStream_t stream);
-int compute_capability();  ///< Of the current device: 90 for 9.0.
+int compute_capability();  ///< Compute capability of the current device: 90 for 9.0.
 /// The architecture for which the kernels that run on the current device were compiled, as compute_capability(); lower
-/// where the driver translates older code. 0 where this program has none for the device.
+/// if the driver translates older code. 0 if this program has none for the device.
 int code_version();
 /// Whether kernels may start before their predecessor ends: their code must wait in time, which takes 9.0.
 bool launches_early();
@@ -82,7 +82,7 @@ bool multiplies_by_warpgroups();
 /// Shared memory that a thread block may have on the current device, bytes. The environment variable
 /// DDPTRAIN_SHARED_MEMORY_LIMIT (KiB) lowers it, so that a large GPU runs the kernels of a smaller one.
 std::size_t shared_memory_limit();
-/// Lets thread blocks of `kernel` have `bytes` of dynamic shared memory. Error where that is more than the limit.
+/// Lets thread blocks of `kernel` have `bytes` of dynamic shared memory. Error if that is more than the limit.
 void reserve_shared_memory(const void* kernel, std::size_t bytes);
 template <class... Parameters>
 void reserve_shared_memory(void (*kernel)(Parameters...), std::size_t bytes) {
@@ -93,7 +93,7 @@ void reserve_shared_memory(void (*kernel)(Parameters...), std::size_t bytes) {
 /// because captured graphs may still use it.
 class Scratch {
  public:
-  /// At least `bytes`, aligned to 256; the next call hands out the same memory. Throws Error where it would have to
+  /// At least `bytes`, aligned to 256; the next call hands out the same memory. Throws Error if it would have to
   /// grow while `stream` is being captured.
   void* reserve(std::size_t bytes, cudaStream_t stream);
   template <class T>

@@ -8,7 +8,7 @@
 namespace ddptrain {
 
 /// The tokens of a batch, [count, sequence + 1]: a window's inputs, and one place further on their targets. Throws
-/// Error where one is not below `vocabulary`; `what` names the operation.
+/// Error if one is not below `vocabulary`; `what` names the operation.
 std::vector<std::uint32_t> batch_tokens(const char* what, const TokenBatch& batch, std::int64_t vocabulary);
 
 }  // namespace ddptrain

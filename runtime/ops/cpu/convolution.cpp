@@ -9,7 +9,7 @@ namespace {
 struct ConvDims : ConvShape {
   std::int64_t rows() const { return out_height() * out_width(); }  ///< Output pixels of an image.
   std::int64_t depth() const { return kernel * kernel * in; }       ///< Inputs of an output pixel.
-  std::int64_t run() const { return kernel * in; }                  ///< Of which are contiguous.
+  std::int64_t run() const { return kernel * in; }                  ///< Contiguous inputs.
   std::int64_t image() const { return height * width * in; }
 };
 

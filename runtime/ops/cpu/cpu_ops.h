@@ -12,7 +12,7 @@
 
 namespace ddptrain {
 
-/// What the families share on the CPU. They are written in plain C++ and Eigen, f32 or f64: the readable twins and the
+/// Code that all CPU operations share. They are plain C++ and Eigen, in f32 or f64: the readable versions and the
 /// oracle of those on GPUs. Results are the same bits for the same number of threads.
 class CpuOps {
  public:
@@ -76,7 +76,7 @@ template <class T>
 using MatrixView = Eigen::Map<Matrix<T>>;
 template <class T>
 using ConstMatrixView = Eigen::Map<const Matrix<T>>;
-/// Of rows that lie further apart than they are long.
+/// Rows that lie further apart than they are long.
 template <class T>
 using StridedView = Eigen::Map<Matrix<T>, 0, Eigen::OuterStride<>>;
 template <class T>

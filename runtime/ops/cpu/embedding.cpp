@@ -47,7 +47,7 @@ class CpuEmbedding final : public EmbeddingOps, CpuOps {
     });
   }
 
-  /// Every thread adds up columns of its own, so the order of the sums is that of the batch.
+  /// Each thread adds other columns, so the order of the additions is the order of the batch.
   void embed_tokens_backward(const TokenBatch& batch, const Dropout& dropout, const Tensor& dout, const Tensor& head,
                              const Tensor& dtoken, const Tensor& dposition, bool accumulate) override {
     const EmbeddingDims d{check_embed_tokens_backward(batch, dout, head, dtoken, dposition, dtype())};

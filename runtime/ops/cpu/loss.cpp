@@ -21,7 +21,7 @@ T scale_for(double loss, float gradient_scale) {
   return std::isfinite(loss) ? static_cast<T>(gradient_scale) : std::numeric_limits<T>::quiet_NaN();
 }
 
-/// Of the prediction at `place` of the batch.
+/// Target of the prediction at `place` of the batch.
 std::uint32_t target_at(const std::vector<std::uint32_t>& tokens, std::int64_t sequence, std::int64_t place) {
   return tokens[static_cast<std::size_t>(place / sequence * (sequence + 1) + place % sequence + 1)];
 }

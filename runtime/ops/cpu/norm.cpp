@@ -19,8 +19,8 @@ void normalise(const RowView<T>& x, const ConstRowView<T>& weight, const ConstRo
   statistics[1] = scale;
 }
 
-/// Adds to dweight, dbias and, where it is not null, dx_sums; dx may be the memory of dy or dresidual, which is null
-/// where there is none.
+/// Adds to dweight, dbias and, if it is not null, dx_sums; dx may be the memory of dy or dresidual, which is null
+/// if there is none.
 template <class T>
 void normalise_backward(const ConstRowView<T>& x, const ConstRowView<T>& weight, const T* statistics,
                         const ConstRowView<T>& dy, const T* dresidual, RowView<T> dx, RowView<T> dweight,

@@ -45,7 +45,7 @@ constexpr std::int64_t kPiece = 256;  // elements that are added at once
 template <class T>
 using Piece = std::array<T, kPiece>;
 
-/// `count` elements from `begin` on of the sum of `rows` rows, the first of which is `row`.
+/// Elements `begin` to `begin + count` of the sum of `rows` rows, which begin with `row`.
 template <class T>
 Piece<T> subtree(const Tensor& leaves, std::int64_t row, std::int64_t rows, std::int64_t begin, std::int64_t count) {
   Piece<T> sum;

@@ -5,8 +5,8 @@
 
 namespace ddptrain {
 
-/// What the families share on GPUs. An operation of a new size may allocate; so everything that is captured in a graph
-/// must have run once before.
+/// Code that all GPU operations share. An operation of a new size may allocate; so everything that is captured in a
+/// graph must have run once before.
 class CudaOps {
  public:
   explicit CudaOps(Device& device) : device_(dynamic_cast<CudaDevice&>(device)) {}

@@ -7,7 +7,8 @@
 
 #include "runtime/device/cuda/cuda_utils.h"
 
-/// What the files that use cuDNN's graphs share. cudnn_frontend.h takes half a minute to compile: for .cpp files alone.
+/// Helpers of the files that use cuDNN's graphs. Include it in .cpp files only: cudnn_frontend.h compiles for half a
+/// minute.
 
 namespace ddptrain::cuda {
 

@@ -15,10 +15,10 @@ namespace ddptrain::cuda {
 inline constexpr std::uint32_t kDropoutThreads = 128;
 
 __device__ __forceinline__ std::uint32_t first_feature(std::uint32_t call) { return call / 4 * 32 + call % 4 * 2; }
-/// Of lane `lane`, from first_feature.
+/// Distance of a lane's feature from first_feature().
 __device__ __forceinline__ std::uint32_t feature_offset(std::uint32_t lane) { return lane / 2 * 8 + lane % 2; }
 
-/// What dropout multiplies the features of one call by.
+/// Factors of the features of one call.
 class DropoutFactors {
  public:
   __device__ DropoutFactors(const Dropout& dropout, std::uint32_t call, std::uint32_t row)
@@ -52,7 +52,7 @@ __device__ __forceinline__ void transpose_in_quad(std::uint32_t (&word)[4]) {
   }
 }
 
-/// What dropout (of a rate above 0) multiplies eight features by that start at `feature`, a multiple of 8. Called by
+/// Factors of eight features from `feature` on, a multiple of 8, for a dropout rate above 0. Called by
 /// all lanes of a warp, whose features are neighbours but for steps from one row of `width` features to another; where
 /// that is a multiple of 32, four lanes share their random numbers.
 __device__ __forceinline__ void eight_factors(const Dropout& dropout, std::uint32_t feature, std::uint32_t row,

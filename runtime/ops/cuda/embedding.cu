@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint32_t kWarps = 8;  // of a block
 constexpr std::uint32_t kThreads = 32 * kWarps;
-constexpr std::uint32_t kChunk = 64;                  // places that are summed together where they all hold one token
+constexpr std::uint32_t kChunk = 64;                  // places that are summed together if they all hold one token
 constexpr std::uint32_t kPositionThreads = 1u << 16;  // that the sum over the batch keeps busy
 
 /// Where activations of a batch get their factors of dropout from.

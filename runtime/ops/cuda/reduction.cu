@@ -288,7 +288,7 @@ class CudaReduction final : public ReductionOps, CudaOps {
   }
 
  private:
-  Buffer partials_;  ///< Of sum_of_squares(), for each of the two streams that it may run on.
+  Buffer partials_;  ///< For sum_of_squares(), one per stream that it may run on.
 };
 
 }  // namespace

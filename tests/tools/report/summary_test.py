@@ -44,6 +44,7 @@ class WarningsTest(ReportCase):
 
         self.assertEqual(self.warnings(scaling(199, 0.99)), [])
         self.assertEqual(self.warnings(scaling(200, 1.0)), [])
+        self.assertEqual(self.warnings(scaling(210, 0.99, shared_gpus=1)), [], "there is no efficiency")
         (line,) = self.warnings(scaling(210, 0.99))
         self.assertIn("An efficiency above 100%: 105.0% of 2 ranks.", line)
         (line,) = self.warnings(scaling(199, 1.02))

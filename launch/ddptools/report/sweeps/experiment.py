@@ -97,6 +97,11 @@ class Case:
         """Whether its ranks communicate: without, it is a ceiling and no competitor."""
         return self.settings.get("overlap") != "none"
 
+    @property
+    def shares_gpus(self) -> bool:
+        """Whether several of its ranks had one GPU, so that they had less to compute with than as many alone."""
+        return any(run.summary.get("shared_gpus") for run in self.runs)
+
     def hashes(self) -> set[str]:
         return {str(run.summary["parameter_hash"]) for run in self.runs if run.summary.get("parameter_hash")}
 
@@ -164,10 +169,12 @@ class Experiment:
 
     @functools.cached_property
     def one_rank(self) -> dict[str, Case]:
-        """By the key of a case of several ranks that trains, the case of one rank that is otherwise the same."""
+        """By the key of a case of several ranks that trains, each on its own device, the case of one rank that is
+        otherwise the same."""
         found = {}
         for _, ((ranks, one), *others) in self.series("ranks"):
-            found |= {case.key: one for _, case in others if ranks == 1 and case.ranks > 1 and case.trains}
+            compared = [case for _, case in others if case.ranks > 1 and case.trains and not case.shares_gpus]
+            found |= {case.key: one for case in compared if ranks == 1}
         return found
 
     def efficiencies(self, case: Case) -> list[float]:

@@ -8,7 +8,7 @@ namespace ddptrain {
 
 namespace {
 
-/// What cuDNN does well. Before version 9.15.1 other lengths are wrong when a captured graph is replayed.
+/// Shapes that cuDNN computes well. Before version 9.15.1 other lengths are wrong when a captured graph is replayed.
 bool suits_cudnn(const AttentionShape& shape, DType dtype) {
   return dtype == DType::bf16 && shape.sequence % 128 == 0 && shape.head_size % 8 == 0 && shape.head_size <= 256;
 }

@@ -8,7 +8,7 @@
 
 #include "runtime/ops/cuda/attention/attention_plans.h"
 
-/// What the own attention kernels share. Their grids have a block row, blockIdx.y, per head of a sample.
+/// Code that the custom attention kernels share. Their grids have a block row, blockIdx.y, per head of a sample.
 
 namespace ddptrain::cuda::attention {
 

@@ -19,7 +19,7 @@ void mma_attention(const AttentionShape& shape, const AttentionTensors& tensors,
 void mma_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors, const float* deltas,
                             cudaStream_t stream);
 
-/// The backward pass of the same shapes up to sequences of 128, where a head fits shared memory: one thread block per
+/// The backward pass of the same shapes up to sequences of 128, if a head fits shared memory: one thread block per
 /// head, which needs no deltas.
 bool suits_short_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors);
 void short_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors, cudaStream_t stream);

@@ -196,7 +196,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps) forward_kernel(const Pointers 
   write_rows<kHead>(sum, 1.0f / total[0], 1.0f / total[1], own, p.out + head.at, head.width, shape);
 }
 
-/// What the backward pass needs of a query; nothing passes through one beyond the sequence.
+/// Values of a query that the backward pass needs. A query beyond the sequence has no gradient.
 struct Query {
   float logarithm, delta;
 
@@ -292,7 +292,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps) dkv_kernel(const Pointers p, c
   write_rows<kHead>(dv, 1.0f, 1.0f, own, dqkv + 2 * head.width, head.row, shape);
 }
 
-/// Of a head: thread blocks, and the warps of each.
+/// Thread blocks of a head, and warps of each block.
 struct Grid {
   int blocks, warps;
 

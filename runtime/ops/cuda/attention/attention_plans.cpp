@@ -45,7 +45,7 @@ const char* name_of(Pass pass) {
                                   : "attention backward, any order";
 }
 
-/// Of TunedChoices.
+/// Key of TunedChoices.
 std::string name_of(const Key& key) {
   const AttentionShape& s = key.shape;
   return fmt::format("{}: {} x {} x {} x {}", name_of(key.pass), s.batch, s.heads, s.sequence, s.head_size);
@@ -167,7 +167,7 @@ bool AttentionPlans::Impl::build_named(Plan& plan, const std::string& name) cons
   return false;
 }
 
-/// Infinite where there is no memory for the plan's workspace, which is given back.
+/// Infinite if there is no memory for the plan's workspace, which is given back.
 float AttentionPlans::Impl::time(const Key& key, const Plan& plan, const AttentionTensors& tensors) const {
   DeviceMemory workspace;
   if (plan.workspace > 0 && cudaMalloc(workspace.out(), plan.workspace) != cudaSuccess) {

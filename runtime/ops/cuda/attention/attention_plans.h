@@ -21,7 +21,7 @@ struct AttentionTensors {
 /// Attention by cuDNN, bf16 with f32 sums, planned when a shape is first seen.
 class AttentionPlans {
  public:
-  /// `scratch` serves as workspace. `choices`: where it is not null, all plans of cuDNN are timed, or the one that was
+  /// `scratch` serves as workspace. `choices`: if it is not null, all plans of cuDNN are timed, or the one that was
   /// kept is taken; else the first one. Not while `stream` is being captured.
   AttentionPlans(cudaStream_t stream, Scratch& scratch, TunedChoices* choices = nullptr);
   ~AttentionPlans();

@@ -68,7 +68,7 @@ struct Memory {
   static std::size_t bytes(int tiles) {
     return static_cast<std::size_t>(tiles) * (4 * kTile * Rows<kHead>::kRowBytes + (tiles + 1) * kWeightBytes);
   }
-  /// Where a tile stands on or below the diagonal.
+  /// Address of the tile, which is on or below the diagonal.
   __device__ __forceinline__ char* probabilities(int query_tile, int key_tile) const {
     return weights + (query_tile * (query_tile + 1) / 2 + key_tile) * 2 * kWeightBytes;
   }
@@ -102,7 +102,7 @@ __device__ __forceinline__ void fetch(const Pointers& p, const Head& head, int f
   end_copies();
 }
 
-/// A row of out beside one of dout: a quad shares a row, lane q has chunks q, q + 4 and so on. Odd rows begin with the
+/// A row of out and a row of dout: a quad shares a row, lane q has chunks q, q + 4 and so on. Odd rows begin with the
 /// second four, so that two rows lie in different banks.
 template <int kHead>
 struct OutRow {

@@ -41,9 +41,9 @@ struct Problem {
   __device__ int tiles() const { return sequence / kRows; }
 };
 
-/// A tile of queries beside a block of keys of one head. A thread block takes one head after another; per head the
-/// blocks of keys; per block of keys the tiles of queries from the diagonal on. They go up beside one block and down
-/// beside the next one, so that L2 still has the tiles and the sums of dq that the next block begins with.
+/// A tile of queries and a block of keys of one head. A thread block takes one head after another; per head the
+/// blocks of keys; per block of keys the tiles of queries from the diagonal on. They go up for one block and down
+/// for the next one, so that L2 still has the tiles and the sums of dq that the next block begins with.
 struct Place {
   int head, row, column;  // of all heads; its first row and column in the matrices
   int block, tile, step;  // step: to the next tile
@@ -74,7 +74,7 @@ struct alignas(1024) Shared {
   char values[kWarpgroups][kTileBytes];
   char queries[kStages][kTileBytes];
   char douts[kStages][kTileBytes];
-  char outs[kStages][kTileBytes];  // beside the first block of keys alone
+  char outs[kStages][kTileBytes];  // with the first block of keys only
   char dscores[2][kWarpgroups][kTileBytes];
   float statistics[kStages][kRows];
   std::uint64_t tile_full[kStages];
@@ -179,8 +179,8 @@ struct Worker {
     weigh(now, 0);
   }
 
-  /// From the weights of a tile and their gradients to its part of dq, dk and dv, and to those of the next tile, whose
-  /// products run beside what other units do for this one.
+  /// From the weights of a tile and their gradients to its part of dq, dk and dv, and to the weights of the next tile.
+  /// The products of the next tile overlap with the work of other units on this tile.
   __device__ __forceinline__ void step() {
     Place next = now;
     next.advance(p);

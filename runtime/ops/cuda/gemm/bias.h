@@ -7,7 +7,7 @@
 #include "runtime/core/tensor.h"
 #include "runtime/device/cuda/cuda_utils.h"
 
-/// What linear layers do with biases beside the product.
+/// Operations of linear layers on biases, outside of the matrix multiplication.
 
 namespace ddptrain::cuda {
 

@@ -33,7 +33,7 @@ __device__ __forceinline__ float element(const uint4& pack, int i) {
   return __uint_as_float(i % 2 == 0 ? words[i / 2] << 16 : words[i / 2] & 0xFFFF0000u);
 }
 
-// What becomes FP8: operator() begins to read elements, of which a thread has kAhead rows under way, and value() works
+// Sources of FP8 values: operator() begins to read elements (a thread has kAhead rows under way), and value() works
 // them out.
 
 struct Plain {
@@ -100,13 +100,13 @@ __device__ __forceinline__ void store_transposed(const std::uint32_t* tile, std:
   }
 }
 
-/// What the threads of a block exchange beside the tile.
+/// Shared memory of a block, besides the tile.
 struct Exchange {
   float largest[kWarps];
   float sums[kWarps][kTile];
 };
 
-/// The warp's sums over its rows, of which lanes 0 to 15 have some and lanes 16 to 31 the others.
+/// The warp's sums over its rows. Lanes 0 to 15 have one half of the rows, lanes 16 to 31 the other.
 __device__ __forceinline__ void store_warp_sums(float (&sums)[kPack], Exchange& exchange) {
 #pragma unroll
   for (float& sum : sums) sum += __shfl_xor_sync(kAllLanes, sum, 16);
@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(kThreads) renew_kernel(Fp8State* states, std::
 
 dim3 tiles_of(const Fp8Matrix& to) { return {ceil_div(to.columns, kTile), ceil_div(to.rows, kTile)}; }
 
-/// What is first written with a state is worked out twice, first to learn its magnitude.
+/// The first tensor of a state is computed twice, first to learn its magnitude.
 template <DType kFormat, class Source>
 void launch(const Source& source, const Fp8Matrix& to, const Fp8Sums& sums, cudaStream_t stream) {
   const auto kernel = sums.to ? quantize_kernel<kFormat, true, Source> : quantize_kernel<kFormat, false, Source>;

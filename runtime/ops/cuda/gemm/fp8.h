@@ -46,7 +46,7 @@ Fp8Matrix fp8_output(const Tensor& y, cudaStream_t stream);
 
 /// The largest magnitude that a format holds.
 float largest_of(DType format);
-/// state[i].scale and inverse_scale follow from what state[i].largest says, where it is neither 0 nor infinite, and
+/// state[i].scale and inverse_scale follow from what state[i].largest says, if it is neither 0 nor infinite, and
 /// that starts anew.
 void renew(Fp8State* states, std::size_t count, cudaStream_t stream);
 /// state[i].largest starts anew.

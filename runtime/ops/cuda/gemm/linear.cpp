@@ -109,7 +109,7 @@ void CudaLinear::linear_gelu_backward(const Tensor& weight, const Tensor& dy, co
   if (dbias) ways.push_back({"gelu and sums in the epilogue", all_fused});
   const std::string operation = dbias ? "gelu gradient and sums" : "gelu gradient";
   if (accumulate && dbias && tuner_.is_new(operation, gemm, ways)) {
-    // What is added to must not be added to again and again.
+    // Timing must not add to an accumulator again and again.
     const Buffer trial = device_.allocate(dbias.dtype, dbias.shape);
     sums = trial.view(dbias.dtype, dbias.shape);
     tuner_.run(operation, gemm, ways);

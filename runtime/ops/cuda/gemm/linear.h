@@ -27,9 +27,9 @@ class CudaLinear final : public LinearOps, CudaOps {
                            const Tensor& dx, const Tensor& dweight, bool accumulate);
   void linear_gelu_backward_fp8(const LinearShape& d, const Tensor& weight, const Tensor& dy, const Tensor& pre,
                                 const Tensor& dpre, const Tensor& dbias, bool accumulate);
-  /// In place dpre [n, hidden] *= gelu'(pre); dbias, where it has data, (+)= the sums over its rows.
+  /// In place dpre [n, hidden] *= gelu'(pre); dbias, if it has data, (+)= the sums over its rows.
   void gelu_backward(const Tensor& pre, const Tensor& dpre, const Tensor& dbias, bool accumulate);
-  /// linear_gelu_backward as a product whose epilogue sums up; false where there is none.
+  /// linear_gelu_backward as a product whose epilogue sums up; false if there is none.
   bool linear_gelu_backward_fused(const cuda::Gemm& gemm, const cuda::GemmTensors& tensors, const Tensor& dbias,
                                   bool accumulate);
 

@@ -53,7 +53,7 @@ std::uint32_t alignment_of(const void* pointer) {
   return bytes;
 }
 
-/// What decides on the algorithm.
+/// Properties of a multiplication that decide on the algorithm.
 struct Key {
   Gemm gemm;
   Epilogue epilogue;
@@ -186,7 +186,7 @@ Plan MatmulPlans::Impl::describe(const Key& key) const {
   return plan;
 }
 
-/// By the heuristic's estimate, best first. Partial sums, where the sum over k is split, stay in f32.
+/// By the heuristic's estimate, best first. Partial sums, if the sum over k is split, stay in f32.
 std::vector<cublasLtMatmulAlgo_t> MatmulPlans::Impl::candidates(const Key& key, const Plan& plan) const {
   PreferenceHandle preference;
   DDP_CUBLAS(cublasLtMatmulPreferenceCreate(preference.out()));

@@ -20,19 +20,19 @@ struct Gemm {
   std::int64_t k = 0;
   bool transpose_a = false;
   bool transpose_b = false;
-  /// Of a and b: bf16 or f32, or FP8, and then both lie along k: transpose_b and not transpose_a.
+  /// Type of a and b: bf16, f32 or FP8. FP8 matrices are contiguous along k: transpose_b and not transpose_a.
   DType in = DType::f32;
-  DType out = DType::f32;                    ///< Of c and bias: that of a and b, or f32; bf16 or f32 of FP8.
+  DType out = DType::f32;                    ///< Type of c and bias: `in` or f32; with FP8, bf16 or f32.
   bool accumulate = false;                   ///< Adds to c.
-  std::optional<DType> in_b = std::nullopt;  ///< Of b alone, where it is another than `in`.
+  std::optional<DType> in_b = std::nullopt;  ///< Type of b, if it is not `in`.
 
   auto operator<=>(const Gemm&) const = default;
 };
 
-/// Such as "64 x 768 x 3072 nt bf16 bf16 + f32": sizes, transposes and types of a and b, "+" where it accumulates, c.
+/// Such as "64 x 768 x 3072 nt bf16 bf16 + f32": sizes, transposes and types of a and b, "+" if it accumulates, c.
 std::string name_of(const Gemm& gemm);
 
-/// What cuBLASLt does besides, on the way of its operands or of the result.
+/// Work that cuBLASLt adds to a multiplication, on its operands or on the result.
 enum class Epilogue : std::uint8_t {
   none,
   bias,                    ///< c += vector [n] in every row.
@@ -46,7 +46,7 @@ struct GemmTensors {
   const void* a = nullptr;
   const void* b = nullptr;
   void* c = nullptr;
-  void* vector = nullptr;          ///< Of the element type of c.
+  void* vector = nullptr;          ///< Its elements have the type of c.
   void* matrix = nullptr;          ///< Likewise.
   const float* scale_a = nullptr;  ///< Fp8State::inverse_scale, for operands in FP8.
   const float* scale_b = nullptr;
@@ -54,18 +54,18 @@ struct GemmTensors {
 
 /// Matrix products by cuBLASLt. Sums are kept in f32; f32 inputs are rounded to tf32 only for Precision::tf32. The
 /// algorithm is chosen when a product is first seen: without `tune` its heuristic's first choice, and the same product
-/// gives the same bits in every run on the same kind of GPU; with it that of the device's TunedChoices, or the fastest
-/// of a few. The products of a stream share a workspace.
+/// gives the same bits in every run on the same kind of GPU; with it, the choice in the device's TunedChoices, or the
+/// fastest of a few. The products of a stream share a workspace.
 class MatmulPlans {
  public:
-  /// For Device::get: those of a GPU's compute stream.
+  /// For Device::get: multiplications on a GPU's compute stream.
   static std::unique_ptr<MatmulPlans> make(Device& device);
 
   /// Not while the stream is being captured.
   explicit MatmulPlans(Device& device);
   ~MatmulPlans();
 
-  /// Queues the product, plus `bias` [n] in every row where it is not null (not together with `accumulate`).
+  /// Queues the product, plus `bias` [n] in every row if it is not null (not together with `accumulate`).
   void gemm(const Gemm& gemm, const void* a, const void* b, const void* bias, void* c, cudaStream_t stream);
   /// The same; the bias is tensors.vector.
   void gemm(const Gemm& gemm, const GemmTensors& tensors, cudaStream_t stream);

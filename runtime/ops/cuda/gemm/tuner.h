@@ -20,7 +20,7 @@ class Tuner {
  public:
   struct Way {
     const char* name;
-    /// Queues the work, or does nothing and returns false where this way cannot do it. Gives the same however often it
+    /// Queues the work, or does nothing and returns false if this way cannot do it. Gives the same however often it
     /// runs.
     std::function<bool()> run;
   };

@@ -11,7 +11,7 @@ namespace ddptrain::cuda {
 
 enum class ConvKind : std::uint8_t { forward, forward_bias_relu, data_gradient, weight_gradient };
 
-/// The tensors of a convolution; for the gradients x, w and y stand for dx, dw and dy where these are computed or
+/// The tensors of a convolution; for the gradients x, w and y stand for dx, dw and dy when these are computed or
 /// given.
 struct ConvTensors {
   void* x = nullptr;     ///< [batch, height, width, in]
@@ -23,7 +23,7 @@ struct ConvTensors {
 /// Convolutions by cuDNN, planned when a shape is first seen; sums are kept in f32, and f32 stays clear of tensor cores
 /// unless the precision is tf32. Tensors are NHWC. For MemoryFormat::nchw they are copied to that layout and back
 /// around cuDNN's kernels, so that these can be measured there; so they are where cuDNN has no plan for NHWC, and with
-/// channels padded to a multiple of eight where it has none for their number.
+/// channels padded to a multiple of eight if it has none for their number.
 class ConvPlans {
  public:
   ConvPlans(Precision precision, MemoryFormat format, cudaStream_t stream);  ///< Not while `stream` is being captured.

@@ -18,7 +18,7 @@ namespace {
 constexpr std::uint32_t kWarps = 8;  // of a block
 constexpr std::uint32_t kMaxBlocks = 1024;
 
-/// Rows of logits, of which the first `vocabulary` columns count.
+/// Rows of logits. Their first `vocabulary` columns count.
 template <class T>
 struct Rows {
   const T* logits;

@@ -33,7 +33,7 @@ struct Problem {
 /// The targets of a block's rows, of so many rows at a time.
 class Targets {
  public:
-  /// Of the block's row number `count`, which is `row`. Called by all threads, for one row after another.
+  /// Target of the block's row number `count`, which is `row`. All threads call it, for one row after another.
   __device__ __forceinline__ std::uint32_t of(const Predictions& predictions, std::uint32_t row, std::uint32_t count,
                                               std::uint32_t rows) {
     if (count % kCount == 0) {
@@ -108,7 +108,7 @@ __device__ __forceinline__ void read(const T* row, std::uint32_t c, std::uint32_
 struct Part {
   float largest, total;
 };
-/// What exponentials relative to `from` are to be multiplied by to be relative to `to`.
+/// Factor that turns exponentials relative to `from` into exponentials relative to `to`.
 __device__ __forceinline__ float change_of_base(float from, float to) {
   return from == to ? 1.0f : exp2_approximate(kLog2e * (from - to));
 }
@@ -175,7 +175,7 @@ __device__ __forceinline__ float sum_exponentials(const Problem<T>& p, const T* 
   return sums[0] + sums[1];
 }
 
-/// Of this thread's columns, but for the target's.
+/// Writes this thread's columns, except the target's.
 template <int kThreads, int V, class T>
 __device__ __forceinline__ void write_gradient(const Problem<T>& p, const T* row, const Exponential<T>& exponential,
                                                float factor, T* gradient) {
@@ -243,7 +243,7 @@ __device__ MetricPartial one_row(const Problem<T>& p, const T* row, std::uint32_
   return {loss, hit ? 1u : 0u};
 }
 
-/// What all threads know of a row.
+/// Facts about a row that all threads know.
 struct RowSums {
   float largest, total;  // the latter as Part::total
   float target_logit;
@@ -344,7 +344,7 @@ class KeptRow {
     }
     stream_out<kPack>(value, to);
   }
-  /// Of all threads.
+  /// Combines the parts of all threads.
   __device__ __forceinline__ Part of_row(Part (&parts)[kThreads / 32]) const {
     const float warps = warp_max(largest_);
     const float sum = warp_sum(total_ * change_of_base(largest_, warps));

@@ -4,7 +4,7 @@
 
 namespace ddptrain::cuda {
 
-/// What the rows of logits predict: the tokens that follow those of a batch, from its prediction `first` on.
+/// Targets of rows of logits: the tokens that follow the tokens of a batch, from its prediction `first` on.
 struct Predictions {
   TokenBatch batch;
   std::uint32_t first;

@@ -13,7 +13,7 @@ namespace {
 /// y = layer_norm(x), or x = sum = residual + dropout(branch) before that.
 template <class T>
 struct Forward {
-  const T* x;  ///< The residual where there is a branch.
+  const T* x;  ///< The residual if there is a branch.
   const T* branch;
   const T* weight;
   const T* bias;

@@ -9,8 +9,9 @@
 #include "runtime/ops/cuda/cuda_ops.h"
 #include "runtime/ops/norm.h"
 
-/// What forward and backward of layer norm share. A warp takes one row. Where rows are made of packs of eight elements
-/// and fit the registers of a warp, it reads them once; kernels named any_width do without and read them again.
+/// Code that forward and backward of layer norm share. A warp takes one row. If rows are made of packs of eight
+/// elements and fit the registers of a warp, it reads them once; kernels named any_width do without and read them
+/// again.
 
 namespace ddptrain::cuda::norm {
 

@@ -11,7 +11,7 @@ namespace cuda::norm {
 namespace {
 
 constexpr int kBackwardBlocks = 2;         // of a multiprocessor, at most
-constexpr std::uint32_t kRowsOfGroup = 2;  // that those who share a row take at least, where there are few rows
+constexpr std::uint32_t kRowsOfGroup = 2;  // that those who share a row take at least, if there are few rows
 
 template <class T>
 struct Backward {
@@ -26,7 +26,7 @@ struct Backward {
   bool has_dx_sums;
 };
 
-/// What a warp works on in turn of x, dy and dresidual, fetched while it works on the rows before. A lane fetches and
+/// Rows of x, dy and dresidual that a warp works on in turn, fetched while it works on earlier rows. A lane fetches and
 /// reads its own elements alone.
 template <class T, int kPacks>
 struct Stage {
@@ -68,7 +68,7 @@ __device__ __forceinline__ float2 group_sum(float2 value, float2 (&shared)[kGrou
   return value;
 }
 
-/// What a lane has of the column sums: dweight, dbias and dx_sums.
+/// The part of a lane of the column sums: dweight, dbias and dx_sums.
 template <int kPacks>
 using LaneSums = float[3][kPacks][kPack];
 

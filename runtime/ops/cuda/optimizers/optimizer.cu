@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kThreads, resident_at_most(kThreads, 5)) updat
   }
 }
 
-constexpr int kMostNcclBlocks = 32;  ///< Of a collective, if NCCL is not told.
+constexpr int kMostNcclBlocks = 32;  ///< Blocks of a collective, if NCCL is not told.
 
 }  // namespace
 }  // namespace cuda::optimizer
@@ -92,8 +92,8 @@ class CudaOptimizer final : public OptimizerOps, CudaOps {
   }
 
  private:
-  /// Blocks wait for those of other ranks, and so do NCCL's: all of both must be on the GPU at once. A block of this
-  /// kernel takes a multiprocessor, NCCL's have the rest; other kernels come to an end.
+  /// Blocks wait for blocks of other ranks, and so do NCCL's blocks: all of them must be on the GPU at once. A block of
+  /// this kernel takes a multiprocessor, NCCL's have the rest; other kernels come to an end.
   bool can_wait_for_peers(OptimizerKind kind, const UpdateSlice& slice, int ranks) const {
     if (rule_of(kind).whole_parameters || ranks > PeerInboxes::kMaxRanks) return false;
     const int kept = device_.options().communication_multiprocessors > 0 ? 0 : optimizer::kMostNcclBlocks;

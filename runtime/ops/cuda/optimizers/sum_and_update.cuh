@@ -6,7 +6,7 @@
 #include "runtime/ops/cuda/optimizers/update.cuh"
 
 // All-reduce and update of a small bucket in one kernel. Every thread writes its gradients into the inboxes of all
-// other ranks and waits for theirs: a packet carries the number of its round beside its data, so that it tells by
+// other ranks and waits for theirs: a packet carries the number of its round with its data, so that it tells by
 // itself that it has arrived. Odd and even rounds have packets of their own: a rank that sends in round n + 2 has
 // received what all others sent in round n + 1, which they did after they had read those of round n.
 //
@@ -14,7 +14,7 @@
 // scope (st.relaxed.sys, ld.relaxed.sys; of a vector, each element is an access of its own, in no order). Such a word
 // is read as it was written, never torn, so that data with the right round is that round's data, and no other access
 // needs to be ordered with it: nothing is acquired or released. A word is overwritten two rounds later. The read of
-// round n and the store of round n + 1 are in kernels of which one ends before the other begins, on every GPU; a read
+// round n and the store of round n + 1 are in two kernels, and one ends before the other begins, on every GPU; a read
 // that returned the value of round n + 2 would have to follow a store that itself follows that read.
 
 namespace ddptrain::cuda::optimizer {
@@ -23,12 +23,12 @@ namespace ddptrain::cuda::optimizer {
 using Packet = uint4;
 
 template <class G>
-inline constexpr int kPackets = sizeof(G) * kVector / 8;  ///< Of a thread.
+inline constexpr int kPackets = sizeof(G) * kVector / 8;  ///< Packets of a thread.
 
-/// Of an inbox: packets [round % 2][sender][block][packet][thread], then the round of each block.
+/// Layout of an inbox: packets [round % 2][sender][block][packet][thread], then the round of each block.
 struct InboxLayout {
   std::uint32_t senders, blocks;
-  int packets;  ///< Of a thread.
+  int packets;  ///< Packets of a thread.
 
   __host__ __device__ std::size_t packet(std::uint32_t parity, std::uint32_t sender, std::uint32_t block) const {
     return ((static_cast<std::size_t>(parity) * senders + sender) * blocks + block) * packets * kThreads;

@@ -93,7 +93,8 @@ __device__ __forceinline__ Elements load_elements(const Update& u, const UpdateC
   return e;
 }
 
-/// Stores the elements of `chunk` from `offset` on: master weights, bf16 weights next to them, and those of peers.
+/// Stores the elements of `chunk` from `offset` on: master weights, bf16 weights next to them, and the weights of
+/// peers.
 template <bool kStochastic, class W>
 __device__ __forceinline__ void store_weights(const Update& u, const UpdateChunk& chunk, std::uint32_t offset,
                                               Elements& e) {

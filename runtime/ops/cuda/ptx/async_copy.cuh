@@ -18,7 +18,7 @@ __device__ __forceinline__ void start_copy(std::uint32_t to, const void* from, b
 #endif
 }
 
-/// What was started since the last call is a group.
+/// The copies since the last call become a group.
 __device__ __forceinline__ void end_copies() {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.commit_group;" ::: "memory");

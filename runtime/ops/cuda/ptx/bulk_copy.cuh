@@ -36,7 +36,7 @@ __device__ __forceinline__ void await_phase(std::uint64_t* barrier, int parity) 
 __device__ __forceinline__ void arrive(std::uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
-/// What L2 does with lines that are read: policies of PTX createpolicy.
+/// Treatment of lines in L2 that are read: policies of PTX createpolicy.
 enum class CachePolicy : std::uint64_t { normal = 0x1000000000000000, evict_first = 0x12F0000000000000 };
 
 /// Copies the tile of the map's matrix that begins at (row, column). `to`: aligned to 1024 bytes, if the map swizzles.

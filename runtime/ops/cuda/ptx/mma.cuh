@@ -18,7 +18,7 @@ __device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-/// What the launch gives a block, aligned to 1024 bytes.
+/// Dynamic shared memory of a block, aligned to 1024 bytes.
 __device__ __forceinline__ char* dynamic_shared_memory() {
   extern __shared__ __align__(1024) char bytes_of_the_launch[];
   return bytes_of_the_launch;
@@ -107,14 +107,14 @@ __device__ __forceinline__ std::uint32_t permute_bytes(std::uint32_t x) {
   asm("prmt.b32 %0, %1, %1, %2;" : "=r"(y) : "r"(x), "n"(kSelector));
   return y;
 }
-/// All ones in each half where a > b; neither is negative, nor NaN.
+/// All ones in each half if a > b; neither is negative, nor NaN.
 __device__ __forceinline__ std::uint32_t greater_bf16(std::uint32_t a, std::uint32_t b) {
 #if __CUDA_ARCH__ >= 900
   std::uint32_t c;
   asm("set.gt.u32.bf16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
   return c;
 #else
-  return permute_bytes<0xBB99>(~((b | 0x80008000u) - (a & 0x7FFF7FFFu)));  // as integers: signs are those of b >= a
+  return permute_bytes<0xBB99>(~((b | 0x80008000u) - (a & 0x7FFF7FFFu)));  // as integers: the signs say b >= a
 #endif
 }
 /// A value that is the same in all threads of the warp, told so to the compiler: from 8.0 on it keeps the value, and

@@ -11,7 +11,7 @@ namespace {
 
 constexpr cuuint32_t kTileColumns = 64;
 
-/// Of the driver, which programs are not linked with.
+/// Function of the driver, which programs are not linked with.
 decltype(&cuTensorMapEncodeTiled) encoder() {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found{};

@@ -10,7 +10,7 @@
 /// 128 contiguous bytes, eight rows of 16 bytes. Kept as planes of 16-byte rows, such an operand may start at any row,
 /// which is what makes a convolution a sum of shifted matrix products.
 ///
-/// Fragments of one thread, w = warp in the warpgroup: those of mma.cuh in rows 16 w to 16 w + 15.
+/// Fragments of one thread, w = warp in the warpgroup: fragments of mma.cuh in rows 16 w to 16 w + 15.
 ///   accumulator of m64nN: d[4 j + 0, 1] = row 16 w + g, columns 8 j + 2 q + {0, 1}; d[4 j + 2, 3] = row 16 w + g + 8
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -21,7 +21,7 @@
 
 namespace ddptrain::cuda {
 
-inline constexpr bool kHasWarpgroups = DDP_WGMMA != 0;  ///< Of the code that is being compiled.
+inline constexpr bool kHasWarpgroups = DDP_WGMMA != 0;  ///< In the code that is being compiled.
 
 /// Descriptor of an operand whose core matrices lie `leading` bytes apart along K and `stride` bytes apart along M or
 /// N. Moving it by a number of bytes changes only the low word.
@@ -53,8 +53,8 @@ __device__ __forceinline__ void barrier_wait(int barrier, int threads) {
 __device__ __forceinline__ void barrier_arrive(int barrier, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
-/// What the threads of a warpgroup have from here on: they give registers back, or take, and wait for, what others
-/// gave.
+/// Registers of the threads of a warpgroup from here on. They give registers back, or wait for and take those that
+/// others gave.
 template <int kCount>
 __device__ __forceinline__ void keep_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
@@ -110,7 +110,7 @@ __device__ __forceinline__ void wgmma_m64n32k16_transposed_b(float (&d)[16], con
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.word()), "r"(1));
 }
 
-/// Descriptor of an operand in the layout of swizzled_tiles(): rows of 64 elements, which are those of M or N (K
+/// Descriptor of an operand in the layout of swizzled_tiles(): rows of 64 elements along M or N (K
 /// contiguous) or of K (M or N contiguous).
 struct SwizzledOperand {
   std::uint32_t low;
@@ -118,7 +118,7 @@ struct SwizzledOperand {
   static constexpr std::uint32_t kInBlock = (1u << 18) - 1;  // the bits above are the block's rank in its cluster
 
   /// `address`: the same in all threads of the warp, as wgmma takes descriptors from registers that a warp has once.
-  /// `tile_bytes`: from a tile of 64 columns to the next, where the operand has K as rows and more than 64 columns.
+  /// `tile_bytes`: from a tile of 64 columns to the next, if the operand has K as rows and more than 64 columns.
   explicit __device__ __forceinline__ SwizzledOperand(std::uint32_t address, std::uint32_t tile_bytes = 16)
       : low(uniform((address & kInBlock) >> 4 | (tile_bytes >> 4) << 16)) {}
   __device__ __forceinline__ SwizzledOperand operator+(std::uint32_t bytes) const {
