@@ -439,7 +439,7 @@ void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator&
   job.clock.mark("replica");
   std::optional<CheckpointWriter> checkpoints;
   if (start.folder) {
-    checkpoints.emplace(job.options().checkpoint, start.identity, trainer, world, device);
+    checkpoints.emplace(job.options().checkpoint, start.identity, trainer, world);
     job.clock.mark("checkpoint buffers");
   }
   std::optional<SensorSampler> sensors;
@@ -462,7 +462,7 @@ void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator&
       report->start();
       if (resumed != nullptr) report->restart(resumed->step, start.resumed->path.string());
     }
-    RunResult result = run_training(trainer, world, device, communicator, run, report ? &*report : nullptr, hooks);
+    RunResult result = run_training(trainer, world, run, report ? &*report : nullptr, hooks);
     if (uses_nccl(job, rank) && job.early.nccl_log) result.nccl = usage_of(job.early.nccl_log->log());
     if (report) report->summary(result);
     if (!workload.saves()) require_a_checkpoint(result);

@@ -129,7 +129,7 @@ inline WrittenCheckpoint write(Replica& run, const fs::path& folder, std::int64_
   CheckpointOptions options;
   options.folder = folder.string();
   options.keep = keep;
-  CheckpointWriter writer(options, identity(run.world), *run.trainer, run.world, *run.device);
+  CheckpointWriter writer(options, identity(run.world), *run.trainer, run.world);
   const auto failed = writer.start({step, {}, {}, {}});
   return failed ? *failed : writer.wait().value();
 }

@@ -54,7 +54,7 @@ TEST(Checkpoint, WhatIsCopiedIsTheStateAtTheCallThoughTrainingGoesOn) {
   const auto expected = run.arrays();
   CheckpointOptions options;
   options.folder = folder.string();
-  CheckpointWriter writer(options, identity(test_world()), *run.trainer, test_world(), *run.device);
+  CheckpointWriter writer(options, identity(test_world()), *run.trainer, test_world());
   ASSERT_FALSE(writer.start({2, {}, {}, {}}));
   run.trainer->run(3);
   EXPECT_TRUE(writer.busy());

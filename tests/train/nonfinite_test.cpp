@@ -102,7 +102,7 @@ struct PlantedRun {
 
   RunResult run(RunOptions options) {
     options.baseline = false;
-    return run_training(*trainer, test_world(), *rig.device, *rig.communicator, options, nullptr);
+    return run_training(*trainer, test_world(), options, nullptr);
   }
   StepState state() const {
     StepState state;

@@ -46,12 +46,12 @@ std::string error_in(const json& result) { return result.value("error", ""); }
 }  // namespace
 
 CheckpointWriter::CheckpointWriter(CheckpointOptions options, RunIdentity run, const Trainer& trainer,
-                                   const World& world, Device& device)
+                                   const World& world)
     : options_(std::move(options)),
       run_(std::move(run)),
       trainer_(trainer),
       world_(world),
-      device_(device),
+      device_(trainer.device()),
       file_name_(arrays_file_name(world.rank())) {
   lay_out();
   total_bytes_ = world.sum(static_cast<double>(image_bytes_));

@@ -38,8 +38,7 @@ struct WrittenCheckpoint {
 class CheckpointWriter {
  public:
   /// All but options and run outlive the writer. Collective.
-  CheckpointWriter(CheckpointOptions options, RunIdentity run, const Trainer& trainer, const World& world,
-                   Device& device);
+  CheckpointWriter(CheckpointOptions options, RunIdentity run, const Trainer& trainer, const World& world);
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;

@@ -60,8 +60,8 @@ constexpr const char* kAdvice = "A lower --lr, a longer --warmup or a --clip-nor
 
 }  // namespace
 
-RunGuard::RunGuard(const Trainer& trainer, const World& world, Device& device)
-    : trainer_(trainer), world_(world), device_(device) {}
+RunGuard::RunGuard(const Trainer& trainer, const World& world)
+    : trainer_(trainer), world_(world), device_(trainer.device()) {}
 
 void RunGuard::check_finite() {
   StepState* state = trainer_.state().step();

@@ -34,6 +34,7 @@ class Trainer {
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
+  Device& device() const { return device_; }
   const DistributedSampler& sampler() const { return sampler_; }
   const ParameterArena& arena() const { return arena_; }
   const TrainingState& state() const { return state_; }
