@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/comm/mesh.h"
 #include "runtime/comm/world.h"
 #include "runtime/core/flags.h"
 #include "runtime/device/device.h"
@@ -37,10 +38,7 @@ struct RunFacts {
   int local_size = 1;
   std::uint64_t seed = 0;
   bool reads_data = true;  ///< Without, load() is not called, and the model is made without data.
-  int stages = 1;          ///< Stages of a pipeline; make_model() makes the model of
-  int stage = 0;           ///< this one,
-  int parts = 1;           ///< and of the parts into which layers are split,
-  int part = 0;            ///< this one.
+  MeshShape mesh = {};     ///< make_model() makes the model of the rank's stage and part.
 };
 
 /// All that the program needs of a model besides the network: its flags, its data, pretrained weights to start from,

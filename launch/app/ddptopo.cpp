@@ -11,7 +11,6 @@
 #include <optional>
 #include <string>
 #include <system_error>
-#include <utility>
 #include <vector>
 
 #include "launch/app/flags/help_format.h"

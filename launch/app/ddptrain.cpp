@@ -146,15 +146,12 @@ RankDevice start_device(Job& job) {
     warn(check_hosts(world));
     job.clock.mark("check of hosts");
   }
-  const RunFacts facts{world.rank(),
-                       world.local_rank(),
-                       world.local_size(),
-                       job.options().trainer.seed,
-                       job.task() != Task::generate,
-                       job.mesh.shape().stages,
-                       job.mesh.stage(),
-                       job.mesh.shape().tensor,
-                       job.mesh.part()};
+  const RunFacts facts = {.rank = world.rank(),
+                          .local_rank = world.local_rank(),
+                          .local_size = world.local_size(),
+                          .seed = job.options().trainer.seed,
+                          .reads_data = job.task() != Task::generate,
+                          .mesh = job.mesh.shape()};
   world.agree([&] { job.workload().open(facts); });
   std::future<void> data = std::async(std::launch::async, [&] {
     if (facts.reads_data) job.workload().load();
@@ -237,7 +234,7 @@ TrainingStart::TrainingStart(Job& job, const RankDevice& rank, const std::string
   if (!resumed) return;
   world.agree([&] { check_resumable(*resumed, identity, job.command_line); });
   const RunIdentity& saved = resumed->manifest.run;
-  identity.other_tensor = saved.other_tensor || saved.tensor != identity.tensor;
+  identity.other_tensor = saved.other_tensor || saved.mesh.tensor != identity.mesh.tensor;
 }
 
 /// Files that are asked for, on rank 0.
@@ -442,7 +439,7 @@ void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator&
   job.clock.mark("replica");
   std::optional<CheckpointWriter> checkpoints;
   if (start.folder) {
-    checkpoints.emplace(job.options().checkpoint, start.identity, trainer, world, device);
+    checkpoints.emplace(job.options().checkpoint, start.identity, trainer, world);
     job.clock.mark("checkpoint buffers");
   }
   std::optional<SensorSampler> sensors;
@@ -465,7 +462,7 @@ void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator&
       report->start();
       if (resumed != nullptr) report->restart(resumed->step, start.resumed->path.string());
     }
-    RunResult result = run_training(trainer, world, device, communicator, run, report ? &*report : nullptr, hooks);
+    RunResult result = run_training(trainer, world, run, report ? &*report : nullptr, hooks);
     if (uses_nccl(job, rank) && job.early.nccl_log) result.nccl = usage_of(job.early.nccl_log->log());
     if (report) report->summary(result);
     if (!workload.saves()) require_a_checkpoint(result);

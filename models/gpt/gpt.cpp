@@ -131,10 +131,10 @@ class Gpt final : public Model, public LanguageModel {
     work.ready_after = {first, first + std::ssize(parameters_)};
     return work;
   }
-  ReplicaTraffic traffic() const override {
-    const GptElementBytes bytes = {static_cast<double>(size_of(device_.dtype())),
-                                   static_cast<double>(size_of(master_dtype(device_.precision())))};
-    return gpt_traffic(shape_, {first_, end_}, options_.part.count, options_.recompute, options_.max_batch, bytes);
+  std::vector<Sent> sends(std::int64_t passes) const override {
+    const GptElementBytes bytes = {size_of(device_.dtype()), size_of(master_dtype(device_.precision()))};
+    return gpt_sends(shape_, {first_, end_}, options_.part.count, options_.recompute, options_.max_batch, passes,
+                     bytes);
   }
   std::vector<MemoryUse> memory() const override {
     std::vector<MemoryUse> memory = {{"activations", memory_.bytes()}, {"data", total_bytes(text_.memory)}};
@@ -170,7 +170,7 @@ class Gpt final : public Model, public LanguageModel {
     if (layer > first_) return block(layer - 1).mlp().dbias_from_next();
     return has_embedding() || branches_give_dbias() ? Tensor{} : before_dbias_;
   }
-  bool branches_give_dbias() const { return options_.dropout > 0.0f || group_ != nullptr; }
+  bool branches_give_dbias() const { return Sublayer::gives_dbias(options_.dropout, group_); }
   GptBlock& block(std::int64_t layer) { return blocks_[static_cast<std::size_t>(layer - first_)]; }
   std::int64_t rows() const { return batch_.count * batch_.source.sequence; }
 
@@ -196,9 +196,10 @@ class Gpt final : public Model, public LanguageModel {
   }
 
   Tensor head_piece(const Tensor& activation, std::int64_t first) const {
-    Tensor piece = flat(activation);
-    piece.data = piece.as<char>() + static_cast<std::size_t>(first * shape_.width) * size_of(piece.dtype);
-    return piece.first(std::min(head_rows_, rows() - first));
+    const std::int64_t some = std::min(head_rows_, rows() - first);
+    Tensor piece = activation.stretch(first * shape_.width, some * shape_.width);
+    piece.shape = {some, shape_.width};
+    return piece;
   }
   Tensor logits_of(const Tensor& x) const { return {logits_.data, logits_.dtype, {x.dim(0), vocabulary_.padded}}; }
   Tensor head_logits(const Tensor& x) {
@@ -268,7 +269,8 @@ class Gpt final : public Model, public LanguageModel {
 
 void Gpt::allocate_activations() {
   for (std::int64_t layer = first_; layer < end_; ++layer) {
-    blocks_.push_back(GptBlock::make(device_, shape_, options_.part.count, options_.recompute, blocks_, memory_));
+    blocks_.push_back(
+        GptBlock::make(device_, shape_, options_.part.count, options_.recompute, fp8_fits_, blocks_, memory_));
   }
   if (!has_embedding()) before_ = memory_.part(shape_.width);
   if (!has_head()) return;
@@ -292,14 +294,10 @@ void Gpt::allocate_gradients() {
   const std::int64_t dpre_begin = leaves_room_ ? aligned(logits) : 0;
   const std::int64_t dqkv_begin = dpre_begin + aligned(dpre);
   logits_ = memory_.allocate(device_.dtype(), {std::max(logits, dqkv_begin + dqkv)});
-  const auto part = [this](std::int64_t begin, std::int64_t columns) {
-    return Tensor{
-        logits_.as<char>() + static_cast<std::size_t>(begin) * size_of(logits_.dtype), logits_.dtype, {columns}};
-  };
   SublayerGradients& mlp = gradients_.mlp;
   SublayerGradients& attention = gradients_.attention;
-  mlp.dinner = part(dpre_begin, feed_forward);
-  attention.dinner = part(dqkv_begin, qkv);
+  mlp.dinner = logits_.stretch(dpre_begin, feed_forward);
+  attention.dinner = logits_.stretch(dqkv_begin, qkv);
   dhead_ = memory_.allocate(master_dtype(device_.precision()), {vocabulary_.padded, shape_.width});
   branch_ = mlp.dnorm = attention.dnorm = memory_.activation(shape_.width);
   mlp.dout = memory_.activation(shape_.width);
@@ -312,12 +310,7 @@ void Gpt::allocate_gradients() {
   attention.dout = mlp.din;
 }
 
-/// Activations that all blocks share are of one memory in FP8, too; scales are each block's own.
 void Gpt::allocate_fp8() {
-  for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
-    const bool shared = layer > 0 && options_.recompute == Recompute::block;
-    block(layer).prepare_fp8(shared ? &block(0) : nullptr, memory_);
-  }
   gradients_.mlp.dbranch_fp8 = memory_.activation(DType::e5m2, shape_.width);
   gradients_.attention.dbranch_fp8 = memory_.activation(DType::e5m2, shape_.width);
   gradients_.attention.dinner_fp8 = memory_.activation(DType::e5m2, 3 * shape_.width);
@@ -325,17 +318,15 @@ void Gpt::allocate_fp8() {
 
 std::vector<DType> Gpt::scale_formats() const {
   std::vector<DType> formats;
-  for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
-    const std::vector<DType> of_block = GptBlock::scale_formats();
-    formats.insert(formats.end(), of_block.begin(), of_block.end());
+  while (formats.size() < blocks_.size() * GptBlock::kScales) {
+    formats.insert(formats.end(), Linear::kScaleFormats.begin(), Linear::kScaleFormats.end());
   }
   return formats;
 }
 
 void Gpt::bind_scales(const Tensor& states) {
   scales_ = quantisation_.make_scales(scale_formats(), states);
-  const std::size_t per_block = GptBlock::scale_formats().size();
-  for (std::size_t layer = 0; layer < blocks_.size(); ++layer) blocks_[layer].bind_scales(*scales_, layer * per_block);
+  for (std::size_t i = 0; i < blocks_.size(); ++i) blocks_[i].bind_scales(*scales_, i * GptBlock::kScales);
 }
 
 void Gpt::fit_to_batch(const TokenBatch& batch) {

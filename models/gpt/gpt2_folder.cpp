@@ -1,7 +1,6 @@
 #include "models/gpt/gpt2_folder.h"
 
 #include <algorithm>
-#include <array>
 #include <optional>
 #include <set>
 #include <string_view>

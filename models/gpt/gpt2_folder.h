@@ -1,16 +1,13 @@
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "models/gpt/shape.h"
 #include "models/workload.h"
 #include "runtime/core/files/safetensors.h"
-#include "runtime/core/tensor.h"
 
 /// GPT-2 models as Hugging Face's transformers lays them out on disk.
 

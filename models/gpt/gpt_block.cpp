@@ -14,12 +14,12 @@ void GptBlock::bind(const ModelTensors& tensors, std::size_t first) {
   attention_.bind(tensors, first + Sublayer::kParameters);
 }
 
-GptBlock GptBlock::make(Device& device, const GptShape& shape, std::int64_t parts, Recompute recompute,
+GptBlock GptBlock::make(Device& device, const GptShape& shape, std::int64_t parts, Recompute recompute, bool fp8,
                         const std::vector<GptBlock>& others, Activations& memory) {
   const bool shares = !others.empty() && recompute == Recompute::block;
   GptBlock block = shares ? others.front() : GptBlock(device, shape, parts, recompute);
   if (!shares) {
-    block.attention_.allocate(memory);
+    block.attention_.allocate(memory, fp8);
     block.mlp_.norm().input = memory.part(shape.width);
     block.mlp_.allocate(memory);
     if (others.empty() || recompute == Recompute::none) {
@@ -29,24 +29,16 @@ GptBlock GptBlock::make(Device& device, const GptShape& shape, std::int64_t part
     }
   }
   block.norm().input = memory.part(shape.width);
+  if (fp8) {
+    block.attention_.prepare_fp8(memory);
+    block.mlp_.prepare_fp8(memory);
+  }
   return block;
-}
-
-void GptBlock::prepare_fp8(const GptBlock* shared, Activations& memory) {
-  if (shared != nullptr) attention_.share_fp8(shared->attention_);
-  attention_.prepare_fp8(memory);
-  mlp_.prepare_fp8(memory);
-}
-
-std::vector<DType> GptBlock::scale_formats() {
-  std::vector<DType> formats = Sublayer::scale_formats();
-  for (const DType format : Sublayer::scale_formats()) formats.push_back(format);
-  return formats;
 }
 
 void GptBlock::bind_scales(Fp8Scales& scales, std::size_t first) {
   attention_.bind_scales(scales, first);
-  mlp_.bind_scales(scales, first + Sublayer::scale_formats().size());
+  mlp_.bind_scales(scales, first + Sublayer::kScales);
 }
 
 void GptBlock::set_fp8(bool fp8) {

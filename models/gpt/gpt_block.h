@@ -31,21 +31,18 @@ struct BlockGradients {
 class GptBlock {
  public:
   static constexpr std::size_t kParameters = 2 * Sublayer::kParameters;
+  static constexpr std::size_t kScales = 2 * Sublayer::kScales;
 
   /// One of so many parts of a block, with memory for its activations. `others`: the blocks before it, whose memory it
-  /// shares where activations are recomputed.
-  static GptBlock make(Device& device, const GptShape& shape, std::int64_t parts, Recompute recompute,
+  /// shares where activations are recomputed. `fp8`: its linear layers can multiply in FP8.
+  static GptBlock make(Device& device, const GptShape& shape, std::int64_t parts, Recompute recompute, bool fp8,
                        const std::vector<GptBlock>& others, Activations& memory);
   /// `first`: place of the block's first parameter in the model's.
   void bind(const ModelTensors& tensors, std::size_t first);
 
-  /// Once, so that the linear layers can multiply in FP8: takes memory for copies. `shared`: a block whose activations
-  /// this one shares, or null.
-  void prepare_fp8(const GptBlock* shared, Activations& memory);
-  /// The formats of a block's scales, and those to use: `first` and the following ones of `scales`.
-  static std::vector<DType> scale_formats();
+  /// Its scales are `first` and the following ones: those of its linear layers, one behind the other.
   void bind_scales(Fp8Scales& scales, std::size_t first);
-  /// Whether they do, from the next forward pass on.
+  /// Whether the linear layers multiply in FP8, from the next forward pass on.
   void set_fp8(bool fp8);
   void fit(const BatchShape& shape);
 

@@ -1,8 +1,6 @@
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <optional>
-#include <utility>
 
 #include "data/text/bpe_tokenizer.h"
 #include "data/text/tokens.h"
@@ -162,8 +160,8 @@ void GptWorkload::open(const RunFacts& run) {
   if (run.reads_data && data_.empty())
     usage_error("--model gpt needs --data: a text file, token files (.bin) or their folder, or synthetic");
   if (!init_.empty()) read_init();
-  if (run.stages > shape_.layers) {
-    usage_error("--pp {}: the model has {}, and a stage has one at least. Give --pp {}{}.", run.stages,
+  if (run.mesh.stages > shape_.layers) {
+    usage_error("--pp {}: the model has {}, and a stage has one at least. Give --pp {}{}.", run.mesh.stages,
                 counted(shape_.layers, "block"), shape_.layers, shape_.layers == 1 ? "" : " or less");
   }
 }
@@ -194,18 +192,18 @@ void GptWorkload::load() {
   }
   about("--data", [&] { tokens_.emplace(load_tokens(data_, options), shape_.sequence); });
   if (shape_.vocabulary == kVocabularyOfData) shape_.vocabulary = tokens_->text().vocabulary;
-  check_parts(shape_, run_.parts, kFlags);
+  check_parts(shape_, run_.mesh.tensor, kFlags);
 }
 
 std::unique_ptr<Model> GptWorkload::make_model(Device& device, std::int64_t batch) {
-  if (dropout_ > 0.0f && batch % run_.parts != 0 && run_.parts % batch != 0) {
-    usage_error("--dropout with --tp {}: give a --batch that it divides, such as {}, or --dropout 0.", run_.parts,
-                run_.parts);
+  const MeshShape& mesh = run_.mesh;
+  if (dropout_ > 0.0f && batch % mesh.tensor != 0 && mesh.tensor % batch != 0) {
+    usage_error("--dropout with --tp {0}: give a --batch that it divides, such as {0}, or --dropout 0.", mesh.tensor);
   }
   GptOptions options;
   options.shape = shape_;
-  options.stage = gpt_stage(shape_, run_.stages, run_.stage);
-  options.part = {run_.parts, run_.part};
+  options.stage = gpt_stage(shape_, mesh.stages, mesh.stage_of(run_.rank));
+  options.part = {mesh.tensor, mesh.part_of(run_.rank)};
   options.max_batch = batch;
   options.seed = run_.seed;
   options.dropout = dropout_;

@@ -1,7 +1,5 @@
 #include "models/gpt/work.h"
 
-#include <utility>
-
 #include "runtime/core/error.h"
 
 namespace ddptrain {
@@ -29,57 +27,40 @@ struct Products {
   double mlp() const { return expansion + contraction; }
 };
 
-/// Goes through the backward pass in the order of Gpt::backward() and GptBlock.
-class Backward {
- public:
-  Backward(const GptShape& shape, const Products& products, bool recomputes)
-      : last_(shape.layers - 1), products_(products), recomputes_(recomputes) {}
-
-  std::vector<double> ready_after() {
-    flop_ = 2.0 * products_.head;
-    ready(2);  // the final norm
-    for (std::int64_t layer = last_; layer > 0; --layer) {
-      restore(layer);
-      mlp_data();
-      mlp_weights();
-      attention_data();
-      attention_weights();
-    }
-    restore(0);
-    mlp_data();
-    attention_data();
-    ready(2);  // the embeddings
+/// FLOP of the backward pass before each gradient is complete, in the order of Gpt::backward() and GptBlock.
+std::vector<double> ready_after(const GptShape& shape, const Products& products, bool recomputes) {
+  std::vector<double> after;
+  double flop = 0.0;
+  const auto ready = [&](double more, std::size_t parameters) {
+    flop += more;
+    after.insert(after.end(), parameters, flop);
+  };
+  const auto restore = [&](std::int64_t layer) {
+    if (recomputes && layer < shape.layers - 1) flop += products.attention() + products.expansion;
+  };
+  const auto mlp_weights = [&] {
+    ready(products.contraction, 2);
+    ready(products.expansion, 4);  // with the norm before it
+  };
+  const auto attention_weights = [&] {
+    ready(products.projection, 2);
+    ready(products.qkv, 4);  // with the norm before it
+  };
+  const double mlp_data = products.mlp(), attention_data = products.attention() + products.scores;
+  ready(2.0 * products.head, 2);  // the final norm
+  for (std::int64_t layer = shape.layers - 1; layer > 0; --layer) {
+    restore(layer);
+    flop += mlp_data;
     mlp_weights();
+    flop += attention_data;
     attention_weights();
-    return std::move(ready_after_);
   }
-
- private:
-  void restore(std::int64_t layer) {
-    if (recomputes_ && layer < last_) flop_ += products_.attention() + products_.expansion;
-  }
-  void mlp_data() { flop_ += products_.contraction + products_.expansion; }
-  void mlp_weights() {
-    flop_ += products_.contraction;
-    ready(2);
-    flop_ += products_.expansion;
-    ready(4);  // with the norm before it
-  }
-  void attention_data() { flop_ += products_.projection + 2.0 * products_.scores + products_.qkv; }
-  void attention_weights() {
-    flop_ += products_.projection;
-    ready(2);
-    flop_ += products_.qkv;
-    ready(4);  // with the norm before it
-  }
-  void ready(std::size_t parameters) { ready_after_.insert(ready_after_.end(), parameters, flop_); }
-
-  std::int64_t last_;  ///< Layer.
-  const Products& products_;
-  bool recomputes_;
-  double flop_ = 0.0;
-  std::vector<double> ready_after_;
-};
+  restore(0);
+  ready(mlp_data + attention_data, 2);  // the embeddings
+  mlp_weights();
+  attention_weights();
+  return after;
+}
 
 LayerWork attention(const GptShape& shape, const Products& products, std::int64_t layer, double backward_passes) {
   const auto sequence = static_cast<double>(shape.sequence);
@@ -101,38 +82,36 @@ ModelWork gpt_work(const GptShape& shape, Recompute recompute) {
     work.layers.push_back({fmt::format("h.{}.mlp", layer), mlp, 2.0 * mlp + (again ? products.expansion : 0.0)});
   }
   work.layers.push_back({"lm_head", products.head, 2.0 * products.head});
-  work.ready_after = Backward(shape, products, recompute == Recompute::block).ready_after();
+  work.ready_after = ready_after(shape, products, recompute == Recompute::block);
   return work;
 }
 
-ReplicaTraffic gpt_traffic(const GptShape& shape, const GptStage& stage, std::int64_t parts, Recompute recompute,
-                           std::int64_t batch, const GptElementBytes& bytes) {
+std::vector<Sent> gpt_sends(const GptShape& shape, const GptStage& stage, std::int64_t parts, Recompute recompute,
+                            std::int64_t batch, std::int64_t passes, const GptElementBytes& bytes) {
+  constexpr std::int64_t kNumbers = 4 * sizeof(float);  // of a prediction, or of a column of a norm
   const bool embeds = stage.first == 0, has_head = stage.end == shape.layers;
-  const double rows = static_cast<double>(batch * shape.sequence), width = static_cast<double>(shape.width);
-  const double activation = rows * width * bytes.activation;
-  const double tied = static_cast<double>(vocabulary_rows(shape, {parts, 0}).padded) * width;
-  ReplicaTraffic traffic;
-  if (!has_head) {
-    traffic.activations = 2.0 * activation / static_cast<double>(parts);  // the stream, and the branch to be added
-    traffic.tied_weight = tied * bytes.activation;
+  const std::int64_t rows = batch * shape.sequence;
+  const std::int64_t activation = rows * shape.width * static_cast<std::int64_t>(bytes.activation);
+  const std::int64_t tied = vocabulary_rows(shape, {parts, 0}).padded * shape.width;
+  std::vector<Sent> sends;
+  if (!has_head) {  // the stream, and the branch to be added; the tied weight once
+    const std::int64_t weight = tied * static_cast<std::int64_t>(bytes.activation);
+    sends.push_back({"pipeline", "forward", passes, passes * (2 * activation / parts) + weight});
   }
-  if (!embeds) traffic.gradients = activation + tied * bytes.tied_gradient;
-  if (parts == 1) return traffic;
-
-  const double others = static_cast<double>(parts - 1), share = others / static_cast<double>(parts);
-  const auto add = [](ReplicaTraffic::Collectives& to, std::int64_t times, double each) {
-    to.times += times;
-    to.bytes += static_cast<double>(times) * each;
-  };
-  const std::int64_t blocks = stage.end - stage.first;
-  const std::int64_t ends = (embeds ? 1 : 0) + (has_head ? 1 : 0);
-  add(traffic.forward, 4 * blocks + ends, activation * share);  // sums of rows, and gathers of all
-  if (has_head) add(traffic.forward, 1, 4.0 * sizeof(float) * rows * others);
-  const std::int64_t norms = 2 * blocks + (has_head ? 1 : 0);
-  add(traffic.backward, 2 * norms, activation * share);
-  add(traffic.backward, norms, 4.0 * sizeof(float) * width * share);
-  if (recompute == Recompute::block) add(traffic.forward, 3 * (blocks - 1), activation * share);
-  return traffic;
+  if (!embeds) {
+    const std::int64_t gradient = tied * static_cast<std::int64_t>(bytes.tied_gradient);
+    sends.push_back({"pipeline", "backward", passes, passes * (activation + gradient)});
+  }
+  if (parts == 1) return sends;
+  const std::int64_t blocks = stage.end - stage.first, heads = has_head ? 1 : 0, norms = 2 * blocks + heads;
+  std::int64_t forward = 4 * blocks + (embeds ? 1 : 0) + heads;  // sums of rows, and gathers of all
+  if (recompute == Recompute::block) forward += 3 * (blocks - 1);
+  const std::int64_t others = parts - 1, rows_of_others = activation * others / parts;
+  sends.push_back({"tensor", "forward", passes * (forward + heads),
+                   passes * (forward * rows_of_others + heads * kNumbers * rows * others)});
+  sends.push_back({"tensor", "backward", passes * 3 * norms,
+                   passes * norms * (2 * rows_of_others + kNumbers * shape.width * others / parts)});
+  return sends;
 }
 
 }  // namespace ddptrain

@@ -11,12 +11,12 @@ ModelWork gpt_work(const GptShape& shape, Recompute recompute);
 
 /// Bytes of an element of activations, and of the gradient of the tied embedding.
 struct GptElementBytes {
-  double activation, tied_gradient;
+  std::size_t activation, tied_gradient;
 };
 
-/// What one of `parts` ranks with this stage, whose blocks are counted from its first to the one behind its last, sends
-/// to the others of its replica in a pass of `batch` windows.
-ReplicaTraffic gpt_traffic(const GptShape& shape, const GptStage& stage, std::int64_t parts, Recompute recompute,
-                           std::int64_t batch, const GptElementBytes& bytes);
+/// See Model::sends(): of one of `parts` ranks with this stage, whose blocks are counted from its first to the one
+/// behind its last. Without the gradient of a bias that goes to the stage before.
+std::vector<Sent> gpt_sends(const GptShape& shape, const GptStage& stage, std::int64_t parts, Recompute recompute,
+                            std::int64_t batch, std::int64_t passes, const GptElementBytes& bytes);
 
 }  // namespace ddptrain

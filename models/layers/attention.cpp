@@ -9,16 +9,12 @@ Attention::Attention(Device& device, std::int64_t width, std::int64_t heads, std
       width_(width / parts),
       heads_(heads / parts) {}
 
-void Attention::allocate(Activations& memory) {
+void Attention::allocate(Activations& memory, bool fp8) {
   norm_.allocate(memory);
   qkv_ = memory.activation(3 * width_);
   attended_ = memory.activation(width_);
   statistics_ = memory.statistics({memory.batch(), heads_, memory.sequence()});
-}
-
-void Attention::prepare_fp8(Activations& memory) {
-  if (!attended_fp8_) attended_fp8_ = memory.activation(DType::e4m3, width_);
-  Sublayer::prepare_fp8(memory);
+  if (fp8) attended_fp8_ = memory.activation(DType::e4m3, width_);
 }
 
 void Attention::bind_scales(Fp8Scales& scales, std::size_t first) {

@@ -12,11 +12,8 @@ class Attention final : public Sublayer {
   Attention(Device& device, std::int64_t width, std::int64_t heads, std::int64_t parts, float epsilon);
   static SublayerShape shape(std::int64_t width) { return {{3 * width, width}, {width, width}, 3}; }
 
-  /// All activations but the norm's input.
-  void allocate(Activations& memory);
-  void prepare_fp8(Activations& memory) override;
-  /// Uses the copies of `other`, whose activations it shares.
-  void share_fp8(const Attention& other) { attended_fp8_ = other.attended_fp8_; }
+  /// All activations but the norm's input. `fp8`: prepare_fp8() follows.
+  void allocate(Activations& memory, bool fp8 = false);
   void bind_scales(Fp8Scales& scales, std::size_t first) override;
   void fit(const BatchShape& shape) override;
   void forward(const Tensor& branch) override;

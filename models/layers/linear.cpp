@@ -20,8 +20,6 @@ void Linear::bind(const ModelTensors& tensors, std::size_t first) {
 
 void Linear::prepare_fp8(Activations& memory) { weight_fp8_ = memory.allocate(DType::e4m3, shape_); }
 
-std::vector<DType> Linear::scale_formats() { return {DType::e4m3, DType::e5m2, DType::e4m3}; }
-
 void Linear::bind_scales(Fp8Scales& scales, std::size_t first) {
   weight_fp8_.scale = scales.at(first);
   gradient_scale_ = scales.at(first + 1);

@@ -1,7 +1,6 @@
 #pragma once
 
-#include <cstdint>
-#include <vector>
+#include <array>
 
 #include "models/layers/activations.h"
 #include "runtime/ops/linear.h"
@@ -26,7 +25,8 @@ class Linear {
 
   /// Takes memory for the copy of the weight, so that products can be in FP8.
   void prepare_fp8(Activations& memory);
-  static std::vector<DType> scale_formats();
+  static constexpr std::array kScaleFormats = {DType::e4m3, DType::e5m2, DType::e4m3};
+  /// `first`: place among the scales, of these formats.
   void bind_scales(Fp8Scales& scales, std::size_t first);
   Fp8Scale* input_scale() const { return input_scale_; }
   /// From the next forward pass on.

@@ -71,8 +71,7 @@ void Norm::backward(const Tensor& doutput, const Tensor& dresidual, const Tensor
 void Norm::backward_part(const Tensor& doutput, const Tensor& dresidual, const Tensor& dinput, bool accumulate,
                          const Work& first, const Work& second) {
   group_->run({group_->sum_part(doutput)}, first);
-  const Tensor dweight{partial_.data, partial_.dtype, {width_}};
-  const Tensor dbias{partial_.as<char>() + dweight.bytes(), partial_.dtype, {width_}};
+  const Tensor dweight = partial_.stretch(0, width_), dbias = partial_.stretch(width_, width_);
   norm_.layer_norm_backward(input, weight_, statistics_, own(doutput), own(dresidual), own(dinput), dweight, dbias,
                             Tensor{}, false);
   group_->run({group_->gather(dinput), TensorGroup::sum(partial_)}, second);

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
+#include <functional>
 
 #include "models/layers/activations.h"
 #include "runtime/comm/tensor_group.h"

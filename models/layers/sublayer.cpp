@@ -23,15 +23,9 @@ void Sublayer::prepare_fp8(Activations& memory) {
   out_.prepare_fp8(memory);
 }
 
-std::vector<DType> Sublayer::scale_formats() {
-  std::vector<DType> formats = Linear::scale_formats();
-  for (const DType format : Linear::scale_formats()) formats.push_back(format);
-  return formats;
-}
-
 void Sublayer::bind_scales(Fp8Scales& scales, std::size_t first) {
   in_.bind_scales(scales, first);
-  out_.bind_scales(scales, first + Linear::scale_formats().size());
+  out_.bind_scales(scales, first + Linear::kScaleFormats.size());
   norm_.output.scale = in_.input_scale();
 }
 

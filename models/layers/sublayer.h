@@ -1,8 +1,5 @@
 #pragma once
 
-#include <cstdint>
-#include <vector>
-
 #include "models/layers/linear.h"
 #include "models/layers/norm.h"
 #include "models/layers/parameters.h"
@@ -31,14 +28,14 @@ struct SublayerGradients {
 class Sublayer {
  public:
   static constexpr std::size_t kParameters = 2 * Linear::kParameters + Norm::kParameters;
+  static constexpr std::size_t kScales = 2 * Linear::kScaleFormats.size();
 
   virtual ~Sublayer() = default;
 
   Norm& norm() { return norm_; }
   void bind(const ModelTensors& tensors, std::size_t first);
 
-  virtual void prepare_fp8(Activations& memory);
-  static std::vector<DType> scale_formats();
+  void prepare_fp8(Activations& memory);
   virtual void bind_scales(Fp8Scales& scales, std::size_t first);
   virtual void set_fp8(bool fp8);
   bool fp8() const { return in_.fp8(); }
@@ -59,8 +56,10 @@ class Sublayer {
   void backward_weights(const SublayerGradients& g, bool accumulate, const Model::Ready& ready);
   /// Both. The weights' gradients overlap with the exchanges of ranks that split the layer.
   void backward(const SublayerGradients& g, const Tensor& before_dbias, bool accumulate, const Model::Ready& ready);
-  /// The gradient of the bias of `out`, which the norm behind the sublayer gives; without data where this sublayer
-  /// gives it, which is so with dropout and where ranks split it.
+  /// Whether a sublayer gives the gradient of the bias of `out`, as with dropout and where ranks split it; otherwise
+  /// the norm behind it does.
+  static bool gives_dbias(float dropout, const TensorGroup* group) { return dropout > 0.0f || group != nullptr; }
+  /// The gradient of that bias, for the norm; without data where this sublayer gives it.
   Tensor dbias_from_next() const { return dbias_from_branch() ? Tensor{} : out_.dbias(); }
 
  protected:
@@ -84,7 +83,7 @@ class Sublayer {
 
   /// branch = out(x), over all parts.
   void project(const Tensor& x, const Tensor& branch);
-  Tensor dbias_from_branch() const { return dropout_.rate > 0.0f || group_ != nullptr ? out_.dbias() : Tensor{}; }
+  Tensor dbias_from_branch() const { return gives_dbias(dropout_.rate, group_) ? out_.dbias() : Tensor{}; }
 
   Device& device_;
   Norm norm_;

@@ -18,8 +18,7 @@ Tensor own_part(const Communicator& communicator, const Tensor& values) {
   const std::int64_t parts = communicator.size();
   DDP_CHECK(values.size() % parts == 0, "{} elements do not divide into {} parts", values.size(), parts);
   const std::int64_t count = values.size() / parts;
-  const std::int64_t offset = communicator.rank() * count * static_cast<std::int64_t>(size_of(values.dtype));
-  return {static_cast<char*>(values.data) + offset, values.dtype, {count}};
+  return values.stretch(communicator.rank() * count, count);
 }
 
 Communicator::Ticket Communicator::reduce_scatter_sum(const Tensor& values, Stream stream) {

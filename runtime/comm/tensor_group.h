@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <vector>
 
@@ -26,17 +25,19 @@ class TensorGroup {
   Tensor own(const Tensor& values) const { return own_part(communicator_, values); }
 
   struct Collective {
-    enum class Kind : std::uint8_t { sum, sum_part, gather } kind;
+    Communicator::Ticket (Communicator::*start)(const Tensor& from, const Tensor& to, Stream stream);
     Tensor from, to;
   };
   /// values = their sums over the ranks, the same bits on all of them.
-  static Collective sum(const Tensor& values) { return {Collective::Kind::sum, values, values}; }
+  static Collective sum(const Tensor& values) { return {&Communicator::all_reduce_sum, values, values}; }
   /// to = the sum over the ranks of this rank's part of `from`, which is as many equal parts as there are ranks. In
   /// place, the other parts are left in an unspecified state.
-  static Collective sum_part(const Tensor& from, const Tensor& to) { return {Collective::Kind::sum_part, from, to}; }
+  static Collective sum_part(const Tensor& from, const Tensor& to) {
+    return {&Communicator::reduce_scatter_sum, from, to};
+  }
   Collective sum_part(const Tensor& values) const { return sum_part(values, own(values)); }
   /// to = the `from` of all ranks, in their order.
-  static Collective gather(const Tensor& from, const Tensor& to) { return {Collective::Kind::gather, from, to}; }
+  static Collective gather(const Tensor& from, const Tensor& to) { return {&Communicator::all_gather, from, to}; }
   Collective gather(const Tensor& values) const { return gather(own(values), values); }
 
   /// One after the other. What `work` queues on the compute stream runs at the same time and does not use their
@@ -45,8 +46,6 @@ class TensorGroup {
   double seconds_waited() const { return seconds_waited_; }  ///< Of the host, in all.
 
  private:
-  Communicator::Ticket start(const Collective& collective, Stream stream);
-
   const World& world_;
   Communicator& communicator_;
   Device& device_;

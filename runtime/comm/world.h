@@ -2,9 +2,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "runtime/core/process/watch.h"
@@ -41,6 +43,9 @@ class World {
   /// The texts of all ranks, of any length: on rank 0 (empty elsewhere), on all ranks.
   std::vector<std::string> gather(const std::string& mine) const;
   std::vector<std::string> all_gather(const std::string& mine) const;
+  /// The values of all ranks, as many as each has, one rank's behind the other's. T is copied as bytes.
+  template <class T>
+  std::vector<T> all_gather(const std::vector<T>& mine) const;
   double sum(double value) const;
   double max(double value) const;
   /// Calls `progress` while it waits, so that messages of others make progress.
@@ -61,6 +66,18 @@ class World {
 
   std::unique_ptr<Impl> impl_;
 };
+
+template <class T>
+std::vector<T> World::all_gather(const std::vector<T>& mine) const {
+  static_assert(std::is_trivially_copyable_v<T>);
+  std::vector<T> all;
+  for (const std::string& of_rank : all_gather({reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(T)})) {
+    const std::size_t before = all.size();
+    all.resize(before + of_rank.size() / sizeof(T));
+    if (!of_rank.empty()) std::memcpy(all.data() + before, of_rank.data(), of_rank.size());
+  }
+  return all;
+}
 
 /// Where a rank runs.
 struct HostOfRank {

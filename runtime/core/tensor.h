@@ -46,6 +46,11 @@ struct Tensor {
     return static_cast<T*>(data);
   }
 
+  /// [count]: the elements from number `begin` on.
+  Tensor stretch(std::int64_t begin, std::int64_t count) const {
+    return {as<char>() + static_cast<std::size_t>(begin) * size_of(dtype), dtype, {count}};
+  }
+
   /// The first `rows` of the leading dimension.
   Tensor first(std::int64_t rows) const {
     Tensor view = *this;

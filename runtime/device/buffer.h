@@ -32,6 +32,10 @@ class Buffer {
 
   /// View of the buffer from its start.
   Tensor view(DType dtype, Shape shape) const { return {data_, dtype, std::move(shape)}; }
+  /// [count]: the elements from number `begin` on.
+  Tensor stretch(DType dtype, std::int64_t begin, std::int64_t count) const {
+    return view(dtype, {}).stretch(begin, count);
+  }
 
  private:
   void swap(Buffer& other) noexcept {

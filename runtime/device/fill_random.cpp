@@ -18,9 +18,7 @@ void fill_random(Device& device, const Tensor& values, double bound, std::uint32
   device.copy_to_device(staging.data(), host.data(), host.size() * sizeof(float));
   for (std::int64_t begin = 0; begin < values.size(); begin += kPart) {  // parts repeat
     const std::int64_t count = std::min(kPart, values.size() - begin);
-    const Tensor part{
-        values.as<char>() + static_cast<std::size_t>(begin) * size_of(values.dtype), values.dtype, {count}};
-    device.convert(staging.view(DType::f32, {count}), part, device.compute_stream());
+    device.convert(staging.view(DType::f32, {count}), values.stretch(begin, count), device.compute_stream());
   }
   device.synchronize();
 }

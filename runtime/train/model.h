@@ -88,16 +88,12 @@ struct ModelWork {
   double flop() const;  ///< Of all layers, forward and backward.
 };
 
-/// What a rank sends to the others of its replica in a pass of the largest batch, in bytes.
-struct ReplicaTraffic {
-  struct Collectives {  ///< Of the ranks that split layers, as rings send them.
-    std::int64_t times = 0;
-    double bytes = 0.0;  ///< Of all of them.
-  };
-  double activations = 0.0;       ///< To the stage behind ...
-  double tied_weight = 0.0;       ///< ... with the first pass of a step,
-  double gradients = 0.0;         ///< and to the stage before. Without those of a bias.
-  Collectives forward, backward;  ///< What backward repeats of forward is forward's.
+/// Messages of one kind that a rank sends in a step.
+struct Sent {
+  std::string axis;        ///< data (gradients), gather (of the weights that ZeRO divides), pipeline or tensor
+  std::string when;        ///< forward, backward, update, or use: before each pass of a unit
+  std::int64_t times = 0;  ///< Collectives, or messages to another stage.
+  std::int64_t bytes = 0;  ///< Of all of them together; a collective sends as a ring does.
 };
 
 /// A part of a model that runs as a whole: an embedding, a block, a head. Its parameters are gathered, used and reduced
@@ -174,7 +170,9 @@ class Model {
   virtual double flops_per_sample() const = 0;  ///< Forward and backward of training, as MFU counts them.
   /// By default one layer, with a third of flops_per_sample() forward, whose gradients are complete at the end.
   virtual ModelWork work() const;
-  virtual ReplicaTraffic traffic() const { return {}; }         ///< Of this rank's stage and part.
+  /// To the ranks with the other stages and parts, in so many passes of the largest batch. What backward repeats of
+  /// forward is forward's.
+  virtual std::vector<Sent> sends(std::int64_t /*passes*/) const { return {}; }
   virtual std::vector<MemoryUse> memory() const { return {}; }  ///< What it holds: activations, data.
   /// What it predicts and throughput counts, and how many of them a sample has: an image has one, a window many tokens.
   virtual const char* unit() const = 0;

@@ -64,6 +64,16 @@ TEST(World, AllGatherOfDifferentLengths) {
   for (int rank = 0; rank < world.size(); ++rank) EXPECT_EQ(all[static_cast<std::size_t>(rank)], text_of(rank));
 }
 
+TEST(World, AllGatherPutsTheValuesOfRanksBehindEachOther) {
+  World& world = test_world();
+  std::vector<double> expected;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    expected.insert(expected.end(), static_cast<std::size_t>(rank), 0.5 + rank);
+  }
+  const std::vector<double> mine(static_cast<std::size_t>(world.rank()), 0.5 + world.rank());
+  EXPECT_EQ(world.all_gather(mine), expected);
+}
+
 TEST(World, GatherIsForRank0) {
   World& world = test_world();
   const auto all = world.gather(std::string(static_cast<std::size_t>(world.rank()), 'x'));

@@ -49,7 +49,7 @@ class Values {
 Manifest manifest_of(Values values) {
   Manifest manifest;
   RunIdentity& run = manifest.run;
-  run.world_size = 1 + static_cast<int>(values.some());
+  run.mesh.replicas = 1 + static_cast<int>(values.some());
   const std::size_t virtual_ranks = 1 + values.some();
   run.model = values.text();
   run.data = values.text();
@@ -66,7 +66,7 @@ Manifest manifest_of(Values values) {
     manifest.progress.epochs.push_back(
         {values.count(1), values.count(1), values.real(), values.real(), values.real(), values.real(), values.real()});
   }
-  for (int rank = 0; rank < run.world_size; ++rank) {
+  for (int rank = 0; rank < run.mesh.ranks(); ++rank) {
     manifest.files.push_back({fmt::format("rank-{:05}.safetensors", rank), values.number(8), values.text()});
     for (std::size_t i = 0; i < virtual_ranks; ++i) manifest.progress.rank_sums.push_back(values.sums());
   }
@@ -90,7 +90,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const auto manifest = result_of(kName, [&] { return parse_manifest(given, kName); });
   if (!manifest) return 0;
   const RunIdentity& run = manifest->run;
-  require(manifest->progress.step >= 0 && run.world_size > 0 && run.batch > 0 && run.grad_accum > 0,
+  require(manifest->progress.step >= 0 && run.mesh.ranks() > 0 && run.batch > 0 && run.grad_accum > 0,
           "numbers of a run");
   for (const CheckpointFile& file : manifest->files) {
     require(std::filesystem::path(file.name).filename() == file.name, "a file of this folder");

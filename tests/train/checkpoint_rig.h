@@ -122,7 +122,7 @@ struct TestFolder : fs::path {
 inline RunIdentity identity(const World& world) {
   RunIdentity run;
   run.model = "gpt";
-  run.world_size = world.size();
+  run.mesh.replicas = world.size();
   run.batch = run.samples_per_step = 1;
   run.flags = {{"--lr", "0.1"}};
   return run;
@@ -132,7 +132,7 @@ inline WrittenCheckpoint write(Replica& run, const fs::path& folder, std::int64_
   CheckpointOptions options;
   options.folder = folder.string();
   options.keep = keep;
-  CheckpointWriter writer(options, identity(run.world), *run.trainer, run.world, *run.device);
+  CheckpointWriter writer(options, identity(run.world), *run.trainer, run.world);
   const auto failed = writer.start({step, {}, {}, {}});
   return failed ? *failed : writer.wait().value();
 }

@@ -55,7 +55,7 @@ TEST(Checkpoint, WhatIsCopiedIsTheStateAtTheCallThoughTrainingGoesOn) {
   const auto expected = run.arrays();
   CheckpointOptions options;
   options.folder = folder.string();
-  CheckpointWriter writer(options, identity(test_world()), *run.trainer, test_world(), *run.device);
+  CheckpointWriter writer(options, identity(test_world()), *run.trainer, test_world());
   ASSERT_FALSE(writer.start({2, {}, {}, {}}));
   run.trainer->run(3);
   EXPECT_TRUE(writer.busy());
@@ -261,7 +261,7 @@ TEST(Checkpoint, AFolderThatCannotBeMadeIsAnError) {
 TEST(Checkpoint, ManifestsReadAsTheyWereWritten) {
   Manifest manifest;
   manifest.run = identity(test_world());
-  manifest.run.world_size = 2;
+  manifest.run.mesh.replicas = 2;
   manifest.run.sizes = {{"layers", 1}};
   manifest.run.seed = 1ull << 62;
   manifest.run.other_tensor = true;

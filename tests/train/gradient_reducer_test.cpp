@@ -22,7 +22,7 @@ class GradientReducerTest : public testing::Test {
  protected:
   GradientReducer make(OverlapMode mode) {
     GradientSync& sync = mode == OverlapMode::none ? *none : *all_reduce;
-    return {arena, sync, communicator, device, mode, [this](std::size_t b, Stream) { reduced.push_back(b); }};
+    return {arena, sync, mode, [this](std::size_t b, Stream) { reduced.push_back(b); }};
   }
   std::vector<std::size_t> in_order() const {
     std::vector<std::size_t> order(arena.specs().size());
@@ -43,7 +43,7 @@ class GradientReducerTest : public testing::Test {
   FakeDevice device;
   FakeCommunicator communicator{device, 3};  // 3 divides none of the sizes
   ParameterArena arena{ragged(), {4 * 301, 16, 2}, device, communicator};
-  std::unique_ptr<GradientSync> all_reduce = make_all_reduce(arena, device, communicator);
+  std::unique_ptr<GradientSync> all_reduce = make_all_reduce(arena);
   std::unique_ptr<GradientSync> none = make_no_sync();
   std::vector<std::size_t> reduced;
 };
@@ -182,8 +182,8 @@ TEST_F(LateSumTest, MakesProgressUntilItIsThere) {
 TEST_F(GradientReducerTest, OneBucketStaysOnTheComputeStream) {
   ParameterArena small({{"a", {300}}}, {1 << 20, 16, 2}, device, communicator);
   ASSERT_EQ(small.plan().buckets.size(), 1u);
-  const auto sync = make_all_reduce(small, device, communicator);
-  GradientReducer reducer(small, *sync, communicator, device, OverlapMode::on, [](std::size_t, Stream) {});
+  const auto sync = make_all_reduce(small);
+  GradientReducer reducer(small, *sync, OverlapMode::on, [](std::size_t, Stream) {});
   device.log.clear();
   reducer.begin(0, true);
   reducer.ready(0);

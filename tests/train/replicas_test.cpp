@@ -54,7 +54,7 @@ TEST_P(ReplicasOnDevice, OneBitOnOneRankIsFoundAndTheRankIsNamed) {
   Rig rig(GetParam(), GetParam() == DeviceKind::cpu ? Precision::fp32 : Precision::bf16);
   for (const Zero zero : kZeroStages) {
     const auto trainer = rig.trainer(options_with(zero), some_images());
-    RunGuard guard(*trainer, world, *rig.device);
+    RunGuard guard(*trainer, world);
     trainer->run(4);
     EXPECT_EQ(error_of([&] { guard.check_replicas(4); }), "");
     std::vector<std::string> names = {"step"};
@@ -79,7 +79,7 @@ TEST(Replicas, MostRanksDecideWhichOneIsWrong) {
   if (test_world().size() < 3) GTEST_SKIP() << "needs three ranks";
   Rig rig(DeviceKind::cpu, Precision::fp32);
   const auto trainer = rig.trainer(options_with(Zero::nothing), some_images());
-  RunGuard guard(*trainer, test_world(), *rig.device);
+  RunGuard guard(*trainer, test_world());
   flip_bit(*trainer, *rig.device, "weight/fc1.weight", 0);
   const std::string message = error_of([&] { guard.check_replicas(0); });
   EXPECT_TRUE(says(message, "rank 0 (")) << message;
@@ -128,8 +128,7 @@ TEST(Replicas, ARunEndsAtTheNextComparison) {
   run.trained = [] { ADD_FAILURE() << "parameters that differ are not to be saved"; };
   const auto train = [&] {
     Report report(RunInfo{});
-    run_training(*trainer, test_world(), *rig.device, *rig.communicator, run,
-                 test_world().rank() == 0 ? &report : nullptr);
+    run_training(*trainer, test_world(), run, test_world().rank() == 0 ? &report : nullptr);
   };
   const std::string message = error_of(train);
   EXPECT_TRUE(says(message, "after step 15 the replicas differ")) << message;
@@ -142,7 +141,7 @@ TEST(Replicas, RanksThatTrainOnTheirOwnAreNotCompared) {
   options.overlap = OverlapMode::none;
   const auto trainer = rig.trainer(options, some_images());
   trainer->run(2);
-  RunGuard guard(*trainer, test_world(), *rig.device);
+  RunGuard guard(*trainer, test_world());
   EXPECT_EQ(error_of([&] { guard.check_replicas(2); }), "");
 }
 

@@ -23,7 +23,7 @@ RunInfo eight_gpus() {
   info.description.buckets = {{64, {"a", "b"}, 0.5}};
   info.description.memory = {{"weights", 128}};
   info.gradient_path = {"plain", "NCCL plain", "NCCL_PROTO is set"};
-  info.description.world_size = 8;
+  info.description.mesh.replicas = 8;
   info.local_world_size = 8;
   info.epochs = 8;
   info.description.flop_per_sample = 71.5e6;

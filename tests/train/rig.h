@@ -78,21 +78,27 @@ inline double relative_difference(const std::vector<double>& actual, const std::
   return difference / magnitude;
 }
 
+/// Adds the values of a tensor of f32 or f64.
+inline void append(std::vector<double>& all, const Tensor& tensor, Device& device) {
+  const auto as = [&]<class T>(T) {
+    std::vector<T> values(static_cast<std::size_t>(tensor.size()));
+    device.copy_to_host(values.data(), tensor.data, tensor.bytes());
+    all.insert(all.end(), values.begin(), values.end());
+  };
+  tensor.dtype == DType::f64 ? as(double{}) : as(float{});
+}
+
 /// Gradients of all parameters, one after the other (f32 or f64).
 inline std::vector<double> gradients_of(const ParameterArena& arena, Device& device) {
   std::vector<double> all;
-  for (const Tensor& gradient : arena.gradients()) {
-    const auto count = static_cast<std::size_t>(gradient.size());
-    if (gradient.dtype == DType::f64) {
-      std::vector<double> values(count);
-      device.copy_to_host(values.data(), gradient.data, gradient.bytes());
-      all.insert(all.end(), values.begin(), values.end());
-    } else {
-      std::vector<float> values(count);
-      device.copy_to_host(values.data(), gradient.data, gradient.bytes());
-      all.insert(all.end(), values.begin(), values.end());
-    }
-  }
+  for (const Tensor& gradient : arena.gradients()) append(all, gradient, device);
+  return all;
+}
+
+/// Master values of all parameters, one after the other. Collective where the arena is sharded.
+inline std::vector<double> master_values(const ParameterArena& arena, Device& device) {
+  std::vector<double> all;
+  arena.visit([&](const ParameterSpec&, const Tensor& values) { append(all, values, device); });
   return all;
 }
 

@@ -28,22 +28,22 @@ class PathTest : public testing::Test {
     return {{{"a", {300}}, {"b", {1000}}, {"c", {7}}}, arena_options(options, {{"all", 0, 3}}), device, communicator};
   }
   Optimizer make_optimizer(const ParameterArena& arena) {
-    return {options.optimizer, options.clip_norm, arena, device, &nonfinite, options.on_nonfinite};
+    return {options.optimizer, options.clip_norm, arena, &nonfinite, options.on_nonfinite};
   }
   GradientPath path() {
     const ParameterArena arena = make_arena();
     Optimizer optimizer = make_optimizer(arena);
-    return make_step_communication(options, arena, optimizer, device, communicator).path;
+    return make_step_communication(options, arena, optimizer).path;
   }
 
   Log step(bool communicates = true) {
     const ParameterArena arena = make_arena();
     Optimizer optimizer = make_optimizer(arena);
-    const StepCommunication made = make_step_communication(options, arena, optimizer, device, communicator);
+    const StepCommunication made = make_step_communication(options, arena, optimizer);
     GradientSync& sync = communicates ? *made.gradients : *made.no_gradients;
     WeightStore& weights = communicates ? *made.weights : *made.no_weights;
     const OverlapMode mode = communicates ? OverlapMode::backward : OverlapMode::none;
-    GradientReducer reducer(arena, sync, communicator, device, mode,
+    GradientReducer reducer(arena, sync, mode,
                             [&](std::size_t bucket, Stream stream) { optimizer.bucket_reduced(bucket, stream); });
     device.log.clear();
     optimizer.begin_step({&state}, weights);
@@ -169,8 +169,8 @@ class ShardedPathTest : public PathTest {
 TEST_F(ShardedPathTest, GradientsWaitForThoseBeforeInTheirPlace) {
   const ParameterArena arena = make_units();
   Optimizer optimizer = make_optimizer(arena);
-  const StepCommunication made = make_step_communication(options, arena, optimizer, device, communicator);
-  GradientReducer reducer(arena, *made.gradients, communicator, device, OverlapMode::backward,
+  const StepCommunication made = make_step_communication(options, arena, optimizer);
+  GradientReducer reducer(arena, *made.gradients, OverlapMode::backward,
                           [&](std::size_t bucket, Stream) { device.log.push_back(fmt::format("reduced {}", bucket)); });
   const auto pass = [&](std::int64_t number, bool last) {
     device.log.clear();
@@ -199,7 +199,7 @@ TEST_F(ShardedPathTest, GradientsWaitForThoseBeforeInTheirPlace) {
 TEST_F(ShardedPathTest, WeightsAreGatheredOneUnitAheadAndKeptUntilTheirPlaceIsTaken) {
   const ParameterArena arena = make_units();
   const auto weights = make_sharded_weights(arena, device, communicator);
-  const auto gathers = [&](std::size_t unit, std::optional<std::size_t> next) {
+  const auto gathers = [&](std::size_t unit, std::size_t next) {
     device.log.clear();
     weights->acquire(unit, next);
     return std::ranges::count(device.log, "all-gather of 512 on communication");
@@ -210,20 +210,19 @@ TEST_F(ShardedPathTest, WeightsAreGatheredOneUnitAheadAndKeptUntilTheirPlaceIsTa
   EXPECT_EQ(gathers(1, 2), 1);
   EXPECT_EQ(gathers(2, 3), 1);
   EXPECT_EQ(gathers(3, 4), 1);
-  EXPECT_EQ(gathers(4, std::nullopt), 0);
+  EXPECT_EQ(gathers(4, 5), 0);
   EXPECT_EQ(gathers(4, 3), 0);
   EXPECT_EQ(gathers(3, 2), 0);
   EXPECT_EQ(gathers(2, 1), 1) << "unit 4 took the place of unit 1";
   weights->changed();
-  EXPECT_EQ(gathers(2, std::nullopt), 1);
+  EXPECT_EQ(gathers(2, 2), 1);
 }
 
 TEST_F(ShardedPathTest, GradientsThatAreNotSentKeepTheirPlace) {
   const ParameterArena arena = make_units();
   Optimizer optimizer = make_optimizer(arena);
-  const StepCommunication made = make_step_communication(options, arena, optimizer, device, communicator);
-  GradientReducer reducer(arena, *made.gradients, communicator, device, OverlapMode::backward,
-                          [](std::size_t, Stream) {});
+  const StepCommunication made = make_step_communication(options, arena, optimizer);
+  GradientReducer reducer(arena, *made.gradients, OverlapMode::backward, [](std::size_t, Stream) {});
   reducer.begin(0, true);
   for (std::size_t unit = 0; unit < 3; ++unit) reducer.claim(unit);
   EXPECT_THROW(reducer.claim(3), Error);
@@ -287,7 +286,7 @@ TEST_F(FusedPathTest, OneKernelReducesAndUpdatesTheLastBucket) {
 TEST_F(FusedPathTest, TheLastBucketIsReducedForTheNormOnly) {
   const ParameterArena arena = make_arena();
   Optimizer optimizer = make_optimizer(arena);
-  const StepCommunication made = make_step_communication(options, arena, optimizer, device, communicator);
+  const StepCommunication made = make_step_communication(options, arena, optimizer);
   device.log.clear();
   made.gradients->complete_sums();
   EXPECT_EQ(device.log, (Log{"all-reduce of 512 on compute"}));
@@ -358,7 +357,7 @@ TEST_F(TreePathTest, TwoNumbersHaveOneOrder) {
     options.virtual_ranks = virtual_ranks;
     const ParameterArena arena({{"a", {300}}}, arena_options(options, {{"all", 0, 1}}), device, two);
     Optimizer optimizer = make_optimizer(arena);
-    const StepCommunication made = make_step_communication(options, arena, optimizer, device, two);
+    const StepCommunication made = make_step_communication(options, arena, optimizer);
     device.log.clear();
     made.gradients->start(0, device.compute_stream(), [](std::size_t, Stream) {});
     EXPECT_TRUE(device.log.back().starts_with("all-reduce")) << virtual_ranks;
@@ -368,11 +367,11 @@ TEST_F(TreePathTest, TwoNumbersHaveOneOrder) {
 
 TEST_F(TreePathTest, RefusesWhatIsNoBinaryTree) {
   const ParameterArena arena = make_arena();
-  EXPECT_THROW(VirtualRankSums(arena, 3, device, false), Error);
+  EXPECT_THROW(VirtualRankSums(arena, 3, false), Error);
   FakeCommunicator three(device, 3);
   const ParameterArena of_three({{"a", {300}}}, {1, 0}, device, three);
-  VirtualRankSums below(of_three, 1, device, false);
-  EXPECT_THROW(make_tree_exchange(of_three, below, device, three), Error);
+  VirtualRankSums below(of_three, 1, false);
+  EXPECT_THROW(make_tree_exchange(of_three, below), Error);
 }
 
 /// Sums of bf16 gradients are sent as f32 from memory of their own, and are gradients where nothing is sent.
@@ -382,8 +381,8 @@ TEST(VirtualRankMemory, OnlyWhatIsSentLiesApartFromTheGradients) {
   TrainerOptions options;
   options.virtual_ranks = 8;
   const ParameterArena arena({{"a", {512}}}, {1, 0}, device, communicator);
-  Optimizer optimizer(options.optimizer, 0.0f, arena, device);
-  const StepCommunication made = make_step_communication(options, arena, optimizer, device, communicator);
+  Optimizer optimizer(options.optimizer, 0.0f, arena);
+  const StepCommunication made = make_step_communication(options, arena, optimizer);
   const void* gradients = arena.bucket_gradients(0).data;
   const auto ignore = [](std::size_t, Stream) {};
   made.gradients->start(0, device.compute_stream(), ignore);
@@ -407,9 +406,8 @@ TEST(VirtualRankMemory, HasALevelOfSumsForEachLevelOfTheTree) {
     TrainerOptions options;
     options.virtual_ranks = ranks * count;
     const ParameterArena arena({{"a", {512}}}, {1, 0}, device, communicator);
-    Optimizer optimizer(options.optimizer, 0.0f, arena, device);
-    EXPECT_EQ(make_step_communication(options, arena, optimizer, device, communicator).tree_bytes(),
-              static_cast<std::size_t>(512 * bytes))
+    Optimizer optimizer(options.optimizer, 0.0f, arena);
+    EXPECT_EQ(make_step_communication(options, arena, optimizer).tree_bytes(), static_cast<std::size_t>(512 * bytes))
         << ranks << " ranks of " << count;
   }
 }

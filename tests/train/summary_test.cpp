@@ -17,7 +17,7 @@ RunInfo two_cpus() {
   RunInfo info;
   info.description.device = "cpu";
   info.description.unit = "images";
-  info.description.world_size = 2;
+  info.description.mesh.replicas = 2;
   info.description.flop_per_sample = 71.5e6;
   info.epochs = 1;
   info.steps = 468;
@@ -67,7 +67,7 @@ TEST(Summary, ResultsComeFirstInAFewLines) {
 
 TEST(Summary, OneRankHasNoScaling) {
   RunInfo info = two_cpus();
-  info.description.world_size = 1;
+  info.description.mesh.replicas = 1;
   EXPECT_EQ(summary_text(info, measured_on_cpus()),
             "Result   test accuracy 87.41%, loss 0.5329     1 epoch, 468 steps, 20.2 s\n"
             "Speed    2,970 images/s (2,810 to 3,060)\n"
@@ -175,7 +175,7 @@ TEST(Summary, LanguageModelsHaveAValidationLossAndTokens) {
 RunInfo gpus(int ranks) {
   RunInfo info = two_cpus();
   info.description.device = "cuda";
-  info.description.world_size = ranks;
+  info.description.mesh.replicas = ranks;
   info.gradient_path = {"plain", "NCCL plain", "NCCL_PROTO is set"};
   info.peak = {989e12, "H200 SXM, bf16, data sheet"};
   return info;
@@ -232,10 +232,10 @@ TEST(Summary, VirtualRanksSayWhatTheHashMeans) {
   info.description.virtual_ranks = 4;
   EXPECT_EQ(line_of("Hash", info, measured_on_cpus()),
             fmt::format("Hash     {}      the same on 1 rank and on 4: --virtual-ranks", kHash));
-  info.description.tensor = 2;
+  info.description.mesh = {1, 1, 2};
   EXPECT_EQ(line_of("Hash", info, measured_on_cpus()),
             fmt::format("Hash     {}      the same on every mesh with --tp 2: --virtual-ranks", kHash));
-  info.description.tensor = 1;
+  info.description.mesh = {1, 2, 1};
   info.other_tensor = true;
   EXPECT_EQ(line_of("Hash", info, measured_on_cpus()),
             fmt::format("Hash     {}      depends on when --tp changed", kHash));
@@ -252,8 +252,7 @@ TEST(Summary, EveryAxisOfAMeshHasItsShareAndItsBytes) {
                             {"tensor", "forward", 4, 2000000},
                             {"tensor", "backward", 4, 3000000}};
   for (const char* label : {"Pipeline", "Tensor", "Data", "Sent"}) EXPECT_EQ(line_of(label, info, result), "");
-  info.description.world_size = 8;
-  info.description.stages = info.description.tensor = 2;
+  info.description.mesh = {2, 2, 2};
   info.description.passes = 3;
   info.zero = 3;
   for (const char* line : {"\nPipeline 25.0% of the time waiting for other stages, even stages 25.0%  2 stages, ",

@@ -43,7 +43,7 @@ inline std::vector<double> parameters_after(Rig& rig, const TrainerOptions& opti
                                             bool dropout = true) {
   const auto trainer = rig.trainer(options, data(), dropout);
   trainer->run(steps);
-  return trainer->arena().master_values();
+  return master_values(trainer->arena(), *rig.device);
 }
 
 class OnDevice : public EachDevice {};

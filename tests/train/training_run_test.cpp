@@ -108,7 +108,7 @@ TEST_P(OnDevice, RunMeasuresItself) {
     RunOptions run;
     run.epochs = 3;
     run.min_seconds = zero > Zero::nothing ? 0.4 : 0.0;
-    const RunResult result = run_training(*trainer, test_world(), *rig.device, *rig.communicator, run, nullptr);
+    const RunResult result = run_training(*trainer, test_world(), run, nullptr);
     ASSERT_EQ(result.epochs.size(), 3u);
     EXPECT_EQ(result.epochs.back().step, 3 * (100 / kSamplesPerStep));
     EXPECT_LT(result.epochs.back().train_loss, result.epochs.front().train_loss);
@@ -149,7 +149,7 @@ Calibration calibrate_with_a_slow_rank(Rig& rig, std::chrono::duration<double> d
   std::unique_ptr<Model> model = rig.cnn(options, data());
   if (world.rank() == world.size() - 1) model = std::make_unique<PausingModel>(std::move(model), [=] { return delay; });
   const auto trainer = rig.trainer(options, data(), std::move(model));
-  return calibrate(*trainer, world, *rig.device, kSamplesPerStep / delay.count(), {.seconds = 30 * delay.count()});
+  return calibrate(*trainer, world, kSamplesPerStep / delay.count(), {.seconds = 30 * delay.count()});
 }
 
 /// Other work on this machine may delay ranks as long as a short delay does: it is tried with longer ones, too.

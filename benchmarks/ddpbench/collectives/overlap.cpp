@@ -145,8 +145,7 @@ class OverlapBench {
       const std::int64_t count = std::min(bucket, complete - done_);
       const Stream stream = device_.communication_stream();
       device_.wait_for(stream, device_.compute_stream());
-      const std::size_t offset = static_cast<std::size_t>(done_) * size_of(gradients_.dtype);
-      last_ = communicator_.all_reduce_sum({gradients_.as<char>() + offset, gradients_.dtype, {count}}, stream);
+      last_ = communicator_.all_reduce_sum(gradients_.stretch(done_, count), stream);
       done_ += count;
     }
   }

@@ -18,9 +18,8 @@ double time_pieces(const World& world, Device& device, Communicator& communicato
   const auto count = all.size() / static_cast<std::int64_t>(pieces);
   const auto work = [&] {
     Communicator::Ticket last = 0;
-    for (std::uint64_t i = 0; i < pieces; ++i) {
-      const std::size_t offset = i * static_cast<std::size_t>(count) * size_of(all.dtype);
-      last = communicator.all_reduce_sum({all.as<char>() + offset, all.dtype, {count}}, device.compute_stream());
+    for (std::int64_t i = 0; i < static_cast<std::int64_t>(pieces); ++i) {
+      last = communicator.all_reduce_sum(all.stretch(i * count, count), device.compute_stream());
     }
     communicator.wait(last);
   };

@@ -76,9 +76,9 @@ struct Found {
 /// The lowest rank of each host.
 std::vector<int> first_ranks(const World& world) {
   std::vector<int> ranks;
-  const auto locals = world.all_gather(std::to_string(world.local_rank()));
+  const auto locals = world.all_gather(std::vector{world.local_rank()});
   for (std::size_t rank = 0; rank < locals.size(); ++rank) {
-    if (locals[rank] == "0") ranks.push_back(static_cast<int>(rank));
+    if (locals[rank] == 0) ranks.push_back(static_cast<int>(rank));
   }
   return ranks;
 }
@@ -86,9 +86,9 @@ std::vector<int> first_ranks(const World& world) {
 /// The ranks of each host.
 std::vector<std::vector<int>> ranks_of_hosts(const World& world) {
   std::vector<std::vector<int>> hosts(static_cast<std::size_t>(world.nodes()));
-  const auto nodes = world.all_gather(std::to_string(world.node()));
+  const auto nodes = world.all_gather(std::vector{world.node()});
   for (std::size_t rank = 0; rank < nodes.size(); ++rank) {
-    hosts[std::stoul(nodes[rank])].push_back(static_cast<int>(rank));
+    hosts[static_cast<std::size_t>(nodes[rank])].push_back(static_cast<int>(rank));
   }
   return hosts;
 }
@@ -219,9 +219,9 @@ std::vector<double> rates_of_sets(const World& world, Device& device, const std:
     if (mine < static_cast<int>(sets.size())) rate = all_reduce_gb_per_s(*part, device, seconds);
     world.quiet_barrier();
   }
-  const auto of_ranks = world.all_gather(fmt::format("{}", rate));
+  const auto of_ranks = world.all_gather(std::vector{rate});
   std::vector<double> rates;
-  for (const std::vector<int>& set : sets) rates.push_back(std::stod(of_ranks[static_cast<std::size_t>(set.front())]));
+  for (const std::vector<int>& set : sets) rates.push_back(of_ranks[static_cast<std::size_t>(set.front())]);
   return rates;
 }
 

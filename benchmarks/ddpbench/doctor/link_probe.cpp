@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -117,14 +116,7 @@ std::vector<LinkRate> probe_ring(const World& world, const std::vector<int>& ran
       }
     }
   }
-  std::vector<LinkRate> all;
-  for (const std::string& text :
-       world.all_gather({reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(LinkRate)})) {
-    const std::size_t before = all.size();
-    all.resize(before + text.size() / sizeof(LinkRate));
-    if (!text.empty()) std::memcpy(all.data() + before, text.data(), text.size());
-  }
-  return all;
+  return world.all_gather(mine);
 }
 
 }  // namespace ddptrain::bench

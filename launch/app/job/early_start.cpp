@@ -1,6 +1,5 @@
 #include "launch/app/job/early_start.h"
 
-#include <algorithm>
 #include <cstdlib>
 #include <initializer_list>
 

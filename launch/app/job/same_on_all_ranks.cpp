@@ -1,7 +1,6 @@
 #include "launch/app/job/same_on_all_ranks.h"
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -61,15 +60,13 @@ std::string data_differences(const std::vector<HeldData>& of_ranks) {
 }
 
 std::string require_same_data(const World& world, const DataContent& content) {
-  const auto nodes = world.all_gather(std::to_string(world.node()));
+  const auto nodes = world.all_gather(std::vector{world.node()});
   const auto hosts = world.all_gather(world.hostname());
   const auto sizes = world.all_gather(content.size);
-  const SharedHash::Value mine = content.hash.value();
-  const auto hashes = world.all_gather({reinterpret_cast<const char*>(mine.data()), sizeof(mine)});
+  const auto hashes = world.all_gather(std::vector{content.hash.value()});
   std::vector<HeldData> of_ranks;
   for (std::size_t rank = 0; rank < nodes.size(); ++rank) {
-    HeldData& held = of_ranks.emplace_back(HeldData{std::stoi(nodes[rank]), hosts[rank], sizes[rank]});
-    std::memcpy(held.hash.data(), hashes[rank].data(), sizeof(held.hash));
+    of_ranks.push_back({nodes[rank], hosts[rank], sizes[rank], hashes[rank]});
   }
   const std::string difference = data_differences(of_ranks);
   world.agree([&] {

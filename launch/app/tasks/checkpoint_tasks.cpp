@@ -35,10 +35,10 @@ std::map<std::string, Group> groups_of(const Manifest& manifest) {
 
 /// "8, 2 stages x 2 replicas x 2 parts, --zero 3, --virtual-ranks 4"
 std::string mesh_text(const RunIdentity& run) {
-  std::string text = std::to_string(run.world_size);
-  if (run.stages * run.tensor > 1) {
-    text += fmt::format(", {} x {} x {}", counted(run.stages, "stage"), counted(run.replicas(), "replica"),
-                        counted(run.tensor, "part"));
+  std::string text = std::to_string(run.mesh.ranks());
+  if (!run.mesh.replica_is_one_rank()) {
+    text += fmt::format(", {} x {} x {}", counted(run.mesh.stages, "stage"), counted(run.mesh.replicas, "replica"),
+                        counted(run.mesh.tensor, "part"));
   }
   for (const char* name : {"--zero", "--virtual-ranks"}) {
     const auto flag = run.flags.find(name);

@@ -9,6 +9,7 @@
 #include "launch/app/tasks/memory_advice.h"
 #include "runtime/comm/paper_communicator.h"
 #include "runtime/ops/paper_device.h"
+#include "runtime/train/report/sends.h"
 
 namespace ddptrain {
 
@@ -34,17 +35,6 @@ std::size_t library_bytes(const MeshShape& mesh) {
   return static_cast<std::size_t>(bytes);
 }
 
-RunFacts facts_of(const Options& options, const MeshShape& mesh, int rank) {
-  RunFacts facts;
-  facts.rank = rank;
-  facts.seed = options.trainer.seed;
-  facts.stages = mesh.stages;
-  facts.stage = mesh.stage_of(rank);
-  facts.parts = mesh.tensor;
-  facts.part = mesh.part_of(rank);
-  return facts;
-}
-
 }  // namespace
 
 std::size_t bytes_of(const Description& description) {
@@ -56,7 +46,16 @@ std::size_t bytes_of(const Description& description) {
 Description describe_run(const Options& options, const MeshShape& mesh, int rank, DeviceKind device, const Model& model,
                          const ParameterArena& arena, std::size_t tree_bytes) {
   const DeviceOptions compute = device_options(options, device);
-  Description description = describe(model, arena);
+  Description description;
+  description.parameters = model.parameters_of_all_stages();
+  description.unit = model.unit();
+  description.units_per_sample = model.predictions_per_sample();
+  description.flop_per_sample = model.flops_per_sample();
+  description.layers = model.work().layers;
+  description.gradient_type = arena.gradient_type() == DType::f32 ? "fp32" : name_of(arena.gradient_type());
+  description.buckets = work_of_buckets(model, arena);
+  description.memory = arena.memory();
+  for (const MemoryUse& use : model.memory()) description.memory.push_back(use);
   description.passes = passes_of(options, mesh, rank);
   const std::int64_t in_flight = passes_in_flight(mesh.stages, mesh.stage_of(rank), description.passes);
   for (MemoryUse& use : description.memory) {
@@ -76,9 +75,7 @@ Description describe_run(const Options& options, const MeshShape& mesh, int rank
   description.model = options.model;
   description.device = device == DeviceKind::cuda ? "cuda" : "cpu";
   description.precision = compute.fp8 ? "fp8" : name_of(compute.precision);
-  description.world_size = mesh.ranks();
-  description.stages = mesh.stages;
-  description.tensor = mesh.tensor;
+  description.mesh = mesh;
   description.batch_per_rank = options.trainer.batch;
   description.grad_accum = options.trainer.grad_accum;
   description.virtual_ranks = options.trainer.virtual_ranks;
@@ -88,15 +85,16 @@ Description describe_run(const Options& options, const MeshShape& mesh, int rank
 Description describe_on_paper(const Options& options, Workload& workload, const MeshShape& mesh, int rank,
                               DeviceKind device) {
   const std::unique_ptr<Device> paper = make_paper_device(device_options(options, device), device);
+  Called none;
   const std::unique_ptr<Communicator> communicator =
-      make_paper_communicator(mesh.replica_of(rank), mesh.replicas, *paper);
+      make_paper_communicator(mesh.replica_of(rank), mesh.replicas, *paper, none);
   const std::unique_ptr<Model> model = workload.make_model(*paper, options.trainer.batch);
   TrainerOptions trainer = trainer_options(options, mesh.replicas, 1);
   const ParameterArena arena(model->parameters(), arena_options(trainer, model->units()), *paper, *communicator);
   trainer.fused_sum = false;  // kernels cannot be asked on paper
   NonFinite nonfinite;
-  Optimizer optimizer(trainer.optimizer, trainer.clip_norm, arena, *paper, &nonfinite, trainer.on_nonfinite);
-  const StepCommunication communication = make_step_communication(trainer, arena, optimizer, *paper, *communicator);
+  Optimizer optimizer(trainer.optimizer, trainer.clip_norm, arena, &nonfinite, trainer.on_nonfinite);
+  const StepCommunication communication = make_step_communication(trainer, arena, optimizer);
   return describe_run(options, mesh, rank, device, *model, arena, communication.tree_bytes());
 }
 
@@ -109,7 +107,7 @@ Description describe_stages(const Options& options, Workload& workload, const Me
   std::vector<std::vector<Sent>> sends;
   for (int stage = 0; stage < mesh.stages; ++stage) {
     const int rank = stage * mesh.replicas * mesh.tensor;
-    if (mesh.stages > 1) workload.open(facts_of(options, mesh, rank));
+    if (mesh.stages > 1) workload.open({.rank = rank, .seed = options.trainer.seed, .mesh = mesh});
     stages.push_back(describe_on_paper(options, workload, mesh, rank, kind));
     sends.push_back(stages.back().sends);
   }
@@ -129,7 +127,7 @@ void print_description(const World& world, CommandLine command_line) {
   world.agree([&] {
     mesh = mesh_of(options.ranks > 0 ? options.ranks : world.size(), options.stages, options.tensor);
     check_precision(options, workload, kind);
-    workload.open(facts_of(options, mesh, world.rank() % mesh.ranks()));
+    workload.open({.rank = world.rank() % mesh.ranks(), .seed = options.trainer.seed, .mesh = mesh});
     workload.load();
     if (options.auto_batch && (kind == DeviceKind::cuda || options.ranks > 0)) {
       usage_error("--batch auto: {}. Give a number.", options.ranks > 0

@@ -19,8 +19,8 @@ struct Sharers {
       count = std::stoll(flag->second);
       name = "virtual rank";
     } else {
-      count = run.replicas();
-      name = run.replicas() < run.world_size ? "replica" : "rank";
+      count = run.mesh.replicas;
+      name = run.mesh.replica_is_one_rank() ? "rank" : "replica";
     }
   }
   std::string text() const { return counted(count, name); }
@@ -99,10 +99,10 @@ std::vector<std::string> changed_flags(const RunIdentity& saved, const CommandLi
 RunIdentity identity_of(const CommandLine& command_line, const World& world, const std::string& data,
                         const std::string& precision) {
   const Options& options = command_line.options;
-  const MeshShape mesh = mesh_of(world.size(), options.stages, options.tensor);
-  const DistributedSampler sampler =
-      make_sampler(options.trainer, command_line.workload->data(), mesh.replica_of(world.rank()), mesh.replicas);
   RunIdentity run;
+  run.mesh = mesh_of(world.size(), options.stages, options.tensor);
+  const DistributedSampler sampler = make_sampler(options.trainer, command_line.workload->data(),
+                                                  run.mesh.replica_of(world.rank()), run.mesh.replicas);
   run.model = options.model;
   run.sizes = command_line.workload->sizes();
   run.data = data;
@@ -112,9 +112,6 @@ RunIdentity identity_of(const CommandLine& command_line, const World& world, con
   run.grad_accum = options.trainer.grad_accum;
   run.samples_per_step = sampler.samples_per_step();
   run.steps_per_epoch = sampler.steps_per_epoch();
-  run.world_size = world.size();
-  run.stages = mesh.stages;
-  run.tensor = mesh.tensor;
   for (const Setting& setting : command_line.settings) run.flags["--" + setting.name] = setting.value;
   run.versions = {{"ddptrain", DDPTRAIN_VERSION},
                   {"mpi", mpi_version()},

@@ -10,7 +10,6 @@
 #include <iterator>
 #include <optional>
 #include <set>
-#include <string_view>
 
 #include "runtime/core/error.h"
 #include "runtime/core/files/atomic_file.h"

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -37,7 +36,7 @@ struct LoadedModel {
               Communicator& communicator)
       : model(std::move(made)),
         arena(model->parameters(), arena_without_optimizer(options, *model, world.size()), device, communicator),
-        state(arena, model->buffers(), device) {
+        state(arena, model->buffers()) {
     model->bind({arena.weights(), arena.gradients(), state.buffers()});
     arena.initialise(options.trainer.seed, world.rank());
   }
@@ -74,19 +73,11 @@ Evaluated evaluate_share(const LoadedModel& loaded, const Dataset& data, const E
   return result;
 }
 
-/// The shares of all ranks; predictions on rank 0 alone.
+/// The shares of all ranks.
 Evaluated put_together(const World& world, const Evaluated& mine) {
   Evaluated all;
-  all.sums.loss = world.sum(mine.sums.loss);
-  all.sums.correct = static_cast<std::uint64_t>(world.sum(static_cast<double>(mine.sums.correct)));
-  all.sums.samples = static_cast<std::uint64_t>(world.sum(static_cast<double>(mine.sums.samples)));
-  std::string bytes(mine.predictions.size() * sizeof(Prediction), '\0');
-  if (!bytes.empty()) std::memcpy(bytes.data(), mine.predictions.data(), bytes.size());
-  for (const std::string& part : world.gather(bytes)) {
-    const std::size_t before = all.predictions.size();
-    all.predictions.resize(before + part.size() / sizeof(Prediction));
-    if (!part.empty()) std::memcpy(all.predictions.data() + before, part.data(), part.size());
-  }
+  for (const MetricSums& sums : world.all_gather(std::vector{mine.sums})) all.sums = all.sums + sums;
+  all.predictions = world.all_gather(mine.predictions);
   return all;
 }
 

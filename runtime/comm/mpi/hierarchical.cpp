@@ -97,264 +97,337 @@ HostLayout::HostLayout(const std::vector<int>& host_of_rank) {
   }
 }
 
-void HierarchicalCollective::Messages::send(const void* data, std::int64_t bytes, int to, int tag, MPI_Comm comm) {
-  if (bytes == 0) return;
-  DDP_MPI_CHECK(MPI_Isend(data, message_size(bytes), MPI_BYTE, to, tag, comm, &requests_.emplace_back()));
-}
+namespace {
 
-void HierarchicalCollective::Messages::receive(void* data, std::int64_t bytes, int from, int tag, MPI_Comm comm) {
-  if (bytes == 0) return;
-  DDP_MPI_CHECK(MPI_Irecv(data, message_size(bytes), MPI_BYTE, from, tag, comm, &requests_.emplace_back()));
-}
-
-bool HierarchicalCollective::Messages::done() {
-  while (finished_ < requests_.size()) {
-    int finished = 0;
-    DDP_MPI_CHECK(MPI_Test(&requests_[finished_], &finished, MPI_STATUS_IGNORE));
-    if (finished == 0) return false;
-    ++finished_;
+/// Messages of one step, on their way.
+class Messages {
+ public:
+  void send(const void* data, std::int64_t bytes, int to, int tag, MPI_Comm comm) {
+    if (bytes == 0) return;
+    DDP_MPI_CHECK(MPI_Isend(data, message_size(bytes), MPI_BYTE, to, tag, comm, &requests_.emplace_back()));
   }
-  return true;
-}
 
-HierarchicalCollective::HierarchicalCollective(const HostLayout& layout, int rank, MPI_Comm comm, int first_tag,
-                                               const Work& work, std::vector<char>& memory)
-    : layout_(layout),
-      comm_(comm),
-      first_tag_(first_tag),
-      work_(work),
-      host_(layout.host_of(rank)),
-      peers_(layout.ranks(host_)),
-      local_(static_cast<int>(std::find(peers_.begin(), peers_.end(), rank) - peers_.begin())) {
-  const std::int64_t count = work.values.size();
-  const std::int64_t parts = static_cast<std::int64_t>(layout.hosts()) * layout.owners();
-  const bool whole = work.scatters && work.gathers;
-  DDP_CHECK(whole || (layout.all_own() && count % parts == 0), "{} values do not divide among the ranks", count);
-  part_size_ = whole ? align(divide_up(count, parts)) : count / parts;
-  slice_size_ = std::min(kMessageBytes / static_cast<std::int64_t>(size_of(work.between_hosts)), align(part_size_));
-  slices_.resize(static_cast<std::size_t>(divide_up(part_size_, slice_size_)));
-  if (const std::size_t bytes = slices_.size() * memory_of_slice(); memory.size() < bytes) memory.resize(bytes);
-  memory_ = memory.data();
-
-  if (!is_owner()) ranks_added_ = parts_sent_ = hosts_added_ = sums_awaited_ = sums_shared_ = slices_.size();
-  if (!work.scatters) ranks_added_ = parts_sent_ = hosts_added_ = slices_.size();
-  for (std::size_t slice = 0; slice < slices_.size(); ++slice) {
-    if (work.scatters) start_scattering(slice);
-    if (work.scatters || !is_owner()) continue;
-    round(slice, host_);
-    send_sum(slice);
+  void receive(void* data, std::int64_t bytes, int from, int tag, MPI_Comm comm) {
+    if (bytes == 0) return;
+    DDP_MPI_CHECK(MPI_Irecv(data, message_size(bytes), MPI_BYTE, from, tag, comm, &requests_.emplace_back()));
   }
-}
-
-bool HierarchicalCollective::progress() {
-  while (ranks_added_ < slices_.size() && slices_[ranks_added_].from_ranks.done()) add_ranks(ranks_added_++);
-  const std::size_t next = std::min(ranks_added_, sums_shared_ + slices_on_their_way());
-  while (parts_sent_ < next) send_part(parts_sent_++);
-  const std::size_t ready = exchanges() ? parts_sent_ : ranks_added_;
-  while (hosts_added_ < ready && slices_[hosts_added_].from_hosts.done()) {
-    if (exchanges() && !slices_[hosts_added_].to_hosts.done()) break;
-    add_hosts(hosts_added_++);
+  /// One call takes all that has arrived: MPI may read one message from a socket each time that it is asked.
+  bool done() {
+    while (finished_ < requests_.size()) {
+      int finished = 0;
+      DDP_MPI_CHECK(MPI_Test(&requests_[finished_], &finished, MPI_STATUS_IGNORE));
+      if (finished == 0) return false;
+      ++finished_;
+    }
+    return true;
   }
-  while (sums_awaited_ < parts_sent_ && slices_[sums_awaited_].to_hosts.done()) receive_sums(sums_awaited_++);
-  const std::size_t summed = std::min(hosts_added_, sums_awaited_);
-  while (sums_shared_ < summed && slices_[sums_shared_].sums.done()) share(sums_shared_++);
-  while (owners_awaited_ < slices_.size() && slices_[owners_awaited_].to_owners.done()) {
-    receive_shared(owners_awaited_++);
+
+ private:
+  std::vector<MPI_Request> requests_;
+  std::size_t finished_ = 0;  ///< The first ones.
+};
+
+class OverHosts final : public HierarchicalCollective {
+ public:
+  OverHosts(const HostLayout& layout, int rank, MPI_Comm comm, int first_tag, const Work& work,
+            std::vector<char>& memory)
+      : layout_(layout),
+        comm_(comm),
+        first_tag_(first_tag),
+        work_(work),
+        host_(layout.host_of(rank)),
+        peers_(layout.ranks(host_)),
+        local_(static_cast<int>(std::find(peers_.begin(), peers_.end(), rank) - peers_.begin())) {
+    const std::int64_t count = work.values.size();
+    const std::int64_t parts = static_cast<std::int64_t>(layout.hosts()) * layout.owners();
+    const bool whole = work.scatters && work.gathers;
+    DDP_CHECK(whole || (layout.all_own() && count % parts == 0), "{} values do not divide among the ranks", count);
+    part_size_ = whole ? align(divide_up(count, parts)) : count / parts;
+    slice_size_ = std::min(kMessageBytes / static_cast<std::int64_t>(size_of(work.between_hosts)), align(part_size_));
+    slices_.resize(static_cast<std::size_t>(divide_up(part_size_, slice_size_)));
+    if (const std::size_t bytes = slices_.size() * memory_of_slice(); memory.size() < bytes) memory.resize(bytes);
+    memory_ = memory.data();
+
+    if (!is_owner()) ranks_added_ = parts_sent_ = hosts_added_ = sums_awaited_ = sums_shared_ = slices_.size();
+    if (!work.scatters) ranks_added_ = parts_sent_ = hosts_added_ = slices_.size();
+    for (std::size_t slice = 0; slice < slices_.size(); ++slice) {
+      if (work.scatters) start_scattering(slice);
+      if (work.scatters || !is_owner()) continue;
+      round(slice, host_);
+      send_sum(slice);
+    }
   }
-  while (owners_heard_ < owners_awaited_ && slices_[owners_heard_].from_owners.done()) ++owners_heard_;
-  return sums_shared_ == slices_.size() && owners_heard_ == slices_.size() && sums_sent_.done() && shared_.done();
-}
 
-/// Where hosts exchange, a slice takes two messages at a time. With rounded values, the network has half as much to
-/// carry beside the same compute: it may run dry now and then, and what counts is how long a later sum waits.
-std::size_t HierarchicalCollective::slices_on_their_way() const {
-  if (!exchanges()) return kSlicesOnTheirWay;
-  return rounds() ? 1 : kSlicesOnTheirWay / 2;
-}
-
-HierarchicalCollective::Piece HierarchicalCollective::piece(std::size_t slice, int host, int index) const {
-  const std::int64_t begin = static_cast<std::int64_t>(slice) * slice_size_;
-  const std::int64_t first = layout_.part_of(host, index) * part_size_ + begin;
-  const std::int64_t most = std::min(slice_size_, part_size_ - begin);
-  return {first, std::clamp<std::int64_t>(work_.values.size() - first, 0, most)};
-}
-
-std::int64_t HierarchicalCollective::bytes(std::size_t slice, int host, int index) const {
-  return piece(slice, host, index).count * static_cast<std::int64_t>(size_of(work_.values.dtype));
-}
-
-/// Of the part with this rank's index on that host.
-std::int64_t HierarchicalCollective::sent_bytes(std::size_t slice, int host) const {
-  return piece(slice, host, local_).count * static_cast<std::int64_t>(size_of(work_.between_hosts));
-}
-
-void* HierarchicalCollective::values(std::size_t slice, int host, int index) const {
-  const std::int64_t element = static_cast<std::int64_t>(size_of(work_.values.dtype));
-  return static_cast<char*>(work_.values.data) + piece(slice, host, index).begin * element;
-}
-
-/// Memory of a slice: what the other ranks of this host send of every host's part; then, in the type between hosts,
-/// what comes from each host, and, where that type is another one, what goes to it and the sum that comes from it.
-std::size_t HierarchicalCollective::memory_of_slice() const {
-  const std::size_t between = (!rounds() ? 1 : exchanges() ? 2 : 3) * size_of(work_.between_hosts);
-  const std::size_t pieces = (peers_.size() - 1) * size_of(work_.values.dtype) + between;
-  return static_cast<std::size_t>(align(slice_size_) * layout_.hosts()) * pieces;
-}
-
-char* HierarchicalCollective::from_rank(std::size_t slice, int local, int host) const {
-  const std::int64_t place = (local < local_ ? local : local - 1) * layout_.hosts() + host;
-  const std::int64_t element = static_cast<std::int64_t>(size_of(work_.values.dtype));
-  return memory_ + slice * memory_of_slice() + place * align(slice_size_) * element;
-}
-
-char* HierarchicalCollective::between(std::size_t slice, int kind, int host) const {
-  const std::int64_t place = kind * layout_.hosts() + host;
-  const std::int64_t element = static_cast<std::int64_t>(size_of(work_.between_hosts));
-  return from_rank(slice, static_cast<int>(peers_.size()), 0) + place * align(slice_size_) * element;
-}
-
-/// What this host contributes to that host's part; of its own host's part: later, the sum.
-void* HierarchicalCollective::outgoing(std::size_t slice, int host) const {
-  return rounds() ? between(slice, 1, host) : values(slice, host, local_);
-}
-
-/// The sum of that host's part.
-void* HierarchicalCollective::arriving(std::size_t slice, int host) const {
-  return rounds() ? between(slice, 2, host) : values(slice, host, local_);
-}
-
-void HierarchicalCollective::round(std::size_t slice, int host) const {
-  if (!rounds()) return;
-  const auto* from = static_cast<const float*>(values(slice, host, local_));
-  auto* to = static_cast<Bf16*>(outgoing(slice, host));
-  const std::int64_t count = piece(slice, host, local_).count;
-  for (std::int64_t i = 0; i < count; ++i) to[i] = to_bf16(from[i]);
-}
-
-void HierarchicalCollective::widen(std::size_t slice, int host, const void* from) const {
-  if (!rounds()) return;
-  auto* to = static_cast<float*>(values(slice, host, local_));
-  const std::int64_t count = piece(slice, host, local_).count;
-  for (std::int64_t i = 0; i < count; ++i) to[i] = to_float(static_cast<const Bf16*>(from)[i]);
-}
-
-/// visit(host, the owner there with this rank's index)
-template <class Visit>
-void HierarchicalCollective::other_hosts(const Visit& visit) const {
-  for (int host = 0; host < layout_.hosts(); ++host) {
-    if (host != host_) visit(host, layout_.owner(host, local_));
+  bool progress() override {
+    while (ranks_added_ < slices_.size() && slices_[ranks_added_].from_ranks.done()) add_ranks(ranks_added_++);
+    const std::size_t next = std::min(ranks_added_, sums_shared_ + slices_on_their_way());
+    while (parts_sent_ < next) send_part(parts_sent_++);
+    const std::size_t ready = exchanges() ? parts_sent_ : ranks_added_;
+    while (hosts_added_ < ready && slices_[hosts_added_].from_hosts.done()) {
+      if (exchanges() && !slices_[hosts_added_].to_hosts.done()) break;
+      add_hosts(hosts_added_++);
+    }
+    while (sums_awaited_ < parts_sent_ && slices_[sums_awaited_].to_hosts.done()) receive_sums(sums_awaited_++);
+    const std::size_t summed = std::min(hosts_added_, sums_awaited_);
+    while (sums_shared_ < summed && slices_[sums_shared_].sums.done()) share(sums_shared_++);
+    while (owners_awaited_ < slices_.size() && slices_[owners_awaited_].to_owners.done()) {
+      receive_shared(owners_awaited_++);
+    }
+    while (owners_heard_ < owners_awaited_ && slices_[owners_heard_].from_owners.done()) ++owners_heard_;
+    return sums_shared_ == slices_.size() && owners_heard_ == slices_.size() && sums_sent_.done() && shared_.done();
   }
-}
 
-/// visit(place on this host, rank)
-template <class Visit>
-void HierarchicalCollective::other_ranks(const Visit& visit) const {
-  for (int local = 0; local < static_cast<int>(peers_.size()); ++local) {
-    if (local != local_) visit(local, peers_[static_cast<std::size_t>(local)]);
+ private:
+  enum Step : int { to_owner, to_host, sum, from_owner };
+
+  /// Of one slice.
+  struct Traffic {
+    Messages to_owners;
+    Messages from_ranks;
+    Messages to_hosts;
+    Messages from_hosts;
+    Messages sums;
+    Messages from_owners;
+  };
+
+  /// Elements of a slice in the part of the owner with this index on that host.
+  struct Piece {
+    std::int64_t begin;
+    std::int64_t count;
+  };
+
+  bool is_owner() const { return local_ < layout_.owners(); }
+  bool rounds() const { return work_.between_hosts != work_.values.dtype; }
+  /// Steps 2 and 3 are one.
+  bool exchanges() const { return layout_.hosts() == 2 && work_.scatters && work_.gathers; }
+  int tag(Step step) const { return first_tag_ + step; }
+
+  /// Where hosts exchange, a slice takes two messages at a time. With rounded values, the network has half as much to
+  /// carry beside the same compute: it may run dry now and then, and what counts is how long a later sum waits.
+  std::size_t slices_on_their_way() const {
+    if (!exchanges()) return kSlicesOnTheirWay;
+    return rounds() ? 1 : kSlicesOnTheirWay / 2;
   }
-}
 
-void HierarchicalCollective::start_scattering(std::size_t slice) {
-  Traffic& traffic = slices_[slice];
-  other_ranks([&](int local, int rank) {
+  Piece piece(std::size_t slice, int host, int index) const {
+    const std::int64_t begin = static_cast<std::int64_t>(slice) * slice_size_;
+    const std::int64_t first = layout_.part_of(host, index) * part_size_ + begin;
+    const std::int64_t most = std::min(slice_size_, part_size_ - begin);
+    return {first, std::clamp<std::int64_t>(work_.values.size() - first, 0, most)};
+  }
+
+  std::int64_t bytes(std::size_t slice, int host, int index) const {
+    return piece(slice, host, index).count * static_cast<std::int64_t>(size_of(work_.values.dtype));
+  }
+
+  /// Of the part with this rank's index on that host.
+  std::int64_t sent_bytes(std::size_t slice, int host) const {
+    return piece(slice, host, local_).count * static_cast<std::int64_t>(size_of(work_.between_hosts));
+  }
+
+  void* values(std::size_t slice, int host, int index) const {
+    const std::int64_t element = static_cast<std::int64_t>(size_of(work_.values.dtype));
+    return static_cast<char*>(work_.values.data) + piece(slice, host, index).begin * element;
+  }
+
+  /// Memory of a slice: what the other ranks of this host send of every host's part; then, in the type between hosts,
+  /// what comes from each host, and, where that type is another one, what goes to it and the sum that comes from it.
+  std::size_t memory_of_slice() const {
+    const std::size_t between = (!rounds() ? 1 : exchanges() ? 2 : 3) * size_of(work_.between_hosts);
+    const std::size_t pieces = (peers_.size() - 1) * size_of(work_.values.dtype) + between;
+    return static_cast<std::size_t>(align(slice_size_) * layout_.hosts()) * pieces;
+  }
+
+  char* from_rank(std::size_t slice, int local, int host) const {
+    const std::int64_t place = (local < local_ ? local : local - 1) * layout_.hosts() + host;
+    const std::int64_t element = static_cast<std::int64_t>(size_of(work_.values.dtype));
+    return memory_ + slice * memory_of_slice() + place * align(slice_size_) * element;
+  }
+
+  char* between(std::size_t slice, int kind, int host) const {
+    const std::int64_t place = kind * layout_.hosts() + host;
+    const std::int64_t element = static_cast<std::int64_t>(size_of(work_.between_hosts));
+    return from_rank(slice, static_cast<int>(peers_.size()), 0) + place * align(slice_size_) * element;
+  }
+
+  /// What that host contributes to this host's part; where exchanges(): what the other host contributes to that part.
+  void* incoming(std::size_t slice, int host) const { return between(slice, 0, host); }
+
+  /// What this host contributes to that host's part; of its own host's part: later, the sum.
+  void* outgoing(std::size_t slice, int host) const {
+    return rounds() ? between(slice, 1, host) : values(slice, host, local_);
+  }
+
+  /// The sum of that host's part.
+  void* arriving(std::size_t slice, int host) const {
+    return rounds() ? between(slice, 2, host) : values(slice, host, local_);
+  }
+
+  void round(std::size_t slice, int host) const {
+    if (!rounds()) return;
+    const auto* from = static_cast<const float*>(values(slice, host, local_));
+    auto* to = static_cast<Bf16*>(outgoing(slice, host));
+    const std::int64_t count = piece(slice, host, local_).count;
+    for (std::int64_t i = 0; i < count; ++i) to[i] = to_bf16(from[i]);
+  }
+
+  void widen(std::size_t slice, int host, const void* from) const {
+    if (!rounds()) return;
+    auto* to = static_cast<float*>(values(slice, host, local_));
+    const std::int64_t count = piece(slice, host, local_).count;
+    for (std::int64_t i = 0; i < count; ++i) to[i] = to_float(static_cast<const Bf16*>(from)[i]);
+  }
+
+  /// visit(host, the owner there with this rank's index)
+  template <class Visit>
+  void other_hosts(const Visit& visit) const {
     for (int host = 0; host < layout_.hosts(); ++host) {
-      if (local < layout_.owners()) {
-        traffic.to_owners.send(values(slice, host, local), bytes(slice, host, local), rank, tag(to_owner), comm_);
-      }
-      if (is_owner()) {
-        traffic.from_ranks.receive(from_rank(slice, local, host), bytes(slice, host, local_), rank, tag(to_owner),
-                                   comm_);
-      }
+      if (host != host_) visit(host, layout_.owner(host, local_));
     }
-  });
-  if (!is_owner()) return;
-  other_hosts([&](int host, int rank) {
-    if (exchanges()) {
-      for (int part : {0, 1}) {
-        traffic.from_hosts.receive(incoming(slice, part), sent_bytes(slice, part), rank, tag(to_host), comm_);
-      }
-    } else {
-      traffic.from_hosts.receive(incoming(slice, host), sent_bytes(slice, host_), rank, tag(to_host), comm_);
-    }
-  });
-}
+  }
 
-void HierarchicalCollective::add_ranks(std::size_t slice) {
-  for (int host = 0; host < layout_.hosts(); ++host) {
-    std::vector<const void*> terms;
+  /// visit(place on this host, rank)
+  template <class Visit>
+  void other_ranks(const Visit& visit) const {
     for (int local = 0; local < static_cast<int>(peers_.size()); ++local) {
-      terms.push_back(local == local_ ? values(slice, host, local_) : from_rank(slice, local, host));
-    }
-    if (terms.size() > 1) add(work_.values.dtype, terms, values(slice, host, local_), piece(slice, host, local_).count);
-    round(slice, host);
-  }
-}
-
-void HierarchicalCollective::send_part(std::size_t slice) {
-  other_hosts([&](int host, int rank) {
-    for (int part = 0; part < layout_.hosts(); ++part) {
-      if (part != host && !exchanges()) continue;
-      slices_[slice].to_hosts.send(outgoing(slice, part), sent_bytes(slice, part), rank, tag(to_host), comm_);
-    }
-  });
-}
-
-void HierarchicalCollective::add_exchanged(std::size_t slice) {
-  for (int part : {0, 1}) {
-    std::vector<const void*> terms = {incoming(slice, part), incoming(slice, part)};
-    terms[static_cast<std::size_t>(host_)] = outgoing(slice, part);
-    const std::int64_t count = piece(slice, part, local_).count;
-    void* sum = values(slice, part, local_);
-    if (rounds()) {
-      add<Bf16, float>(terms, sum, count);
-    } else {
-      add(work_.values.dtype, terms, sum, count);
+      if (local != local_) visit(local, peers_[static_cast<std::size_t>(local)]);
     }
   }
-}
 
-void HierarchicalCollective::add_hosts(std::size_t slice) {
-  if (exchanges()) return add_exchanged(slice);
-  std::vector<const void*> terms;
-  for (int host = 0; host < layout_.hosts(); ++host) {
-    terms.push_back(host == host_ ? outgoing(slice, host) : incoming(slice, host));
+  void start_scattering(std::size_t slice) {
+    Traffic& traffic = slices_[slice];
+    other_ranks([&](int local, int rank) {
+      for (int host = 0; host < layout_.hosts(); ++host) {
+        if (local < layout_.owners()) {
+          traffic.to_owners.send(values(slice, host, local), bytes(slice, host, local), rank, tag(to_owner), comm_);
+        }
+        if (is_owner()) {
+          traffic.from_ranks.receive(from_rank(slice, local, host), bytes(slice, host, local_), rank, tag(to_owner),
+                                     comm_);
+        }
+      }
+    });
+    if (!is_owner()) return;
+    other_hosts([&](int host, int rank) {
+      if (exchanges()) {
+        for (int part : {0, 1}) {
+          traffic.from_hosts.receive(incoming(slice, part), sent_bytes(slice, part), rank, tag(to_host), comm_);
+        }
+      } else {
+        traffic.from_hosts.receive(incoming(slice, host), sent_bytes(slice, host_), rank, tag(to_host), comm_);
+      }
+    });
   }
-  add(work_.between_hosts, terms, outgoing(slice, host_), piece(slice, host_, local_).count);
-  widen(slice, host_, outgoing(slice, host_));
-  if (work_.gathers) send_sum(slice);
-}
 
-void HierarchicalCollective::send_sum(std::size_t slice) {
-  other_hosts(
-      [&](int, int rank) { sums_sent_.send(outgoing(slice, host_), sent_bytes(slice, host_), rank, tag(sum), comm_); });
-}
-
-void HierarchicalCollective::receive_sums(std::size_t slice) {
-  if (!work_.gathers || exchanges()) return;
-  other_hosts([&](int host, int rank) {
-    slices_[slice].sums.receive(arriving(slice, host), sent_bytes(slice, host), rank, tag(sum), comm_);
-  });
-}
-
-void HierarchicalCollective::share(std::size_t slice) {
-  if (!work_.gathers) return;
-  if (!exchanges()) other_hosts([&](int host, int) { widen(slice, host, arriving(slice, host)); });
-  other_ranks([&](int, int rank) {
+  void add_ranks(std::size_t slice) {
     for (int host = 0; host < layout_.hosts(); ++host) {
-      shared_.send(values(slice, host, local_), bytes(slice, host, local_), rank, tag(from_owner), comm_);
-    }
-  });
-}
-
-void HierarchicalCollective::receive_shared(std::size_t slice) {
-  if (!work_.gathers) return;
-  for (int index = 0; index < layout_.owners(); ++index) {
-    if (index == local_) continue;
-    for (int host = 0; host < layout_.hosts(); ++host) {
-      slices_[slice].from_owners.receive(values(slice, host, index), bytes(slice, host, index),
-                                         layout_.owner(host_, index), tag(from_owner), comm_);
+      std::vector<const void*> terms;
+      for (int local = 0; local < static_cast<int>(peers_.size()); ++local) {
+        terms.push_back(local == local_ ? values(slice, host, local_) : from_rank(slice, local, host));
+      }
+      if (terms.size() > 1)
+        add(work_.values.dtype, terms, values(slice, host, local_), piece(slice, host, local_).count);
+      round(slice, host);
     }
   }
+
+  void send_part(std::size_t slice) {
+    other_hosts([&](int host, int rank) {
+      for (int part = 0; part < layout_.hosts(); ++part) {
+        if (part != host && !exchanges()) continue;
+        slices_[slice].to_hosts.send(outgoing(slice, part), sent_bytes(slice, part), rank, tag(to_host), comm_);
+      }
+    });
+  }
+
+  void add_exchanged(std::size_t slice) {
+    for (int part : {0, 1}) {
+      std::vector<const void*> terms = {incoming(slice, part), incoming(slice, part)};
+      terms[static_cast<std::size_t>(host_)] = outgoing(slice, part);
+      const std::int64_t count = piece(slice, part, local_).count;
+      void* sum = values(slice, part, local_);
+      if (rounds()) {
+        add<Bf16, float>(terms, sum, count);
+      } else {
+        add(work_.values.dtype, terms, sum, count);
+      }
+    }
+  }
+
+  void add_hosts(std::size_t slice) {
+    if (exchanges()) return add_exchanged(slice);
+    std::vector<const void*> terms;
+    for (int host = 0; host < layout_.hosts(); ++host) {
+      terms.push_back(host == host_ ? outgoing(slice, host) : incoming(slice, host));
+    }
+    add(work_.between_hosts, terms, outgoing(slice, host_), piece(slice, host_, local_).count);
+    widen(slice, host_, outgoing(slice, host_));
+    if (work_.gathers) send_sum(slice);
+  }
+
+  void send_sum(std::size_t slice) {
+    other_hosts([&](int, int rank) {
+      sums_sent_.send(outgoing(slice, host_), sent_bytes(slice, host_), rank, tag(sum), comm_);
+    });
+  }
+
+  void receive_sums(std::size_t slice) {
+    if (!work_.gathers || exchanges()) return;
+    other_hosts([&](int host, int rank) {
+      slices_[slice].sums.receive(arriving(slice, host), sent_bytes(slice, host), rank, tag(sum), comm_);
+    });
+  }
+
+  void share(std::size_t slice) {
+    if (!work_.gathers) return;
+    if (!exchanges()) other_hosts([&](int host, int) { widen(slice, host, arriving(slice, host)); });
+    other_ranks([&](int, int rank) {
+      for (int host = 0; host < layout_.hosts(); ++host) {
+        shared_.send(values(slice, host, local_), bytes(slice, host, local_), rank, tag(from_owner), comm_);
+      }
+    });
+  }
+
+  void receive_shared(std::size_t slice) {
+    if (!work_.gathers) return;
+    for (int index = 0; index < layout_.owners(); ++index) {
+      if (index == local_) continue;
+      for (int host = 0; host < layout_.hosts(); ++host) {
+        slices_[slice].from_owners.receive(values(slice, host, index), bytes(slice, host, index),
+                                           layout_.owner(host_, index), tag(from_owner), comm_);
+      }
+    }
+  }
+
+  const HostLayout& layout_;
+  MPI_Comm comm_;
+  int first_tag_;
+  Work work_;
+  int host_;
+  const std::vector<int>& peers_;  ///< The ranks of this host.
+  int local_;                      ///< This rank's place among them: its index where it is an owner.
+  std::int64_t part_size_;         ///< Elements.
+  std::int64_t slice_size_;        ///< Elements of each part.
+  char* memory_ = nullptr;
+  std::vector<Traffic> slices_;
+  Messages sums_sent_;
+  Messages shared_;
+  /// How many slices are past each point.
+  std::size_t ranks_added_ = 0;
+  std::size_t parts_sent_ = 0;
+  std::size_t hosts_added_ = 0;
+  std::size_t sums_awaited_ = 0;
+  std::size_t sums_shared_ = 0;
+  std::size_t owners_awaited_ = 0;
+  std::size_t owners_heard_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<HierarchicalCollective> start_hierarchical(const HostLayout& layout, int rank, MPI_Comm comm,
+                                                           int first_tag, const HierarchicalCollective::Work& work,
+                                                           std::vector<char>& memory) {
+  return std::make_unique<OverHosts>(layout, rank, comm, first_tag, work, memory);
 }
 
 }  // namespace ddptrain

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "runtime/comm/communicator.h"
@@ -68,102 +68,14 @@ class HierarchicalCollective {
   };
   static constexpr int kTags = 4;  ///< It uses so many, from its first one on.
 
-  /// Starts it. All outlive it; `memory` grows to what it needs.
-  HierarchicalCollective(const HostLayout& layout, int rank, MPI_Comm comm, int first_tag, const Work& work,
-                         std::vector<char>& memory);
-  HierarchicalCollective(const HierarchicalCollective&) = delete;
-  HierarchicalCollective& operator=(const HierarchicalCollective&) = delete;
-
+  virtual ~HierarchicalCollective() = default;
   /// Lets messages make progress and adds what has arrived; true once this rank has nothing left to do.
-  bool progress();
-
- private:
-  enum Step : int { to_owner, to_host, sum, from_owner };
-
-  /// Messages of one step, on their way.
-  class Messages {
-   public:
-    void send(const void* data, std::int64_t bytes, int to, int tag, MPI_Comm comm);
-    void receive(void* data, std::int64_t bytes, int from, int tag, MPI_Comm comm);
-    /// One call takes all that has arrived: MPI may read one message from a socket each time that it is asked.
-    bool done();
-
-   private:
-    std::vector<MPI_Request> requests_;
-    std::size_t finished_ = 0;  ///< The first ones.
-  };
-
-  /// Of one slice.
-  struct Traffic {
-    Messages to_owners;
-    Messages from_ranks;
-    Messages to_hosts;
-    Messages from_hosts;
-    Messages sums;
-    Messages from_owners;
-  };
-
-  /// Elements of a slice in the part of the owner with this index on that host.
-  struct Piece {
-    std::int64_t begin;
-    std::int64_t count;
-  };
-
-  bool is_owner() const { return local_ < layout_.owners(); }
-  bool rounds() const { return work_.between_hosts != work_.values.dtype; }
-  /// Steps 2 and 3 are one.
-  bool exchanges() const { return layout_.hosts() == 2 && work_.scatters && work_.gathers; }
-  std::size_t slices_on_their_way() const;
-  int tag(Step step) const { return first_tag_ + step; }
-  Piece piece(std::size_t slice, int host, int index) const;
-  std::int64_t bytes(std::size_t slice, int host, int index) const;
-  std::int64_t sent_bytes(std::size_t slice, int host) const;
-  void* values(std::size_t slice, int host, int index) const;
-  char* from_rank(std::size_t slice, int local, int host) const;
-  char* between(std::size_t slice, int kind, int host) const;
-  /// What that host contributes to this host's part; where exchanges(): what the other host contributes to that part.
-  void* incoming(std::size_t slice, int host) const { return between(slice, 0, host); }
-  void* outgoing(std::size_t slice, int host) const;
-  void* arriving(std::size_t slice, int host) const;
-  template <class Visit>
-  void other_hosts(const Visit& visit) const;
-  template <class Visit>
-  void other_ranks(const Visit& visit) const;
-
-  std::size_t memory_of_slice() const;
-  void start_scattering(std::size_t slice);
-  void add_ranks(std::size_t slice);
-  void send_part(std::size_t slice);
-  void add_hosts(std::size_t slice);
-  void add_exchanged(std::size_t slice);
-  void send_sum(std::size_t slice);
-  void receive_sums(std::size_t slice);
-  void share(std::size_t slice);
-  void receive_shared(std::size_t slice);
-  void round(std::size_t slice, int host) const;
-  void widen(std::size_t slice, int host, const void* from) const;
-
-  const HostLayout& layout_;
-  MPI_Comm comm_;
-  int first_tag_;
-  Work work_;
-  int host_;
-  const std::vector<int>& peers_;  ///< The ranks of this host.
-  int local_;                      ///< This rank's place among them: its index where it is an owner.
-  std::int64_t part_size_;         ///< Elements.
-  std::int64_t slice_size_;        ///< Elements of each part.
-  char* memory_ = nullptr;
-  std::vector<Traffic> slices_;
-  Messages sums_sent_;
-  Messages shared_;
-  /// How many slices are past each point.
-  std::size_t ranks_added_ = 0;
-  std::size_t parts_sent_ = 0;
-  std::size_t hosts_added_ = 0;
-  std::size_t sums_awaited_ = 0;
-  std::size_t sums_shared_ = 0;
-  std::size_t owners_awaited_ = 0;
-  std::size_t owners_heard_ = 0;
+  virtual bool progress() = 0;
 };
+
+/// Starts it. All outlive it; `memory` grows to what it needs.
+std::unique_ptr<HierarchicalCollective> start_hierarchical(const HostLayout& layout, int rank, MPI_Comm comm,
+                                                           int first_tag, const HierarchicalCollective::Work& work,
+                                                           std::vector<char>& memory);
 
 }  // namespace ddptrain

@@ -1,7 +1,6 @@
 #include "runtime/comm/mpi/mpi_check.h"
 
 #include <algorithm>
-#include <string>
 
 #include "runtime/core/error.h"
 

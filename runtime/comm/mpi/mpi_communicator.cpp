@@ -313,8 +313,7 @@ class MpiCommunicator final : public Communicator {
     }
     const int tag = sequence.next * HierarchicalCollective::kTags;
     sequence.next = (sequence.next + 1) % (largest_tag_ / HierarchicalCollective::kTags);
-    started.hierarchical =
-        std::make_unique<HierarchicalCollective>(layout_, rank_, *sequence.comm, tag, work, started.memory);
+    started.hierarchical = start_hierarchical(layout_, rank_, *sequence.comm, tag, work, started.memory);
   }
 
   /// `to` is what MPI leaves in `recv`. `arrived`: brings it there on a CPU.

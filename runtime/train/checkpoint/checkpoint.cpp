@@ -229,9 +229,7 @@ std::vector<StateArray> arrays_to_write(std::vector<StateArray> arrays, int rank
     const std::int64_t begin = element_at(first);
     const std::int64_t end = element_at(last);
     at += size * element;
-    piece.begin = begin;
-    piece.values.data = piece.values.as<char>() + begin * element;
-    piece.values.shape = {end - begin};
+    piece = {begin, piece.values.stretch(begin, end - begin)};
     if (begin == end) array.pieces.clear();
   }
   return arrays;
@@ -328,7 +326,7 @@ CheckpointReader::CheckpointReader(const Checkpoint& checkpoint) : manifest_(che
     }
   }
   for (const ArrayInfo& array : manifest_.arrays) {
-    const std::int64_t copies = array.placement == Placement::per_rank ? manifest_.run.world_size : 1;
+    const std::int64_t copies = array.placement == Placement::per_rank ? manifest_.run.mesh.ranks() : 1;
     std::int64_t missing = copies * element_count(array.shape);
     for (const Stored& piece : stored_[array.name]) missing -= piece.count;
     if (missing != 0) usage_error("{}: it lacks {} elements of {}", checkpoint.path.string(), missing, array.name);
@@ -344,7 +342,7 @@ void CheckpointReader::read(
   const bool own = info->second->placement == Placement::per_rank;
   std::int64_t missing = count;
   for (const Stored& piece : stored->second) {
-    if (own && piece.rank != rank % manifest_.run.world_size) continue;
+    if (own && piece.rank != rank % manifest_.run.mesh.ranks()) continue;
     const Split& part = piece.part;
     const std::int64_t skipped = std::max<std::int64_t>(0, begin - part.first) / part.stride * part.run;
     const std::int64_t until =

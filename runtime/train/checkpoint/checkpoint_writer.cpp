@@ -2,9 +2,7 @@
 
 #include <spdlog/fmt/chrono.h>
 
-#include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstring>
 #include <ctime>
 #include <nlohmann/json.hpp>
@@ -48,13 +46,12 @@ std::string error_in(const json& result) { return result.value("error", ""); }
 }  // namespace
 
 CheckpointWriter::CheckpointWriter(CheckpointOptions options, RunIdentity run, const Trainer& trainer,
-                                   const World& world, Device& device)
+                                   const World& world)
     : options_(std::move(options)),
       run_(std::move(run)),
       trainer_(trainer),
       world_(world),
-      device_(device),
-      mesh_{run_.stages, run_.replicas(), run_.tensor},
+      device_(trainer.device()),
       file_name_(arrays_file_name(world.rank())) {
   lay_out();
   total_bytes_ = world.sum(static_cast<double>(image_bytes_));
@@ -65,8 +62,8 @@ CheckpointWriter::~CheckpointWriter() = default;
 std::vector<std::string> CheckpointWriter::own_arrays() const {
   std::vector<std::string> arrays;
   const int rank = world_.rank();
-  if (mesh_.replica_of(rank) != 0 || mesh_.part_of(rank) != 0) return arrays;
-  for (const StateArray& array : arrays_of(trainer_.state(), mesh_.stage_of(rank), 0)) {
+  if (run_.mesh.replica_of(rank) != 0 || run_.mesh.part_of(rank) != 0) return arrays;
+  for (const StateArray& array : arrays_of(trainer_.state(), run_.mesh.stage_of(rank), 0)) {
     arrays.push_back(to_json(ArrayInfo{array.name, array.shape(), name_of(array.dtype), array.placement}));
   }
   return arrays;
@@ -76,8 +73,8 @@ void CheckpointWriter::lay_out() {
   std::vector<NamedTensor> tensors;
   std::map<std::string, Tensor> values;
   const int rank = world_.rank();
-  std::vector<StateArray> arrays = arrays_of(trainer_.state(), mesh_.stage_of(rank), mesh_.part_of(rank));
-  for (const StateArray& array : arrays_to_write(std::move(arrays), mesh_.replica_of(rank), mesh_.replicas)) {
+  std::vector<StateArray> arrays = arrays_of(trainer_.state(), run_.mesh.stage_of(rank), run_.mesh.part_of(rank));
+  for (const StateArray& array : arrays_to_write(std::move(arrays), run_.mesh.replica_of(rank), run_.mesh.replicas)) {
     for (const StateArray::Piece& piece : array.pieces) {
       const std::string name = piece_name(array, piece);
       const bool whole = name == array.name;
@@ -174,28 +171,21 @@ std::optional<WrittenCheckpoint> CheckpointWriter::wait() {
 /// All ranks have finished the phase, or wait for it here.
 std::optional<WrittenCheckpoint> CheckpointWriter::advance() {
   json mine = json::parse(work_.get());
-  mine["pause"] = current_.pause_seconds;
   mine["host"] = world_.hostname();
   mine["arrays"] = own_arrays();
-  mine["sums"] = json::array();
-  if (mesh_.stage_of(world_.rank()) + 1 == mesh_.stages && mesh_.part_of(world_.rank()) == 0) {  // it has the loss
-    for (const MetricSums& sums : sums_) mine["sums"].push_back({sums.loss, sums.correct, sums.samples});
-  }
   const std::vector<std::string> results = world_.all_gather(mine.dump(-1, ' ', false, json::error_handler_t::replace));
+  current_.pause_seconds = world_.max(current_.pause_seconds);
+  const bool has_loss =
+      run_.mesh.stage_of(world_.rank()) + 1 == run_.mesh.stages && run_.mesh.part_of(world_.rank()) == 0;
   Manifest manifest{run_, progress_, {}, {}, utc()};
-  manifest.progress.rank_sums.clear();
+  manifest.progress.rank_sums = world_.all_gather(has_loss ? sums_ : std::vector<MetricSums>{});
   for (std::size_t rank = 0; rank < results.size(); ++rank) {
     const json result = json::parse(results[rank]);
     if (const std::string error = error_in(result); !error.empty())
       return finish(fmt::format("rank {} ({}): {}", rank, result.at("host").get<std::string>(), error));
-    current_.pause_seconds = std::max(current_.pause_seconds, result.at("pause").get<double>());
     if (phase_ == Phase::publishing) continue;
     manifest.files.push_back({result.at("name"), result.at("bytes"), result.at("xxh3_128")});
     for (const std::string array : result.at("arrays")) manifest.arrays.push_back(parse_array(array));
-    for (const json& sums : result.at("sums")) {
-      const double loss = sums[0].is_null() ? std::nan("") : sums[0].get<double>();  // JSON has no NaN
-      manifest.progress.rank_sums.push_back({loss, sums[1], sums[2]});
-    }
   }
   if (phase_ == Phase::publishing) return finish("");
   phase_ = Phase::publishing;

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "runtime/comm/mesh.h"
 #include "runtime/comm/world.h"
 #include "runtime/device/buffer.h"
 #include "runtime/device/device.h"
@@ -38,9 +37,8 @@ struct WrittenCheckpoint {
 /// Host memory for it is taken once, at the start: this rank's share of the state.
 class CheckpointWriter {
  public:
-  /// All but options, run and what `run.world_size` says outlive the writer. Collective.
-  CheckpointWriter(CheckpointOptions options, RunIdentity run, const Trainer& trainer, const World& world,
-                   Device& device);
+  /// All but options and run outlive the writer. Collective.
+  CheckpointWriter(CheckpointOptions options, RunIdentity run, const Trainer& trainer, const World& world);
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
@@ -79,7 +77,6 @@ class CheckpointWriter {
   const World& world_;
   Device& device_;
   std::vector<Place> places_;
-  MeshShape mesh_;
   std::string file_name_;
   Buffer image_;  ///< The file of this rank.
   std::size_t image_bytes_ = 0;

@@ -82,14 +82,13 @@ RunIdentity run_in(const nlohmann::json& json) {
   run.grad_accum = count_in(json, "grad_accum", 1);
   run.samples_per_step = count_in(json, "samples_per_step", 1);
   run.steps_per_epoch = count_in(json, "steps_per_epoch", 1);
-  run.world_size = static_cast<int>(json.at("files").size());
-  if (count_in(json, "world_size", 1) != run.world_size) usage_error("damaged: not one file of each rank");
+  const auto ranks = static_cast<std::int64_t>(json.at("files").size());
+  if (count_in(json, "world_size", 1) != ranks) usage_error("damaged: not one file of each rank");
   const auto axis = [&](const char* name) { return json.contains(name) ? count_in(json, name, 1) : 1; };
   const std::int64_t stages = axis("stages"), tensor = axis("tensor");
-  if (stages > run.world_size || tensor > run.world_size || run.world_size % (stages * tensor) != 0)
-    usage_error("damaged: {} ranks of {} stages and {} parts", run.world_size, stages, tensor);
-  run.stages = static_cast<int>(stages);
-  run.tensor = static_cast<int>(tensor);
+  if (stages > ranks || tensor > ranks || ranks % (stages * tensor) != 0)
+    usage_error("damaged: {} ranks of {} stages and {} parts", ranks, stages, tensor);
+  run.mesh = mesh_of(static_cast<int>(ranks), static_cast<int>(stages), static_cast<int>(tensor));
   run.other_tensor = json.value("other_tensor", false);
   json.at("configuration").get_to(run.flags);
   json.at("versions").get_to(run.versions);
@@ -167,9 +166,9 @@ std::string to_json(const Manifest& manifest) {
                {"sizes", run.sizes},
                {"precision", run.precision},
                {"seed", run.seed},
-               {"world_size", run.world_size},
-               {"stages", run.stages},
-               {"tensor", run.tensor},
+               {"world_size", run.mesh.ranks()},
+               {"stages", run.mesh.stages},
+               {"tensor", run.mesh.tensor},
                {"other_tensor", run.other_tensor},
                {"batch_per_rank", run.batch},
                {"grad_accum", run.grad_accum},
@@ -211,9 +210,9 @@ Manifest parse_manifest(std::string_view text, const std::string& name) {
     for (const auto& file : json.at("files")) manifest.files.push_back(file_in(file));
     for (const auto& array : json.at("arrays")) manifest.arrays.push_back(array_in(array));
     const std::size_t sums = manifest.progress.rank_sums.size();  // of several virtual ranks of each replica, or one
-    const auto replicas = static_cast<std::size_t>(manifest.run.replicas());
+    const auto replicas = static_cast<std::size_t>(manifest.run.mesh.replicas);
     if (sums == 0 || sums % replicas != 0)
-      usage_error("damaged: {} sums of {}", sums, counted(manifest.run.replicas(), "replica"));
+      usage_error("damaged: {} sums of {}", sums, counted(manifest.run.mesh.replicas, "replica"));
     return manifest;
   } catch (const nlohmann::json::exception& error) {
     usage_error("{}: damaged: {:.200}", name, error.what());

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/comm/mesh.h"
 #include "runtime/core/step.h"
 #include "runtime/core/tensor.h"
 #include "runtime/train/report/results.h"
@@ -29,11 +30,8 @@ struct RunIdentity {
   std::int64_t grad_accum = 1;
   std::int64_t samples_per_step = 0;
   std::int64_t steps_per_epoch = 1;
-  int world_size = 1;
-  int stages = 1;             ///< Of a pipeline.
-  int tensor = 1;             ///< Ranks that split each layer.
-  bool other_tensor = false;  ///< Earlier steps ran with another number of them.
-  int replicas() const { return world_size / (stages * tensor); }
+  MeshShape mesh;
+  bool other_tensor = false;                    ///< Earlier steps ran with another number of ranks that split layers.
   std::map<std::string, std::string> flags;     ///< All flags of the program, with their values.
   std::map<std::string, std::string> versions;  ///< Of the program and its libraries.
 };

@@ -4,8 +4,6 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -236,26 +234,26 @@ Calibration evaluate(std::vector<CalibrationRound> rounds, double samples_per_st
 /// The job that has been trained.
 class TrainedJob final : public TimedJob {
  public:
-  TrainedJob(Trainer& trainer, const World& world, Device& device, SensorSampler* sensors, std::uint32_t traced_steps)
+  TrainedJob(Trainer& trainer, const World& world, SensorSampler* sensors, std::uint32_t traced_steps)
       : trainer_(trainer),
         world_(world),
-        device_(device),
+        device_(trainer.device()),
         sensors_(sensors),
-        alone_(trainer.make_steps([&device, step = trainer.step(false)](std::uint32_t offset) {
+        alone_(trainer.make_steps([&device = device_, step = trainer.step(false)](std::uint32_t offset) {
           const WholeDevice whole(device);
           step(offset);
         })),
         step_(trainer.training_steps()),
         silent_(trainer.make_steps(trainer.step(false))),
         communication_(trainer.make_communication_steps()),
-        traced_(trainer, device, traced_steps, true),
-        traced_silent_(trainer, device, traced_steps, false) {
+        traced_(trainer, traced_steps, true),
+        traced_silent_(trainer, traced_steps, false) {
     for (StepGraph* graph : {&alone_, &step_, &silent_, &communication_}) {
       graph->prepare();
       // The graphs' first launch uploads them: not counted.
-      if (device.kind() == DeviceKind::cuda) time_window(*graph, kUnroll + 1, world, device);
+      if (device_.kind() == DeviceKind::cuda) time_window(*graph, kUnroll + 1, world, device_);
     }
-    if (device.kind() != DeviceKind::cuda) return;
+    if (device_.kind() != DeviceKind::cuda) return;
     traced_.run();
     traced_silent_.run();
   }
@@ -293,13 +291,7 @@ class TrainedJob final : public TimedJob {
   double agreed(double mine) override { return world_.max(mine); }
 
  private:
-  std::vector<double> gather(double value) const {
-    std::string bytes(sizeof(value), '\0');
-    std::memcpy(bytes.data(), &value, sizeof(value));
-    std::vector<double> all;
-    for (const std::string& one : world_.all_gather(bytes)) std::memcpy(&all.emplace_back(), one.data(), one.size());
-    return all;
-  }
+  std::vector<double> gather(double value) const { return world_.all_gather(std::vector{value}); }
 
   Trainer& trainer_;
   const World& world_;
@@ -326,17 +318,18 @@ Calibration calibrate(TimedJob& job, double samples_per_step, double step_second
   return result;
 }
 
-Calibration calibrate(Trainer& trainer, const World& world, Device& device, double samples_per_second,
-                      const CalibrationLimits& limits, SensorSampler* sensors) {
+Calibration calibrate(Trainer& trainer, const World& world, double samples_per_second, const CalibrationLimits& limits,
+                      SensorSampler* sensors) {
   if (world.size() == 1) {
     Calibration result;
     result.samples_per_second = result.baseline_per_second = samples_per_second;
     return result;
   }
+  const Device& device = trainer.device();
   const Watch::Phase phase(device.watch(), "calibration");
   const auto samples_per_step = static_cast<double>(trainer.sampler().samples_per_step());
   const double step_seconds = samples_per_step / samples_per_second;
-  TrainedJob job(trainer, world, device, sensors, step_seconds > kSlowStepSeconds ? 1 : kUnroll);
+  TrainedJob job(trainer, world, sensors, step_seconds > kSlowStepSeconds ? 1 : kUnroll);
   return calibrate(job, samples_per_step, step_seconds, device.kind() == DeviceKind::cuda, limits);
 }
 

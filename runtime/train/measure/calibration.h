@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <vector>
 
@@ -106,7 +105,7 @@ Calibration calibrate(TimedJob& job, double samples_per_step, double step_second
 
 /// Of `trainer`, whose parameters it spoils. `samples_per_second`: what training reached, to choose the windows by (and
 /// the answer for one rank). `sensors` may be null. Collective.
-Calibration calibrate(Trainer& trainer, const World& world, Device& device, double samples_per_second,
-                      const CalibrationLimits& limits, SensorSampler* sensors = nullptr);
+Calibration calibrate(Trainer& trainer, const World& world, double samples_per_second, const CalibrationLimits& limits,
+                      SensorSampler* sensors = nullptr);
 
 }  // namespace ddptrain

@@ -3,7 +3,6 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
-#include <cstring>
 #include <type_traits>
 
 namespace ddptrain {
@@ -35,10 +34,7 @@ Json fields_of(const SensorWindow& window) {
 }  // namespace
 
 std::vector<SensorWindow> gather_sensors(const World& world, const SensorWindow& mine) {
-  std::string bytes(sizeof(mine), '\0');
-  std::memcpy(bytes.data(), &mine, sizeof(mine));
-  std::vector<SensorWindow> windows;
-  for (const std::string& one : world.all_gather(bytes)) std::memcpy(&windows.emplace_back(), one.data(), one.size());
+  std::vector<SensorWindow> windows = world.all_gather(std::vector{mine});
   const bool known = std::any_of(windows.begin(), windows.end(), [](const SensorWindow& w) { return w.readings > 0; });
   return known ? windows : std::vector<SensorWindow>{};
 }

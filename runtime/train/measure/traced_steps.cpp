@@ -4,14 +4,14 @@
 
 namespace ddptrain {
 
-TracedSteps::TracedSteps(Trainer& trainer, Device& device, std::uint32_t steps, bool communicates)
+TracedSteps::TracedSteps(Trainer& trainer, std::uint32_t steps, bool communicates)
     : trainer_(trainer),
-      device_(device),
+      device_(trainer.device()),
       steps_(steps),
       step_(trainer.step(communicates)),
-      timeline_(device.make_timeline()) {
+      timeline_(device_.make_timeline()) {
   if (!trainer.uses_graphs()) return;
-  device.record(*timeline_, [&] { graph_ = device.capture([this] { queue(); }); });
+  device_.record(*timeline_, [&] { graph_ = device_.capture([this] { queue(); }); });
 }
 
 void TracedSteps::queue() {
@@ -34,9 +34,9 @@ std::vector<TimelineSpan> TracedSteps::run() {
   return timeline_->spans();
 }
 
-std::vector<TimelineSpan> trace_steps(Trainer& trainer, Device& device, std::uint32_t steps) {
-  const Watch::Phase phase(device.watch(), "trace");
-  TracedSteps traced(trainer, device, steps, true);
+std::vector<TimelineSpan> trace_steps(Trainer& trainer, std::uint32_t steps) {
+  const Watch::Phase phase(trainer.device().watch(), "trace");
+  TracedSteps traced(trainer, steps, true);
   trainer.training_steps().run(2);  // so that the first step that is traced follows others
   return traced.run();
 }

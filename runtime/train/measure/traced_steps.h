@@ -12,8 +12,8 @@ namespace ddptrain {
 /// Steps of a trainer that tell when their parts begin and end; as one graph if its steps are graphs.
 class TracedSteps {
  public:
-  /// A step must have been run before. Trainer and device outlive this.
-  TracedSteps(Trainer& trainer, Device& device, std::uint32_t steps, bool communicates);
+  /// A step must have been run before. The trainer outlives this.
+  TracedSteps(Trainer& trainer, std::uint32_t steps, bool communicates);
   /// Runs the steps once. Collective if they communicate; waits.
   std::vector<TimelineSpan> run();
 
@@ -29,6 +29,6 @@ class TracedSteps {
 };
 
 /// When the parts of `steps` steps began and ended. Collective; waits.
-std::vector<TimelineSpan> trace_steps(Trainer& trainer, Device& device, std::uint32_t steps);
+std::vector<TimelineSpan> trace_steps(Trainer& trainer, std::uint32_t steps);
 
 }  // namespace ddptrain

@@ -17,24 +17,6 @@ double sum(const std::vector<LayerWork>& layers, double LayerWork::*flop) {
   return total;
 }
 
-std::vector<BucketWork> describe_buckets(const Model& model, const ParameterArena& arena) {
-  const ModelWork work = model.work();
-  const std::vector<ParameterSpec>& specs = arena.specs();
-  DDP_CHECK(work.ready_after.size() == specs.size(), "work of {} parameters, and there are {}", work.ready_after.size(),
-            specs.size());
-  const double backward = sum(work.layers, &LayerWork::backward);
-  std::vector<BucketWork> buckets;
-  for (const Bucket& bucket : arena.plan().buckets) {
-    BucketWork& made = buckets.emplace_back();
-    made.bytes = bucket.size * static_cast<std::int64_t>(size_of(arena.gradient_type()));
-    for (std::size_t i = bucket.first_parameter; i < bucket.first_parameter + bucket.parameter_count; ++i) {
-      made.parameters.push_back(specs[i].name);
-      made.complete_at = std::max(made.complete_at, work.ready_after[i] / backward);
-    }
-  }
-  return buckets;
-}
-
 Json json_of(const LayerWork& layer) {
   return {{"name", layer.name},
           {"flop_forward", layer.forward},
@@ -47,9 +29,9 @@ Json json_of(const Description& d, bool whole) {
   Json json = {{"model", d.model},
                {"device", d.device},
                {"precision", d.precision},
-               {"world_size", d.world_size},
-               {"stages", d.stages},
-               {"tensor", d.tensor},
+               {"world_size", d.mesh.ranks()},
+               {"stages", d.mesh.stages},
+               {"tensor", d.mesh.tensor},
                {"batch_per_rank", d.batch_per_rank},
                {"grad_accum", d.grad_accum},
                {"virtual_ranks", d.virtual_ranks},
@@ -80,18 +62,22 @@ Json json_of(const Description& d, bool whole) {
 
 }  // namespace
 
-Description describe(const Model& model, const ParameterArena& arena) {
-  Description description;
-  description.parameters = model.parameters_of_all_stages();
-  description.unit = model.unit();
-  description.units_per_sample = model.predictions_per_sample();
-  description.flop_per_sample = model.flops_per_sample();
-  description.layers = model.work().layers;
-  description.gradient_type = arena.gradient_type() == DType::f32 ? "fp32" : name_of(arena.gradient_type());
-  description.buckets = describe_buckets(model, arena);
-  description.memory = arena.memory();
-  for (const MemoryUse& use : model.memory()) description.memory.push_back(use);
-  return description;
+std::vector<BucketWork> work_of_buckets(const Model& model, const ParameterArena& arena) {
+  const ModelWork work = model.work();
+  const std::vector<ParameterSpec>& specs = arena.specs();
+  DDP_CHECK(work.ready_after.size() == specs.size(), "work of {} parameters, and there are {}", work.ready_after.size(),
+            specs.size());
+  const double backward = sum(work.layers, &LayerWork::backward);
+  std::vector<BucketWork> buckets;
+  for (const Bucket& bucket : arena.plan().buckets) {
+    BucketWork& made = buckets.emplace_back();
+    made.bytes = bucket.size * static_cast<std::int64_t>(size_of(arena.gradient_type()));
+    for (std::size_t i = bucket.first_parameter; i < bucket.first_parameter + bucket.parameter_count; ++i) {
+      made.parameters.push_back(specs[i].name);
+      made.complete_at = std::max(made.complete_at, work.ready_after[i] / backward);
+    }
+  }
+  return buckets;
 }
 
 std::int64_t Description::gradient_bytes() const {

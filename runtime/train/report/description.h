@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "runtime/comm/mesh.h"
 #include "runtime/core/tensor.h"
 #include "runtime/train/model.h"
-#include "runtime/train/report/sends.h"
 #include "runtime/train/step/store/parameter_arena.h"
 
 /// What a run computes, sends and keeps, put together from what its components know, for those who ask before it trains
@@ -24,10 +24,7 @@ struct Description {
   std::string model;
   std::string device;     ///< cpu or cuda
   std::string precision;  ///< As --precision names it.
-  int world_size = 1;
-  int stages = 1;  ///< Of a pipeline.
-  int tensor = 1;  ///< Ranks that split each layer.
-  int replicas() const { return world_size / (stages * tensor); }
+  MeshShape mesh;
   std::int64_t passes = 1;  ///< That go through a pipeline in a step.
   std::int64_t batch_per_rank = 0;
   std::int64_t grad_accum = 1;
@@ -51,7 +48,6 @@ struct Description {
   std::string table() const;    ///< Memory, for people.
 };
 
-/// Of a model and its arena; what the program knows is left out.
-Description describe(const Model& model, const ParameterArena& arena);
+std::vector<BucketWork> work_of_buckets(const Model& model, const ParameterArena& arena);
 
 }  // namespace ddptrain

@@ -46,7 +46,7 @@ Json info_fields(const RunInfo& info) {
                  {"device", run.device},
                  {"device_name", info.device_name},
                  {"precision", run.precision},
-                 {"world_size", run.world_size},
+                 {"world_size", run.mesh.ranks()},
                  {"nodes", info.nodes},
                  {"local_world_size", info.local_world_size},
                  {"shared_gpus", info.shared_gpus},
@@ -332,9 +332,9 @@ void Report::summary(const RunResult& result) {
   line["gpus"] = sensor_fields(result.gpus);
   line["windows_clock_known"] = result.clocks.known;
   line["windows_clock_fell"] = result.clocks.fell;
-  if (run().stages > 1) line["waits_for_stages"] = result.waits_for_stages;
-  if (run().tensor > 1) line["in_split_layers"] = result.in_split_layers;
-  if (run().replicas() > 1) line["waits_for_replicas"] = result.waits_for_replicas;
+  if (run().mesh.stages > 1) line["waits_for_stages"] = result.waits_for_stages;
+  if (run().mesh.tensor > 1) line["in_split_layers"] = result.in_split_layers;
+  if (run().mesh.replicas > 1) line["waits_for_replicas"] = result.waits_for_replicas;
   line["parameter_hash"] = result.parameter_hash;
   if (const auto& totals = result.checkpoints) {
     line["checkpoints"] = totals->written;

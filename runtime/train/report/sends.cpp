@@ -4,60 +4,38 @@
 #include <cmath>
 #include <utility>
 
+#include "runtime/comm/paper_communicator.h"
+#include "runtime/ops/paper_device.h"
 #include "runtime/train/step/schedule.h"
+#include "runtime/train/step/store/weight_store.h"
 
 namespace ddptrain {
 namespace {
 
-/// The gathers of a step with --zero 3: a place keeps a bucket's weights until another one needs it.
-class Gathers {
- public:
-  explicit Gathers(const ParameterArena& arena)
-      : arena_(arena), units_(arena.units().size()), holds_(arena.plan().buckets.size(), arena.plan().buckets.size()) {}
-
-  void forward() {
-    for (std::size_t unit = 0; unit < units_; ++unit) use(unit, unit + 1);
-  }
-  void backward() {
-    for (std::size_t unit = units_; unit-- > 0;) use(unit, unit - 1);
-  }
-  std::int64_t times() const { return times_; }
-  std::int64_t elements() const { return elements_; }
-
- private:
-  void use(std::size_t unit, std::size_t next) {
-    gather(unit);
-    if (next < units_) gather(next);
-  }
-  void gather(std::size_t unit) {
-    const BucketPlan& plan = arena_.plan();
-    std::vector<std::size_t> buckets = buckets_of(plan, arena_.units()[unit]);
-    for (const std::size_t parameter : arena_.units()[unit].also_reads) buckets.push_back(plan.bucket_of[parameter]);
-    for (const std::size_t bucket : buckets) {
-      if (std::exchange(holds_[arena_.weight_places().place[bucket]], bucket) == bucket) continue;
-      ++times_;
-      elements_ += plan.buckets[bucket].size;
+/// With --zero 3: what is gathered if units acquire their weights as Trainer has them do.
+Called gathers_of_units(const ParameterArena& arena, const MeshShape& mesh, int rank, std::int64_t passes) {
+  const std::unique_ptr<Device> paper = make_paper_device({}, DeviceKind::cpu);
+  Called gathers;
+  const auto ranks = make_paper_communicator(mesh.replica_of(rank), mesh.replicas, *paper, gathers);
+  const std::unique_ptr<WeightStore> weights = make_sharded_weights(arena, *paper, *ranks);
+  const std::size_t units = arena.units().size();
+  for (const Action& action : schedule(mesh.stages, mesh.stage_of(rank), passes)) {
+    if (action.kind == Action::Kind::forward) {
+      for (std::size_t unit = 0; unit < units; ++unit) weights->acquire(unit, unit + 1);
+    } else if (action.kind == Action::Kind::backward) {
+      for (std::size_t unit = units; unit-- > 0;) weights->acquire(unit, unit - 1);
     }
   }
-
-  const ParameterArena& arena_;
-  std::size_t units_;
-  std::vector<std::size_t> holds_;  ///< By place: its bucket.
-  std::int64_t times_ = 0;
-  std::int64_t elements_ = 0;
-};
+  return gathers;
+}
 
 Sent gathers_of(const ParameterArena& arena, const MeshShape& mesh, int rank, std::int64_t passes) {
-  const auto size = static_cast<std::int64_t>(size_of(arena.weights().front().dtype));
   if (arena.zero() < Zero::weights) {
+    const auto size = static_cast<std::int64_t>(size_of(arena.weights().front().dtype));
     return {"gather", "update", std::ssize(arena.plan().buckets), arena.plan().size * size};
   }
-  Gathers gathers(arena);
-  for (const Action& action : schedule(mesh.stages, mesh.stage_of(rank), passes)) {
-    if (action.kind == Action::Kind::forward) gathers.forward();
-    if (action.kind == Action::Kind::backward) gathers.backward();
-  }
-  return {"gather", "use", gathers.times(), gathers.elements() * size};
+  const Called gathers = gathers_of_units(arena, mesh, rank, passes);
+  return {"gather", "use", gathers.times, gathers.bytes};
 }
 
 }  // namespace
@@ -75,13 +53,7 @@ std::vector<Sent> sends_of(const Model& model, const ParameterArena& arena, cons
   add({"data", "backward", sums * std::ssize(arena.plan().buckets), sums * gradient_bytes},
       divided ? others : 2.0 * others);
   if (divided) add(gathers_of(arena, mesh, rank, passes), others);
-  const ReplicaTraffic traffic = model.traffic();
-  const auto of_step = [&](double of_pass) { return static_cast<std::int64_t>(of_pass) * passes; };
-  const auto tied = static_cast<std::int64_t>(traffic.tied_weight);
-  add({"pipeline", "forward", passes, of_step(traffic.activations) + tied});
-  add({"pipeline", "backward", passes, of_step(traffic.gradients)});
-  add({"tensor", "forward", passes * traffic.forward.times, of_step(traffic.forward.bytes)});
-  add({"tensor", "backward", passes * traffic.backward.times, of_step(traffic.backward.bytes)});
+  for (Sent& sent : model.sends(passes)) add(std::move(sent));
   return sends;
 }
 

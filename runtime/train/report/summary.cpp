@@ -93,7 +93,7 @@ std::string scaling_line(const Calibration& c, const Description& run) {
   const auto rate = [&](double samples) { return significant(samples * static_cast<double>(run.units_per_sample), 4); };
   return line("Scaling", fmt::format("{:.1f}% +- {:.1f} of linear", 100.0 * efficiency, 100.0 * half_width),
               fmt::format("measured alternately: {} against {} x {} on one rank", rate(c.samples_per_second),
-                          run.world_size, rate(c.baseline_per_second)));
+                          run.mesh.ranks(), rate(c.baseline_per_second)));
 }
 
 /// How the baseline's rank differs from the mean rank; empty within the noise.
@@ -135,10 +135,10 @@ std::string step_line(const Calibration& c) {
 
 std::string lines_of_ranks(const RunInfo& info, const RunResult& result) {
   const Description& run = info.description;
-  if (run.world_size == 1) return "";
+  if (run.mesh.ranks() == 1) return "";
   if (info.shared_gpus > 0) {
     const std::string gpus = counted(info.shared_gpus, "GPU");
-    return line("Scaling", fmt::format("not measured: {} share {}", counted(run.world_size, "rank"), gpus));
+    return line("Scaling", fmt::format("not measured: {} share {}", counted(run.mesh.ranks(), "rank"), gpus));
   }
   const auto& calibration = result.calibration;
   return calibration ? scaling_line(*calibration, run) + step_line(*calibration) : "";
@@ -146,17 +146,17 @@ std::string lines_of_ranks(const RunInfo& info, const RunResult& result) {
 
 /// Beside what a pipeline of even stages waits: (P - 1) / (M + P - 1) with P stages and M passes.
 std::string pipeline_line(const Description& run, const std::optional<double>& waits) {
-  if (run.stages == 1) return "";
-  const double even = static_cast<double>(run.stages - 1) / static_cast<double>(run.passes + run.stages - 1);
+  if (run.mesh.stages == 1) return "";
+  const double even = static_cast<double>(run.mesh.stages - 1) / static_cast<double>(run.passes + run.mesh.stages - 1);
   const std::string seen =
       waits ? percent(*waits) + " of the time waiting for other stages, even stages " : "even stages wait ";
   return line("Pipeline", fmt::format("{}{}", seen, percent(even)),
-              fmt::format("{} stages, passes per step: {}", run.stages, run.passes));
+              fmt::format("{} stages, passes per step: {}", run.mesh.stages, run.passes));
 }
 
 std::string tensor_line(const Description& run, const std::optional<double>& share) {
-  if (run.tensor == 1) return "";
-  const std::string split = counted(run.tensor, "rank") + " split each layer";
+  if (run.mesh.tensor == 1) return "";
+  const std::string split = counted(run.mesh.tensor, "rank") + " split each layer";
   return share ? line("Tensor", percent(*share) + " of the time in sums over split layers", split)
                : line("Tensor", split);
 }
@@ -164,11 +164,11 @@ std::string tensor_line(const Description& run, const std::optional<double>& sha
 /// Of runs whose ranks do not all keep everything.
 std::string lines_of_axes(const RunInfo& info, const RunResult& result) {
   const Description& run = info.description;
-  if (run.stages * run.tensor == 1 && info.zero == 0) return "";
+  if (run.mesh.replica_is_one_rank() && info.zero == 0) return "";
   std::string lines = pipeline_line(run, result.waits_for_stages) + tensor_line(run, result.in_split_layers);
-  if (run.replicas() > 1 && result.waits_for_replicas) {
+  if (run.mesh.replicas > 1 && result.waits_for_replicas) {
     lines += line("Data", percent(*result.waits_for_replicas) + " of the time waiting for gradients and weights",
-                  fmt::format("{} replicas, --zero {}", run.replicas(), info.zero));
+                  fmt::format("{} replicas, --zero {}", run.mesh.replicas, info.zero));
   }
   std::vector<std::pair<std::string, std::int64_t>> axes;
   for (const Sent& sent : run.sends) {
@@ -189,7 +189,7 @@ std::string memory_line(const std::vector<SensorWindow>& gpus) {
 }
 
 std::string nccl_line(const RunInfo& info, const std::optional<NcclUsage>& nccl) {
-  if (!nccl || info.description.world_size == 1) return "";
+  if (!nccl || info.description.mesh.ranks() == 1) return "";
   std::vector<std::string> used = {nccl->algorithm, nccl->protocol, nccl->transport};
   std::erase(used, "unknown");
   return line("NCCL", fmt::format("{}", fmt::join(used, ", ")), "gradients: " + described(info.gradient_path));
@@ -200,14 +200,14 @@ std::string hash_note(const RunInfo& info) {
   const Description& run = info.description;
   if (info.other_tensor) return "depends on when --tp changed";
   if (run.virtual_ranks == 0) return "the same command gives the same hash";
-  if (run.tensor > 1) return fmt::format("the same on every mesh with --tp {}: --virtual-ranks", run.tensor);
+  if (run.mesh.tensor > 1) return fmt::format("the same on every mesh with --tp {}: --virtual-ranks", run.mesh.tensor);
   return fmt::format("the same on 1 rank and on {}: --virtual-ranks", run.virtual_ranks);
 }
 
 }  // namespace
 
 double flops_per_device(const RunInfo& info, double samples_per_second) {
-  const int devices = info.shared_gpus > 0 ? info.shared_gpus : info.description.world_size;
+  const int devices = info.shared_gpus > 0 ? info.shared_gpus : info.description.mesh.ranks();
   return info.description.flop_per_sample * samples_per_second / devices;
 }
 

@@ -2,7 +2,6 @@
 
 #include <spdlog/spdlog.h>
 
-#include <algorithm>
 #include <limits>
 #include <string>
 #include <vector>
@@ -45,15 +44,14 @@ std::string text_of(const FirstNonFinite& first, const ParameterArena& arena) {
 /// What was found first, if anything was: of what was found in one step, what the highest rank has found, which is of
 /// the last stage, with which the backward pass begins.
 std::string first_text(const World& world, std::uint64_t step, const std::string& mine) {
-  const std::vector<std::string> steps = world.all_gather(std::to_string(step));
+  const std::vector<std::uint64_t> steps = world.all_gather(std::vector{step});
   const std::vector<std::string> texts = world.all_gather(mine);
   std::string first;
   std::uint64_t first_step = std::numeric_limits<std::uint64_t>::max();
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
-    const std::uint64_t found = std::stoull(steps[rank]);
-    if (texts[rank].empty() || found > first_step) continue;
+    if (texts[rank].empty() || steps[rank] > first_step) continue;
     first = texts[rank];
-    first_step = found;
+    first_step = steps[rank];
   }
   return first;
 }
@@ -62,8 +60,8 @@ constexpr const char* kAdvice = "A lower --lr, a longer --warmup or a --clip-nor
 
 }  // namespace
 
-RunGuard::RunGuard(const Trainer& trainer, const World& world, Device& device)
-    : trainer_(trainer), world_(world), device_(device) {}
+RunGuard::RunGuard(const Trainer& trainer, const World& world)
+    : trainer_(trainer), world_(world), device_(trainer.device()) {}
 
 void RunGuard::check_finite() {
   StepState* state = trainer_.state().step();

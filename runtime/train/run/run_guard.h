@@ -12,7 +12,7 @@ namespace ddptrain {
 class RunGuard {
  public:
   /// All outlive the guard.
-  RunGuard(const Trainer& trainer, const World& world, Device& device);
+  RunGuard(const Trainer& trainer, const World& world);
 
   /// Where a loss or a gradient was NaN or infinite since the last call: Error that names step and parameter, or, where
   /// such steps are left out, a warning, and an Error when too many in a row were. Collective; waits.

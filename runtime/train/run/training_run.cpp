@@ -40,8 +40,9 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 /// read when the next piece has been queued, as the one before it has ended then.
 class RunningLoss {
  public:
-  RunningLoss(Trainer& trainer, Device& device)
-      : trainer_(trainer), pinned_(device.allocate_pinned(2 * trainer.metrics().count() * sizeof(MetricSums))) {}
+  explicit RunningLoss(Trainer& trainer)
+      : trainer_(trainer),
+        pinned_(trainer.device().allocate_pinned(2 * trainer.metrics().count() * sizeof(MetricSums))) {}
 
   void queue() { trainer_.metrics().copy_training(copy(++pieces_)); }
 
@@ -69,18 +70,16 @@ class RunningLoss {
 
 class TrainingRun {
  public:
-  TrainingRun(Trainer& trainer, const World& world, Device& device, Communicator& communicator,
-              const RunOptions& options, Report* report, const RunHooks& hooks)
+  TrainingRun(Trainer& trainer, const World& world, const RunOptions& options, Report* report, const RunHooks& hooks)
       : trainer_(trainer),
         world_(world),
-        device_(device),
-        communicator_(communicator),
+        device_(trainer.device()),
         options_(options),
         report_(report),
         hooks_(hooks),
-        guard_(trainer, world, device),
+        guard_(trainer, world),
         steps_(total_steps(options, trainer.sampler().steps_per_epoch())),
-        pace_(world, device) {
+        pace_(world, device_) {
     if (hooks.checkpoints != nullptr) result_.checkpoints.emplace();
     if (hooks.resumed != nullptr) go_on_from(*hooks.resumed);
     logged_step_ = step_;
@@ -102,7 +101,7 @@ class TrainingRun {
     if (meter_.windows() == 0) return std::move(result_);  // resumed at the end: no step to measure
     sustain();
     if (!options_.trace.empty()) {
-      const auto ranks = gather_trace(world_, trace_steps(trainer_, device_, kTracedSteps));
+      const auto ranks = gather_trace(world_, trace_steps(trainer_, kTracedSteps));
       world_.agree([&] {
         if (world_.rank() == 0) write_trace(options_.trace, ranks);
       });
@@ -112,7 +111,7 @@ class TrainingRun {
       const double most = options_.calibration_seconds > 0.0
                               ? options_.calibration_seconds
                               : calibration_seconds(result_.train_seconds, options_.min_seconds);
-      result_.calibration = calibrate(trainer_, world_, device_, last_rate, {.seconds = most}, hooks_.sensors);
+      result_.calibration = calibrate(trainer_, world_, last_rate, {.seconds = most}, hooks_.sensors);
     }
     return std::move(result_);
   }
@@ -129,7 +128,7 @@ class TrainingRun {
     const Model& model = trainer_.model();
     const double units_per_step = static_cast<double>(sampler.samples_per_step() * model.predictions_per_sample());
     hooks_.progress->set_plan(step_, steps_, sampler.steps_per_epoch(), units_per_step, model.unit());
-    running_loss_.emplace(trainer_, device_);
+    running_loss_.emplace(trainer_);
   }
 
   void go_on_from(const RunProgress& progress) {
@@ -246,7 +245,7 @@ class TrainingRun {
     const double mine = seconds_since(start);
     const double seconds = world_.max(mine);
     note_sensors();
-    communicator_.check_health();
+    trainer_.arena().communicator().check_health();
     meter_.add(static_cast<std::uint64_t>(steps * trainer_.sampler().samples_per_step()), seconds);
     if (meter_.windows() == 1) return;
     ReplicaSeconds waited = trainer_.seconds_in_replica() - before;
@@ -417,7 +416,6 @@ class TrainingRun {
   Trainer& trainer_;
   const World& world_;
   Device& device_;
-  Communicator& communicator_;
   const RunOptions& options_;
   Report* report_;
   const RunHooks hooks_;
@@ -463,9 +461,9 @@ std::int64_t total_epochs(const RunOptions& options, std::int64_t steps_per_epoc
   return (total_steps(options, steps_per_epoch) + steps_per_epoch - 1) / steps_per_epoch;
 }
 
-RunResult run_training(Trainer& trainer, const World& world, Device& device, Communicator& communicator,
-                       const RunOptions& options, Report* report, const RunHooks& hooks) {
-  return TrainingRun(trainer, world, device, communicator, options, report, hooks).run();
+RunResult run_training(Trainer& trainer, const World& world, const RunOptions& options, Report* report,
+                       const RunHooks& hooks) {
+  return TrainingRun(trainer, world, options, report, hooks).run();
 }
 
 double seconds_since_process_start() {

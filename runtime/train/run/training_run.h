@@ -55,8 +55,8 @@ std::int64_t total_epochs(const RunOptions& options, std::int64_t steps_per_epoc
 /// as RunGuard::check_finite(), where a loss or a gradient is NaN or infinite: before options.trained is called, and
 /// before a checkpoint. EndedBySignal where a signal asks for that. Reports through `report`, which is null but on rank
 /// 0. Collective. Leaves RunResult::nccl empty.
-RunResult run_training(Trainer& trainer, const World& world, Device& device, Communicator& communicator,
-                       const RunOptions& options, Report* report, const RunHooks& hooks = {});
+RunResult run_training(Trainer& trainer, const World& world, const RunOptions& options, Report* report,
+                       const RunHooks& hooks = {});
 
 /// Of a run that a signal has ended with a checkpoint from which it can be resumed (EX_TEMPFAIL of sysexits.h).
 inline constexpr int kExitResumable = 75;

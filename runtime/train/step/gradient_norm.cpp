@@ -6,10 +6,10 @@
 
 namespace ddptrain {
 
-GradientNorm::GradientNorm(const ParameterArena& arena, Device& device, Pipeline* pipeline)
+GradientNorm::GradientNorm(const ParameterArena& arena, Pipeline* pipeline)
     : arena_(arena),
-      device_(device),
-      ops_(device.get<ReductionOps>()),
+      device_(arena.device()),
+      ops_(device_.get<ReductionOps>()),
       pipeline_(pipeline),
       count_(arena.whole_chunks() ? static_cast<std::size_t>(arena.square_count()) : arena.plan().buckets.size()) {
   if (pipeline != nullptr) {
@@ -20,7 +20,7 @@ GradientNorm::GradientNorm(const ParameterArena& arena, Device& device, Pipeline
     first_ = static_cast<std::size_t>(share.before);
     count_ = static_cast<std::size_t>(share.all);
   }
-  memory_ = device.allocate((count_ + 1) * sizeof(float));
+  memory_ = device_.allocate((count_ + 1) * sizeof(float));
 }
 
 Tensor GradientNorm::squares() const { return memory_.view(DType::f32, {static_cast<std::int64_t>(count_)}); }
@@ -42,7 +42,9 @@ void GradientNorm::add(std::size_t bucket, Stream stream) {
 }
 
 void GradientNorm::finish(WeightStore& weights) {
-  weights.sum_over_parts(squares());
+  if (Communicator* parts = weights.parts()) {
+    parts->wait(parts->all_reduce_sum(squares(), device_.compute_stream()));
+  }
   if (pipeline_ != nullptr) pipeline_->sum_over_replica(squares());
 }
 

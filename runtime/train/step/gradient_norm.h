@@ -11,9 +11,9 @@ namespace ddptrain {
 /// The norm of the whole gradient: sums of squares of each bucket, or of each chunk if the arena has whole chunks.
 class GradientNorm {
  public:
-  /// `pipeline`: to the ranks with the rest of the gradient; null: there are none. Arena, device and pipeline outlive
-  /// this. Collective among these ranks.
-  GradientNorm(const ParameterArena& arena, Device& device, Pipeline* pipeline);
+  /// `pipeline`: to the ranks with the rest of the gradient; null: there are none. Arena and pipeline outlive this.
+  /// Collective among these ranks.
+  GradientNorm(const ParameterArena& arena, Pipeline* pipeline);
 
   /// Before the first bucket of a step.
   void begin();

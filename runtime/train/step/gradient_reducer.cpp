@@ -12,12 +12,12 @@
 
 namespace ddptrain {
 
-GradientReducer::GradientReducer(const ParameterArena& arena, GradientSync& sync, Communicator& communicator,
-                                 Device& device, OverlapMode mode, GradientSync::Reduced reduced)
+GradientReducer::GradientReducer(const ParameterArena& arena, GradientSync& sync, OverlapMode mode,
+                                 GradientSync::Reduced reduced)
     : arena_(arena),
       sync_(sync),
-      communicator_(communicator),
-      device_(device),
+      communicator_(arena.communicator()),
+      device_(arena.device()),
       mode_(mode),
       reduced_(std::move(reduced)) {}
 

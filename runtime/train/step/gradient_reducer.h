@@ -32,8 +32,7 @@ class GradientReducer {
   /// `reduced` is called in bucket order, or, if sums may outlast the step, as they arrive. All outlive the reducer. On
   /// a CPU, OverlapMode::on is for syncs that may outlast the step. OverlapMode::none is for syncs that do not
   /// communicate.
-  GradientReducer(const ParameterArena& arena, GradientSync& sync, Communicator& communicator, Device& device,
-                  OverlapMode mode, GradientSync::Reduced reduced);
+  GradientReducer(const ParameterArena& arena, GradientSync& sync, OverlapMode mode, GradientSync::Reduced reduced);
   ~GradientReducer();  ///< Sums that are on their way end before, if no exception is on its way.
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;

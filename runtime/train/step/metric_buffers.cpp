@@ -1,8 +1,5 @@
 #include "runtime/train/step/metric_buffers.h"
 
-#include <cstring>
-#include <string>
-
 #include "runtime/ops/reduction.h"
 
 namespace ddptrain {
@@ -60,17 +57,11 @@ MetricSums MetricBuffers::take(Part part) {
 }
 
 MetricSums MetricBuffers::total(const std::vector<MetricSums>& mine) const {
-  std::string packed(bytes(), '\0');
-  std::memcpy(packed.data(), mine.data(), packed.size());
-  const std::vector<std::string> all = world_.all_gather(packed);
-  const std::size_t ranks = all.size();
+  const std::vector<MetricSums> all = world_.all_gather(mine);
+  const auto ranks = static_cast<std::size_t>(world_.size());
   MetricSums total;
-  for (std::size_t k = 0; k < ranks * count(); ++k) {
-    const bool strides = ranks_.stride > 1;
-    const std::size_t rank = strides ? k % ranks : k / count(), i = strides ? k / ranks : k % count();
-    MetricSums part;
-    std::memcpy(&part, all[rank].data() + i * sizeof(MetricSums), sizeof(part));
-    total = total + part;
+  for (std::size_t k = 0; k < all.size(); ++k) {
+    total = total + all[ranks_.stride > 1 ? k % ranks * count() + k / ranks : k];
   }
   return total;
 }

@@ -4,20 +4,20 @@
 
 namespace ddptrain {
 
-Optimizer::Optimizer(const OptimizerSettings& settings, float clip_norm, const ParameterArena& arena, Device& device,
+Optimizer::Optimizer(const OptimizerSettings& settings, float clip_norm, const ParameterArena& arena,
                      NonFinite* nonfinite, OnNonFinite on_nonfinite, Pipeline* pipeline)
     : settings_(settings),
       clip_norm_(clip_norm),
       arena_(arena),
-      device_(device),
-      ops_(device.get<OptimizerOps>()),
+      device_(arena.device()),
+      ops_(device_.get<OptimizerOps>()),
       nonfinite_(nonfinite),
       pipeline_(pipeline),
       clips_(clip_norm > 0.0f || on_nonfinite == OnNonFinite::skip) {
   const OptimizerRule& rule = rule_of(settings.kind);
   DDP_CHECK(!rule.whole_parameters || arena.partition().parts == 1, "{} needs whole parameters", rule.name);
   DDP_CHECK(!clips_ || nonfinite != nullptr, "a norm that is not finite must be noted");
-  if (clips_) norm_.emplace(arena, device, pipeline);
+  if (clips_) norm_.emplace(arena, pipeline);
 }
 
 void Optimizer::begin_step(StepRef step, WeightStore& weights) {
@@ -69,7 +69,7 @@ UpdateSlice Optimizer::slice_of(std::size_t bucket) const {
 
 double Optimizer::gradient_norm(WeightStore& weights) {
   if (!clips_) {
-    if (!norm_) norm_.emplace(arena_, device_, pipeline_);
+    if (!norm_) norm_.emplace(arena_, pipeline_);
     norm_->begin();
     for (std::size_t bucket = 0; bucket < arena_.plan().buckets.size(); ++bucket) {
       norm_->add(bucket, device_.compute_stream());

@@ -24,8 +24,8 @@ class Optimizer {
  public:
   /// `clip_norm` 0: no clipping. `nonfinite` lies where the device computes, or is null: then gradients are not
   /// checked. `pipeline`: see GradientNorm. Error for lamb on a sharded arena, as it needs the norms of whole
-  /// parameters. Arena, device and pipeline outlive this.
-  Optimizer(const OptimizerSettings& settings, float clip_norm, const ParameterArena& arena, Device& device,
+  /// parameters. Arena and pipeline outlive this.
+  Optimizer(const OptimizerSettings& settings, float clip_norm, const ParameterArena& arena,
             NonFinite* nonfinite = nullptr, OnNonFinite on_nonfinite = OnNonFinite::stop, Pipeline* pipeline = nullptr);
 
   /// Whether a bucket is updated as soon as it is reduced.

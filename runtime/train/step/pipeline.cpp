@@ -1,7 +1,5 @@
 #include "runtime/train/step/pipeline.h"
 
-#include <string>
-
 #include "runtime/core/clocked.h"
 
 namespace ddptrain {
@@ -28,9 +26,9 @@ void add_gradients(std::vector<Message>& messages, const StageBoundary& boundary
 StageShare share_of(const Stages& stages, std::int64_t mine) {
   if (stages.count() == 1) return {0, mine};
   StageShare share;
-  const std::vector<std::string> counts = stages.world->all_gather(std::to_string(mine));
+  const std::vector<std::int64_t> counts = stages.world->all_gather(std::vector{mine});
   for (int stage = 0; stage < stages.count(); ++stage) {
-    const std::int64_t count = std::stoll(counts[static_cast<std::size_t>(stage)]);
+    const std::int64_t count = counts[static_cast<std::size_t>(stage)];
     share.all += count;
     if (stage > stages.index()) share.before += count;
   }

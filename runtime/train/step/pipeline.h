@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <vector>
 
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/tensor_group.h"

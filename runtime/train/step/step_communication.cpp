@@ -11,21 +11,20 @@ namespace {
 
 class Chooser {
  public:
-  Chooser(const TrainerOptions& options, const ParameterArena& arena, Optimizer& optimizer, Device& device,
-          Communicator& communicator)
+  Chooser(const TrainerOptions& options, const ParameterArena& arena, Optimizer& optimizer)
       : options_(options),
         arena_(arena),
         optimizer_(optimizer),
-        device_(device),
-        communicator_(communicator),
-        ranks_(virtual_ranks(options, communicator.rank(), communicator.size())),
+        device_(arena.device()),
+        communicator_(arena.communicator()),
+        ranks_(virtual_ranks(options, communicator_.rank(), communicator_.size())),
         sharded_(arena.partition().parts > 1),
         sums_every_pass_(arena.zero() >= Zero::gradients) {}
 
   StepCommunication choose() {
     DDP_CHECK(!sums_every_pass_ || options_.overlap < OverlapMode::off, "sharded gradients cannot wait for each other");
     if (options_.virtual_ranks > 0 && !sums_every_pass_) {
-      made_.virtual_ranks = std::make_unique<VirtualRankSums>(arena_, ranks_.count, device_, exchanges() && wider());
+      made_.virtual_ranks = std::make_unique<VirtualRankSums>(arena_, ranks_.count, exchanges() && wider());
     }
     made_.no_gradients = folded(make_no_sync());
     made_.no_weights = make_replicated_weights();
@@ -49,12 +48,12 @@ class Chooser {
   std::unique_ptr<WeightStore> weights() {
     if (!sharded_ || options_.overlap == OverlapMode::none) return make_replicated_weights();
     if (arena_.zero() == Zero::weights) return make_sharded_weights(arena_, device_, communicator_);
-    if (!arena_.reaches_peers()) return make_gathered_weights(arena_, device_, communicator_);
+    if (!arena_.reaches_peers()) return make_gathered_weights(arena_);
     PeerMemory memory = communicator_.allocate_for_peers(device_.get<ReductionOps>().meeting_bytes());
     DDP_CHECK(!memory.of_rank.empty(), "ranks reach each other's parameters and nothing else");
     peers_ = memory.inboxes(communicator_.rank());
     made_.peer_memory = std::move(memory.mine);
-    return make_peer_weights(arena_, device_, communicator_, peers_);
+    return make_peer_weights(arena_, peers_);
   }
 
   std::unique_ptr<GradientSync> gradients() {
@@ -63,11 +62,11 @@ class Chooser {
     if (sums_every_pass_) return by_parts();
     if (exchanges()) {
       set_tree_path("");
-      return make_tree_exchange(arena_, *made_.virtual_ranks, device_, communicator_);
+      return make_tree_exchange(arena_, *made_.virtual_ranks);
     }
     if (sharded_ && arena_.reaches_peers()) {
       made_.path = {"peers", "sum, update and weights by the GPUs in each other's memory", ""};
-      return make_peer_reduction(arena_, device_, peers_);
+      return make_peer_reduction(arena_, peers_);
     }
     return folded(by_collectives());
   }
@@ -75,10 +74,10 @@ class Chooser {
   std::unique_ptr<GradientSync> by_parts() {
     if (options_.virtual_ranks > 0) {
       set_tree_path("");
-      return make_sharded_tree(arena_, ranks_.count, device_, communicator_);
+      return make_sharded_tree(arena_, ranks_.count);
     }
     set_path("gradients are sharded");
-    return make_sharded_sums(arena_, device_, communicator_);
+    return make_sharded_sums(arena_);
   }
 
   std::unique_ptr<GradientSync> without(const char* reason) {
@@ -90,9 +89,9 @@ class Chooser {
     const std::string why_not_fused = find_inboxes();
     const bool fused = why_not_fused.empty();
     set_path(why_not_fused);
-    if (fused) return make_fused_last(arena_, device_, communicator_, optimizer_, peers_);
-    if (sharded_) return make_reduce_scatter(arena_, device_, communicator_);
-    return make_all_reduce(arena_, device_, communicator_);
+    if (fused) return make_fused_last(arena_, optimizer_, peers_);
+    if (sharded_) return make_reduce_scatter(arena_);
+    return make_all_reduce(arena_);
   }
 
   /// Memory for the kernel that reduces and updates the last bucket, or why there is no such kernel. All ranks come to
@@ -163,8 +162,8 @@ std::size_t StepCommunication::tree_bytes() const {
 }
 
 StepCommunication make_step_communication(const TrainerOptions& options, const ParameterArena& arena,
-                                          Optimizer& optimizer, Device& device, Communicator& communicator) {
-  return Chooser(options, arena, optimizer, device, communicator).choose();
+                                          Optimizer& optimizer) {
+  return Chooser(options, arena, optimizer).choose();
 }
 
 }  // namespace ddptrain

@@ -35,6 +35,6 @@ struct StepCommunication {
 /// Chooses by the options, the arena, and what all ranks can do. All but the options outlive the result. Collective;
 /// the same path on all ranks.
 StepCommunication make_step_communication(const TrainerOptions& options, const ParameterArena& arena,
-                                          Optimizer& optimizer, Device& device, Communicator& communicator);
+                                          Optimizer& optimizer);
 
 }  // namespace ddptrain

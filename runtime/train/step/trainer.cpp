@@ -33,7 +33,6 @@ Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, co
     : options_(capturable(options, communicator, stages)),
       world_(world),
       device_(device),
-      communicator_(communicator),
       pipeline_(stages, device),
       test_count_(data.test_count()),
       ranks_(virtual_ranks(options, world.rank(), world.size())),
@@ -45,13 +44,12 @@ Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, co
       gradient_scale_(1.0f /
                       static_cast<float>(sampler_.samples_per_step() * models_.front()->predictions_per_sample())),
       arena_(models_.front()->parameters(), arena_options(options, units_), device, communicator),
-      state_(arena_, models_.front()->buffers(), device,
-             options.virtual_ranks > 0 ? std::optional(ranks_) : std::nullopt),
-      optimizer_(options.optimizer, options.clip_norm, arena_, device, &state_.step()->nonfinite, options.on_nonfinite,
+      state_(arena_, models_.front()->buffers(), options.virtual_ranks > 0 ? std::optional(ranks_) : std::nullopt),
+      optimizer_(options.optimizer, options.clip_norm, arena_, &state_.step()->nonfinite, options.on_nonfinite,
                  &pipeline_),
-      communication_(make_step_communication(options, arena_, optimizer_, device, communicator)),
-      reducer_(arena_, *communication_.gradients, communicator, device, overlap(), update_bucket()),
-      silent_reducer_(arena_, *communication_.no_gradients, communicator, device, OverlapMode::none, update_bucket()),
+      communication_(make_step_communication(options, arena_, optimizer_)),
+      reducer_(arena_, *communication_.gradients, overlap(), update_bucket()),
+      silent_reducer_(arena_, *communication_.no_gradients, OverlapMode::none, update_bucket()),
       metrics_(ranks_, options.on_nonfinite == OnNonFinite::skip, world, device),
       training_(make_steps(step(true), StepGraphOptions{}.eager_steps)) {
   check_units(units_, arena_.specs().size());
@@ -147,14 +145,9 @@ void Trainer::forward(Model& model, const MicroBatch& batch, WeightStore& weight
   model.begin(batch);
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     wait_for_weights(units_[unit]);
-    acquire(unit, weights);
+    weights.acquire(unit, unit + 1);
     model.forward(unit);
   }
-}
-
-/// For a forward pass.
-void Trainer::acquire(std::size_t unit, WeightStore& weights) {
-  weights.acquire(unit, unit + 1 < units_.size() ? std::optional(unit + 1) : std::nullopt);
 }
 
 void Trainer::wait_for_weights(const Unit& unit) {
@@ -172,7 +165,7 @@ void Trainer::backward(const Pass& pass, GradientReducer& reducer, WeightStore& 
   const bool accumulate = pass.micro > 0 && !reducer.sums_every_pass();
   for (std::size_t unit = units_.size(); unit-- > 0;) {
     claim_gradients(unit, reducer);
-    weights.acquire(unit, unit > 0 ? std::optional(unit - 1) : std::nullopt);
+    weights.acquire(unit, unit - 1);
     model_of(pass.number).backward(unit, accumulate, ready);
   }
 }
@@ -270,18 +263,18 @@ void Trainer::evaluate(const EvaluationShard& shard, std::size_t batches, Metric
     if (!stages.is_last()) pipeline_.exchange({.activations_out = done}, the_model);
   }
   for (std::size_t i = slices.size(); i < batches; ++i) {
-    for (std::size_t unit = 0; unit < units_.size(); ++unit) acquire(unit, *communication_.weights);
+    for (std::size_t unit = 0; unit < units_.size(); ++unit) communication_.weights->acquire(unit, unit + 1);
   }
 }
 
 /// What the passes of a step send, without the passes.
 void Trainer::communicate(const Pass& pass, GradientReducer& reducer, WeightStore& weights) {
-  for (std::size_t unit = 0; unit < units_.size(); ++unit) weights.acquire(unit, std::nullopt);
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) weights.acquire(unit, unit);
   if (!pass.ends_step && !reducer.sums_every_pass()) return;
   reducer.begin(pass.number, pass.ends_step);
   for (std::size_t unit = units_.size(); unit-- > 0;) {
     claim_gradients(unit, reducer);
-    weights.acquire(unit, std::nullopt);
+    weights.acquire(unit, unit);
     for (std::size_t i = 0; i < units_[unit].count; ++i) reducer.ready(units_[unit].first + i);
   }
   reducer.finish();
@@ -294,8 +287,7 @@ StepGraph Trainer::make_communication_steps() {
     if (updates) return optimizer_.bucket_reduced(bucket, stream);
     weights.updated(bucket, stream);
   };
-  const auto reducer = std::make_shared<GradientReducer>(arena_, *communication_.gradients, communicator_, device_,
-                                                         reducer_.mode(), follow);
+  const auto reducer = std::make_shared<GradientReducer>(arena_, *communication_.gradients, reducer_.mode(), follow);
   const auto step = [this, &weights, updates, reducer](std::uint32_t offset) {
     optimizer_.begin_step({state_.step(), offset}, weights);
     for (const Pass& pass : passes_) communicate(pass, *reducer, weights);

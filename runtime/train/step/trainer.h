@@ -1,9 +1,7 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "runtime/comm/communicator.h"
@@ -36,6 +34,7 @@ class Trainer {
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
+  Device& device() const { return device_; }
   const DistributedSampler& sampler() const { return sampler_; }
   const ParameterArena& arena() const { return arena_; }
   const TrainingState& state() const { return state_; }
@@ -116,14 +115,12 @@ class Trainer {
   void put_away(const Pass& pass);
   /// `batches`: of the largest shard; all ranks acquire weights as often.
   void evaluate(const EvaluationShard& shard, std::size_t batches, MetricSums* sums);
-  void acquire(std::size_t unit, WeightStore& weights);
   OverlapMode overlap() const;
   GradientSync::Reduced update_bucket();
 
   TrainerOptions options_;
   const World& world_;
   Device& device_;
-  Communicator& communicator_;
   Pipeline pipeline_;
   std::int64_t test_count_;
   VirtualRanks ranks_;

@@ -7,22 +7,21 @@
 
 namespace ddptrain {
 
-VirtualRankSums::VirtualRankSums(const ParameterArena& arena, std::int64_t count, Device& device, bool wide)
+VirtualRankSums::VirtualRankSums(const ParameterArena& arena, std::int64_t count, bool wide)
     : arena_(arena),
       count_(count),
-      device_(device),
-      ops_(device.get<ReductionOps>()),
+      device_(arena.device()),
+      ops_(device_.get<ReductionOps>()),
       wide_(wide),
-      sum_type_(master_dtype(device.precision())),
+      sum_type_(master_dtype(device_.precision())),
       depth_(static_cast<std::size_t>(std::countr_zero(static_cast<std::uint64_t>(count)))) {
   DDP_CHECK(count > 0 && std::has_single_bit(static_cast<std::uint64_t>(count)), "a tree of {} virtual ranks", count);
   const std::size_t levels = std::max<std::size_t>(depth_, wide ? 2 : 0);  // the last one holds a wide root
-  for (std::size_t i = 0; i < levels; ++i) levels_.push_back(device.allocate(type_of(i), {arena.plan().size}));
+  for (std::size_t i = 0; i < levels; ++i) levels_.push_back(device_.allocate(type_of(i), {arena.plan().size}));
 }
 
 Tensor VirtualRankSums::level(std::size_t i, std::int64_t begin, std::int64_t size) const {
-  char* first = static_cast<char*>(levels_[i].data()) + static_cast<std::size_t>(begin) * size_of(type_of(i));
-  return {first, type_of(i), {size}};
+  return levels_[i].stretch(type_of(i), begin, size);
 }
 
 void VirtualRankSums::keep(std::int64_t i) {

@@ -15,8 +15,8 @@ namespace ddptrain {
 class VirtualRankSums {
  public:
   /// `count`: virtual ranks of this rank; a power of two, else Error. `wide`: what is sent has the type of sums, not of
-  /// gradients. Arena and device outlive this.
-  VirtualRankSums(const ParameterArena& arena, std::int64_t count, Device& device, bool wide);
+  /// gradients. The arena outlives this.
+  VirtualRankSums(const ParameterArena& arena, std::int64_t count, bool wide);
 
   /// Takes the gradients of virtual rank `i` (any but the last) on the compute stream, which may then begin the
   /// backward pass of the next one.

@@ -111,7 +111,7 @@ int train(const World& world) {
   Trainer trainer(options, std::make_unique<LogisticRegression>(data), data, world, *device, *communicator);
   RunOptions run;
   run.epochs = 4;
-  const RunResult result = run_training(trainer, world, *device, *communicator, run, nullptr);
+  const RunResult result = run_training(trainer, world, run, nullptr);
   const double accuracy = result.epochs.back().test_accuracy;
   if (world.rank() == 0) std::printf("accuracy %.4f\nparameters %s\n", accuracy, result.parameter_hash.c_str());
   return accuracy > 0.97 ? 0 : 1;

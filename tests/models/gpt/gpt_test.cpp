@@ -1,6 +1,7 @@
 #include "models/gpt/gpt.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "runtime/core/error.h"
@@ -128,18 +129,21 @@ TEST_F(GptTest, SaysWhatAStageSendsItsNeighbours) {
   const auto bytes = [](const std::vector<Tensor>& tensors) {
     std::size_t all = 0;
     for (const Tensor& tensor : tensors) all += tensor ? tensor.bytes() : 0;
-    return static_cast<double>(all);
+    return static_cast<std::int64_t>(all);
   };
   for (const GptStage stage : {GptStage{0, 1}, GptStage{1, 2}, GptStage{2, 3}}) {
     GptOptions options = make_options(kTiny, 0.25f);  // with dropout, no gradient of a bias goes along
     options.stage = stage;
     ModelRun run = make_run(options);
     run.model().begin({run.slice()});
-    const ReplicaTraffic traffic = run.model().traffic();
     const StageBoundary before = run.model().before(), behind = run.model().behind();
-    EXPECT_EQ(traffic.activations, bytes(behind.activations)) << stage.first;
-    EXPECT_EQ(traffic.tied_weight, bytes({behind.tied_weight})) << stage.first;
-    EXPECT_EQ(traffic.gradients, bytes(before.gradients) + bytes({before.tied_gradient})) << stage.first;
+    for (const std::int64_t passes : {1, 3}) {
+      std::map<std::string, std::int64_t> sent;
+      for (const Sent& each : run.model().sends(passes)) sent[each.when] = each.bytes;
+      const std::int64_t weight = bytes({behind.tied_weight}), gradient = bytes({before.tied_gradient});
+      EXPECT_EQ(sent["forward"], passes * bytes(behind.activations) + weight) << stage.first;
+      EXPECT_EQ(sent["backward"], passes * (bytes(before.gradients) + gradient)) << stage.first;
+    }
   }
 }
 

@@ -8,7 +8,6 @@
 #include <map>
 #include <numbers>
 #include <thread>
-#include <type_traits>
 
 #include "runtime/core/error.h"
 #include "runtime/core/random.h"
@@ -40,9 +39,8 @@ Four normal(const Philox& random) {
 }
 
 /// Values [begin, end) of a parameter; `begin` is a multiple of 4.
-template <class T>
-void fill_random(T* values, std::int64_t begin, std::int64_t end, const InitialValue& initial, std::uint32_t identity,
-                 std::uint64_t seed) {
+void fill_random(float* values, std::int64_t begin, std::int64_t end, const InitialValue& initial,
+                 std::uint32_t identity, std::uint64_t seed) {
   for (std::int64_t i = begin; i < end; i += 4) {
     const Philox random =
         philox(static_cast<std::uint32_t>(i / 4), identity, static_cast<std::uint32_t>(i >> 34), kInitialValues, seed);
@@ -53,10 +51,9 @@ void fill_random(T* values, std::int64_t begin, std::int64_t end, const InitialV
 }
 
 /// What one thread fills of a parameter: elements [begin, end) of `values`, all that the parameter has on all ranks.
-template <class T>
 struct Piece {
   const ParameterSpec* spec;
-  T* values;
+  float* values;
   std::int64_t begin, end;
 };
 
@@ -91,8 +88,7 @@ void require_distinct(const std::vector<ParameterSpec>& specs) {
 }
 
 /// Initial values of all of a parameter; random ones are still to be filled in, by `pieces`.
-template <class T>
-void begin_values(const ParameterSpec& spec, T* values, std::int64_t size, std::vector<Piece<T>>& pieces) {
+void begin_values(const ParameterSpec& spec, float* values, std::int64_t size, std::vector<Piece>& pieces) {
   constexpr std::int64_t kValues = 1 << 18;
   if (spec.initial.read) {
     const std::vector<float> values_read = spec.initial.read();
@@ -100,7 +96,7 @@ void begin_values(const ParameterSpec& spec, T* values, std::int64_t size, std::
               values_read.size(), size);
     std::copy_n(values_read.begin(), size, values);
   } else if (spec.initial.kind == InitialValue::Kind::constant) {
-    std::fill_n(values, size, static_cast<T>(spec.initial.scale));
+    std::fill_n(values, size, spec.initial.scale);
   } else {
     for (std::int64_t begin = 0; begin < size; begin += kValues) {
       pieces.push_back({&spec, values, begin, std::min(begin + kValues, size)});
@@ -109,49 +105,32 @@ void begin_values(const ParameterSpec& spec, T* values, std::int64_t size, std::
 }
 
 /// Of a bucket, with padding. Of a parameter that ranks split, each makes the values of the whole.
-template <class T>
-std::vector<T> initial_values(const std::vector<ParameterSpec>& specs, const BucketPlan& plan, const Bucket& bucket,
-                              std::uint64_t seed) {
-  std::vector<T> values(static_cast<std::size_t>(bucket.size), T{0});
-  std::vector<std::vector<T>> whole(bucket.parameter_count);  // of those that are split
-  std::vector<Piece<T>> pieces;
+std::vector<float> initial_values(const std::vector<ParameterSpec>& specs, const BucketPlan& plan, const Bucket& bucket,
+                                  std::uint64_t seed) {
+  std::vector<float> values(static_cast<std::size_t>(bucket.size), 0.0f);
+  std::vector<std::vector<float>> whole(bucket.parameter_count);  // of those that are split
+  std::vector<Piece> pieces;
   const auto each = [&](const auto& visit) {
     for (std::size_t k = 0; k < bucket.parameter_count; ++k) {
       const std::size_t i = bucket.first_parameter + k;
       visit(specs[i], whole[k], values.data() + (plan.begin[i] - bucket.begin));
     }
   };
-  each([&](const ParameterSpec& spec, std::vector<T>& of_all, T* mine) {
+  each([&](const ParameterSpec& spec, std::vector<float>& of_all, float* mine) {
     if (spec.split) of_all.resize(static_cast<std::size_t>(element_count(spec.split->whole)));
     begin_values(spec, spec.split ? of_all.data() : mine, element_count(spec.part().whole), pieces);
   });
   share_out(pieces.size(), [&](std::size_t k) {
-    const Piece<T>& piece = pieces[k];
+    const Piece& piece = pieces[k];
     fill_random(piece.values, piece.begin, piece.end, piece.spec->initial, piece.spec->identity(), seed);
   });
-  each([&](const ParameterSpec& spec, const std::vector<T>& of_all, T* mine) {
+  each([&](const ParameterSpec& spec, const std::vector<float>& of_all, float* mine) {
     if (!spec.split) return;
     spec.split->visit(0, spec.size(), [&](std::int64_t at, std::int64_t in_whole, std::int64_t count) {
       std::copy_n(of_all.data() + in_whole, count, mine + at);
     });
   });
   return values;
-}
-
-/// The values of a tensor of f32 or f64.
-template <class T>
-std::vector<T> host_values(Device& device, const Tensor& values) {
-  const auto count = static_cast<std::size_t>(values.size());
-  const auto copied_as = [&]<class From>(From) {
-    std::vector<From> copy(count);
-    device.copy_to_host(copy.data(), values.data, values.bytes());
-    if constexpr (std::is_same_v<From, T>) {
-      return copy;
-    } else {
-      return std::vector<T>(copy.begin(), copy.end());
-    }
-  };
-  return values.dtype == DType::f64 ? copied_as(double{}) : copied_as(float{});
 }
 
 DType kept_type(std::optional<DType> asked, DType compute) {
@@ -162,11 +141,6 @@ DType kept_type(std::optional<DType> asked, DType compute) {
 bool needs_whole_chunks(const std::vector<ParameterSpec>& specs, const ArenaOptions& options) {
   const auto is_split = [](const ParameterSpec& spec) { return spec.split.has_value(); };
   return options.whole_chunks || std::ranges::any_of(specs, is_split);
-}
-
-Tensor stretch(const Buffer& buffer, DType dtype, std::int64_t begin, std::int64_t count) {
-  const std::size_t offset = static_cast<std::size_t>(begin) * size_of(dtype);
-  return {static_cast<char*>(buffer.data()) + offset, dtype, {count}};
 }
 
 }  // namespace
@@ -286,7 +260,7 @@ std::vector<Tensor> ParameterArena::views(const Buffer& buffer, DType dtype, con
   for (std::size_t i = 0; i < specs_.size(); ++i) {
     const std::size_t bucket = plan_.bucket_of[i];
     const std::int64_t begin = places.begin[bucket] + plan_.begin[i] - plan_.buckets[bucket].begin;
-    tensors.push_back(stretch(buffer, dtype, begin, element_count(specs_[i].shape)));
+    tensors.push_back(buffer.stretch(dtype, begin, element_count(specs_[i].shape)));
     tensors.back().shape = specs_[i].shape;
   }
   return tensors;
@@ -296,17 +270,15 @@ std::vector<Tensor> ParameterArena::weights() const { return views(weights_, com
 std::vector<Tensor> ParameterArena::gradients() const { return views(gradients_, gradient_type_, gradient_places_); }
 
 Tensor ParameterArena::bucket_weights(std::size_t bucket) const {
-  return stretch(weights_, compute_, weight_places_.begin.at(bucket), plan_.buckets[bucket].size);
+  return weights_.stretch(compute_, weight_places_.begin.at(bucket), plan_.buckets[bucket].size);
 }
 
 Tensor ParameterArena::bucket_gradients(std::size_t bucket) const {
-  return stretch(gradients_, gradient_type_, gradient_places_.begin.at(bucket), plan_.buckets[bucket].size);
+  return gradients_.stretch(gradient_type_, gradient_places_.begin.at(bucket), plan_.buckets[bucket].size);
 }
 
 Tensor ParameterArena::part_of(const Tensor& bucket) const {
-  const std::size_t bytes = bucket.bytes() / static_cast<std::size_t>(partition_.parts);
-  char* first = static_cast<char*>(bucket.data) + static_cast<std::size_t>(partition_.index) * bytes;
-  return {first, bucket.dtype, {bucket.size() / partition_.parts}};
+  return partition_.parts > 1 ? own_part(communicator_, bucket) : bucket;
 }
 
 Tensor ParameterArena::reduced_gradients(std::size_t bucket) const {
@@ -346,7 +318,7 @@ Tensor ParameterArena::state(const Buffer& buffer, std::size_t bucket) const {
 
 Tensor ParameterArena::kept_part(const Buffer& buffer, DType dtype, std::size_t bucket) const {
   const Bucket& b = plan_.buckets.at(bucket);
-  return stretch(buffer, dtype, b.begin / partition_.parts, b.size / partition_.parts);
+  return buffer.stretch(dtype, b.begin / partition_.parts, b.size / partition_.parts);
 }
 
 Tensor ParameterArena::master(std::size_t bucket) const {
@@ -369,36 +341,27 @@ UpdateSlice ParameterArena::update_slice(std::size_t bucket) const {
   return slice;
 }
 
-Buffer ParameterArena::allocate_staging() const {
+Buffer ParameterArena::allocate_staging(DType dtype) const {
   std::int64_t largest = 0;
   for (const Bucket& bucket : plan_.buckets) largest = std::max(largest, bucket.size);
-  return device_.allocate(master_type_, {largest});
-}
-
-void ParameterArena::initialise(std::uint64_t seed, int rank) {
-  if (master_type_ == DType::f64) {
-    initialise_as<double>(seed, rank);
-  } else {
-    initialise_as<float>(seed, rank);
-  }
+  return device_.allocate(dtype, {largest});
 }
 
 /// Rank 0 makes the values of a bucket while it copies and broadcasts those of the bucket before.
-template <class T>
-void ParameterArena::initialise_as(std::uint64_t seed, int rank) {
+void ParameterArena::initialise(std::uint64_t seed, int rank) {
   const Stream stream = device_.compute_stream();
-  const Buffer staging = allocate_staging();
+  const Buffer staging = allocate_staging(DType::f32);
   const std::size_t mine = rank == 0 ? plan_.buckets.size() : 0;
   const auto start = [&](std::size_t bucket) {
     return std::async(std::launch::async,
-                      [this, bucket, seed] { return initial_values<T>(specs_, plan_, plan_.buckets[bucket], seed); });
+                      [this, bucket, seed] { return initial_values(specs_, plan_, plan_.buckets[bucket], seed); });
   };
-  std::future<std::vector<T>> next;
+  std::future<std::vector<float>> next;
   if (mine > 0) next = start(0);
   for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
-    const Tensor values = staging.view(master_type_, {plan_.buckets[b].size});
+    const Tensor values = staging.view(DType::f32, {plan_.buckets[b].size});
     if (b < mine) {
-      const std::vector<T> made = next.get();
+      const std::vector<float> made = next.get();
       if (b + 1 < mine) next = start(b + 1);
       device_.copy_to_device(values.data, made.data(), values.bytes());
     }
@@ -414,12 +377,11 @@ void ParameterArena::initialise_as(std::uint64_t seed, int rank) {
   device_.synchronize();
 }
 
-template <class T, class Visit>
-void ParameterArena::visit_masters(const Visit& visit) const {
+void ParameterArena::visit(const std::function<void(const ParameterSpec&, const Tensor&)>& show) const {
   const bool sharded = partition_.parts > 1;
   const bool gathers = sharded && (master_ || own_weights_);
   const Stream stream = device_.compute_stream();
-  const Buffer staging = gathers ? allocate_staging() : Buffer{};
+  const Buffer staging = gathers ? allocate_staging(master_type_) : Buffer{};
   for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
     const Bucket& bucket = plan_.buckets[b];
     Tensor values = sharded ? bucket_weights(b) : master(b);
@@ -428,23 +390,10 @@ void ParameterArena::visit_masters(const Visit& visit) const {
       device_.convert(master(b), part_of(values), stream);
       communicator_.wait(communicator_.all_gather(values, stream));
     }
-    const std::vector<T> host = host_values<T>(device_, values);
     for (std::size_t i = bucket.first_parameter; i < bucket.first_parameter + bucket.parameter_count; ++i) {
-      visit(i, host.data() + (plan_.begin[i] - bucket.begin));
+      show(specs_[i], values.stretch(plan_.begin[i] - bucket.begin, specs_[i].size()));
     }
   }
-}
-
-void ParameterArena::visit(const std::function<void(const ParameterSpec&, const float*)>& show) const {
-  visit_masters<float>([&](std::size_t parameter, const float* values) { show(specs_[parameter], values); });
-}
-
-std::vector<double> ParameterArena::master_values() const {
-  std::vector<double> packed;
-  visit_masters<double>([&](std::size_t parameter, const double* values) {
-    packed.insert(packed.end(), values, values + specs_[parameter].size());
-  });
-  return packed;
 }
 
 /// Of the optimizer's state.
@@ -461,7 +410,7 @@ StateArray ParameterArena::array_of(const std::string& kind, std::size_t paramet
   StateArray array{fmt::format("{}/{}", kind, spec.name), spec.part(), dtype, placement, {}, spec.is_copy};
   if (begin < end) {
     const std::int64_t place = bucket.begin / partition_.parts + (begin - part_begin);
-    array.pieces.push_back({begin - origin, stretch(buffer, dtype, place, end - begin)});
+    array.pieces.push_back({begin - origin, buffer.stretch(dtype, place, end - begin)});
   }
   return array;
 }
@@ -473,7 +422,7 @@ std::vector<StateArray> ParameterArena::state() const {
     if (own_weights_) {
       arrays.push_back(array_of("weight", i, own_weights_, compute_));
     } else {
-      const Tensor weight = stretch(weights_, compute_, plan_.begin[i], spec.size());
+      const Tensor weight = weights_.stretch(compute_, plan_.begin[i], spec.size());
       arrays.push_back(
           {"weight/" + spec.name, spec.part(), compute_, Placement::replicated, {{0, weight}}, spec.is_copy});
     }

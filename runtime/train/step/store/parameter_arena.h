@@ -80,6 +80,8 @@ class ParameterArena {
   ParameterArena(std::vector<ParameterSpec> specs, const ArenaOptions& options, Device& device,
                  Communicator& communicator);
 
+  Device& device() const { return device_; }
+  Communicator& communicator() const { return communicator_; }  ///< To the ranks with the same parameters.
   const std::vector<ParameterSpec>& specs() const { return specs_; }
   const std::vector<Unit>& units() const { return units_; }
   const BucketPlan& plan() const { return plan_; }
@@ -121,14 +123,11 @@ class ParameterArena {
 
   /// What is kept of each parameter: its weight, its master weight where that is another array, its moments.
   std::vector<StateArray> state() const;
-  /// Shows the f32 master values of each parameter in turn. Waits. Collective where sharded.
-  void visit(const std::function<void(const ParameterSpec&, const float*)>& show) const;
-  /// Master values of all parameters, one after the other without padding. Waits. Collective where sharded.
-  std::vector<double> master_values() const;
+  /// Shows the master values of each parameter in turn: all of them, on the device, in the order of the compute stream.
+  /// Collective where sharded.
+  void visit(const std::function<void(const ParameterSpec&, const Tensor& values)>& show) const;
 
  private:
-  template <class T>
-  void initialise_as(std::uint64_t seed, int rank);
   bool allocate_for_peers(std::size_t weight_bytes, std::size_t gradient_bytes);
   std::vector<Tensor> views(const Buffer& buffer, DType dtype, const BucketPlaces& places) const;
   Tensor part_of(const Tensor& bucket) const;  ///< Of this rank; all where not sharded.
@@ -138,10 +137,7 @@ class ParameterArena {
   void make_chunks();
   void number_chunks();
   std::vector<UpdateChunk> chunks_of(std::size_t bucket) const;
-  Buffer allocate_staging() const;  ///< For the master values of any bucket.
-  /// Calls visit(parameter, values) in order, with values as T (float or double).
-  template <class T, class Visit>
-  void visit_masters(const Visit& visit) const;
+  Buffer allocate_staging(DType dtype) const;  ///< For the values of any bucket.
 
   std::vector<ParameterSpec> specs_;
   std::vector<Unit> units_;

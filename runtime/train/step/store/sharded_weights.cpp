@@ -23,16 +23,14 @@ class ShardedWeights final : public WeightStore {
   }
 
   void changed() override { holds_.assign(gathered_.size(), kNothing); }
-  void acquire(std::size_t unit, std::optional<std::size_t> next) override {
+  void acquire(std::size_t unit, std::size_t next) override {
     for (const std::size_t bucket : buckets_.at(unit)) gather(bucket);
-    if (next) {
-      for (const std::size_t bucket : buckets_.at(*next)) gather(bucket);
+    if (next < buckets_.size()) {
+      for (const std::size_t bucket : buckets_[next]) gather(bucket);
     }
     for (const std::size_t bucket : buckets_[unit]) wait_for(bucket);
   }
-  void sum_over_parts(const Tensor& values) override {
-    communicator_.wait(communicator_.all_reduce_sum(values, device_.compute_stream()));
-  }
+  Communicator* parts() override { return &communicator_; }
   void finish() override { changed(); }
   double seconds_waited() const override { return seconds_waited_; }
 

@@ -19,15 +19,19 @@ void fill(Device& device, const Tensor& buffer, float value) {
 
 }  // namespace
 
-TrainingState::TrainingState(const ParameterArena& arena, const std::vector<BufferSpec>& buffers, Device& device,
+TrainingState::TrainingState(const ParameterArena& arena, const std::vector<BufferSpec>& buffers,
                              std::optional<VirtualRanks> ranks)
-    : arena_(arena), buffer_specs_(buffers), device_(device), ranks_(ranks), step_(device.allocate(sizeof(StepState))) {
+    : arena_(arena),
+      buffer_specs_(buffers),
+      device_(arena.device()),
+      ranks_(ranks),
+      step_(device_.allocate(sizeof(StepState))) {
   for (const BufferSpec& spec : buffers) {
     DDP_CHECK(spec.dtype == DType::f32 || spec.dtype == DType::f64, "buffer {} of {}", spec.name, name_of(spec.dtype));
-    buffers_.push_back(device.allocate(spec.dtype, spec.shape));
-    if (spec.initial != 0.0f) fill(device, buffers_.back().view(spec.dtype, spec.shape), spec.initial);
+    buffers_.push_back(device_.allocate(spec.dtype, spec.shape));
+    if (spec.initial != 0.0f) fill(device_, buffers_.back().view(spec.dtype, spec.shape), spec.initial);
     if (!several()) continue;
-    put_away_.push_back(device.allocate(static_cast<std::size_t>(ranks_->count) * buffers_.back().bytes()));
+    put_away_.push_back(device_.allocate(static_cast<std::size_t>(ranks_->count) * buffers_.back().bytes()));
   }
   for (std::int64_t i = 0; several() && i < ranks_->count; ++i) put_away(i);
 }
@@ -63,8 +67,7 @@ StateArray TrainingState::array_of(std::size_t buffer) const {
   const Buffer& values = several() ? put_away_[buffer] : buffers_[buffer];
   const std::int64_t together = ranks_->stride == 1 ? ranks_->count : 1;  // neighbours are one piece
   for (std::int64_t i = 0; i < ranks_->count; i += together) {
-    char* first = static_cast<char*>(values.data()) + static_cast<std::size_t>(i * size) * size_of(spec.dtype);
-    array.pieces.push_back({ranks_->at(i) * size, {first, spec.dtype, {together * size}}});
+    array.pieces.push_back({ranks_->at(i) * size, values.stretch(spec.dtype, i * size, together * size)});
   }
   return array;
 }
@@ -90,7 +93,13 @@ std::vector<StateArray> TrainingState::arrays() const {
 }
 
 void TrainingState::visit_parameters(const std::function<void(const ParameterSpec&, const float*)>& show) const {
-  arena_.visit(show);
+  arena_.visit([&](const ParameterSpec& spec, const Tensor& values) {
+    std::vector<float> host(static_cast<std::size_t>(values.size()));
+    const Buffer converted = values.dtype == DType::f32 ? Buffer{} : device_.allocate(DType::f32, values.shape);
+    if (converted) device_.convert(values, converted.view(DType::f32, values.shape), device_.compute_stream());
+    device_.copy_to_host(host.data(), converted ? converted.data() : values.data, host.size() * sizeof(float));
+    show(spec, host.data());
+  });
 }
 
 std::string TrainingState::parameter_hash() const {

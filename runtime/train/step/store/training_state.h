@@ -21,8 +21,8 @@ namespace ddptrain {
 class TrainingState {
  public:
   /// Gives the buffers their initial values. `ranks`: each of these virtual ranks has buffers of its own, which are one
-  /// array over all of them. Arena and device outlive the state.
-  TrainingState(const ParameterArena& arena, const std::vector<BufferSpec>& buffers, Device& device,
+  /// array over all of them. The arena outlives the state.
+  TrainingState(const ParameterArena& arena, const std::vector<BufferSpec>& buffers,
                 std::optional<VirtualRanks> ranks = {});
 
   StepState* step() const { return static_cast<StepState*>(step_.data()); }  ///< On the device.

@@ -9,17 +9,15 @@ class ReplicatedWeights final : public WeightStore {};
 
 class GatheredWeights final : public WeightStore {
  public:
-  GatheredWeights(const ParameterArena& arena, Device& device, Communicator& communicator)
-      : arena_(arena), device_(device), communicator_(communicator) {}
+  explicit GatheredWeights(const ParameterArena& arena)
+      : arena_(arena), device_(arena.device()), communicator_(arena.communicator()) {}
 
   void updated(std::size_t bucket, Stream stream) override {
     const Stream communication = device_.communication_stream();
     if (stream.handle != communication.handle) device_.wait_for(communication, stream);
     newest_ = communicator_.all_gather(arena_.bucket_weights(bucket), communication);
   }
-  void sum_over_parts(const Tensor& values) override {
-    communicator_.wait(communicator_.all_reduce_sum(values, device_.compute_stream()));
-  }
+  Communicator* parts() override { return &communicator_; }
   void finish() override {
     communicator_.wait(newest_);
     device_.wait_for(device_.compute_stream(), device_.communication_stream());
@@ -34,27 +32,19 @@ class GatheredWeights final : public WeightStore {
 
 class PeerWeights final : public WeightStore {
  public:
-  PeerWeights(const ParameterArena& arena, Device& device, Communicator& communicator, const PeerInboxes& meeting)
-      : arena_(arena),
-        device_(device),
-        ops_(device.get<ReductionOps>()),
-        communicator_(communicator),
-        meeting_(meeting) {}
+  PeerWeights(const ParameterArena& arena, const PeerInboxes& meeting)
+      : arena_(arena), ops_(arena.device().get<ReductionOps>()), meeting_(meeting) {}
 
   void add_copies(UpdateSlice& slice, std::size_t bucket) const override {
     slice.peer_weights = arena_.peer_weights(bucket);
   }
   bool update_sends() const override { return true; }
-  void sum_over_parts(const Tensor& values) override {
-    communicator_.wait(communicator_.all_reduce_sum(values, device_.compute_stream()));
-  }
-  void finish() override { ops_.meet(meeting_, device_.compute_stream()); }
+  Communicator* parts() override { return &arena_.communicator(); }
+  void finish() override { ops_.meet(meeting_, arena_.device().compute_stream()); }
 
  private:
   const ParameterArena& arena_;
-  Device& device_;
   ReductionOps& ops_;
-  Communicator& communicator_;
   PeerInboxes meeting_;
 };
 
@@ -62,14 +52,12 @@ class PeerWeights final : public WeightStore {
 
 std::unique_ptr<WeightStore> make_replicated_weights() { return std::make_unique<ReplicatedWeights>(); }
 
-std::unique_ptr<WeightStore> make_gathered_weights(const ParameterArena& arena, Device& device,
-                                                   Communicator& communicator) {
-  return std::make_unique<GatheredWeights>(arena, device, communicator);
+std::unique_ptr<WeightStore> make_gathered_weights(const ParameterArena& arena) {
+  return std::make_unique<GatheredWeights>(arena);
 }
 
-std::unique_ptr<WeightStore> make_peer_weights(const ParameterArena& arena, Device& device, Communicator& communicator,
-                                               const PeerInboxes& meeting) {
-  return std::make_unique<PeerWeights>(arena, device, communicator, meeting);
+std::unique_ptr<WeightStore> make_peer_weights(const ParameterArena& arena, const PeerInboxes& meeting) {
+  return std::make_unique<PeerWeights>(arena, meeting);
 }
 
 }  // namespace ddptrain

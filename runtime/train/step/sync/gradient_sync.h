@@ -4,7 +4,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "runtime/comm/communicator.h"
@@ -52,29 +51,24 @@ class GradientSync {
 /// No communication: each rank updates by its own gradients.
 std::unique_ptr<GradientSync> make_no_sync();
 /// All-reduce by NCCL or MPI.
-std::unique_ptr<GradientSync> make_all_reduce(const ParameterArena& arena, Device& device, Communicator& communicator);
+std::unique_ptr<GradientSync> make_all_reduce(const ParameterArena& arena);
 /// ZeRO-1: each rank gets the sum of its part of a bucket.
-std::unique_ptr<GradientSync> make_reduce_scatter(const ParameterArena& arena, Device& device,
-                                                  Communicator& communicator);
+std::unique_ptr<GradientSync> make_reduce_scatter(const ParameterArena& arena);
 /// All-reduce, but one kernel reduces and updates the last bucket: OptimizerOps::sum_and_update() with `inboxes`.
-std::unique_ptr<GradientSync> make_fused_last(const ParameterArena& arena, Device& device, Communicator& communicator,
-                                              Optimizer& optimizer, const PeerInboxes& inboxes);
+std::unique_ptr<GradientSync> make_fused_last(const ParameterArena& arena, Optimizer& optimizer,
+                                              const PeerInboxes& inboxes);
 /// ZeRO-1 of GPUs that reach each other's gradients: after backward, each rank adds up its parts from all ranks.
 /// `meeting`: of ReductionOps::meet().
-std::unique_ptr<GradientSync> make_peer_reduction(const ParameterArena& arena, Device& device,
-                                                  const PeerInboxes& meeting);
+std::unique_ptr<GradientSync> make_peer_reduction(const ParameterArena& arena, const PeerInboxes& meeting);
 /// The levels of the tree of virtual ranks above those of a rank. Each rank gets one part of a bucket from all others,
 /// adds these in the tree's order and, unless the arena is sharded, all gather the sums: 2 (W - 1) / W of a bucket's
 /// bytes per rank, as a ring all-reduce sends. `below` outlives this. Error if the ranks are no power of two.
-std::unique_ptr<GradientSync> make_tree_exchange(const ParameterArena& arena, VirtualRankSums& below, Device& device,
-                                                 Communicator& communicator);
+std::unique_ptr<GradientSync> make_tree_exchange(const ParameterArena& arena, VirtualRankSums& below);
 /// ZeRO-2 and ZeRO-3: each rank adds up the sums of its part of a bucket, pass by pass.
-std::unique_ptr<GradientSync> make_sharded_sums(const ParameterArena& arena, Device& device,
-                                                Communicator& communicator);
+std::unique_ptr<GradientSync> make_sharded_sums(const ParameterArena& arena);
 /// The same over the tree of virtual ranks: a pass has neighbouring ones on neighbouring ranks, and the sums of passes
 /// are the tree's levels above. Error if ranks and passes are no powers of two.
-std::unique_ptr<GradientSync> make_sharded_tree(const ParameterArena& arena, std::int64_t passes, Device& device,
-                                                Communicator& communicator);
+std::unique_ptr<GradientSync> make_sharded_tree(const ParameterArena& arena, std::int64_t passes);
 /// `inner` behind the sum over this rank's virtual ranks, which outlive it.
 std::unique_ptr<GradientSync> make_folded(VirtualRankSums& below, std::unique_ptr<GradientSync> inner);
 
@@ -82,7 +76,7 @@ std::unique_ptr<GradientSync> make_folded(VirtualRankSums& below, std::unique_pt
 /// operation, ends with its last.
 class BucketSpans {
  public:
-  BucketSpans(Device& device, std::size_t buckets) : device_(device), spans_(buckets) {}
+  explicit BucketSpans(const ParameterArena& arena) : device_(arena.device()), spans_(arena.plan().buckets.size()) {}
   void begin(std::size_t bucket, Stream stream);
   void end(std::size_t bucket, Stream stream);
 

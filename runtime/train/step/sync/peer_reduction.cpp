@@ -6,15 +6,15 @@ namespace {
 
 class PeerReduction final : public GradientSync {
  public:
-  PeerReduction(const ParameterArena& arena, Device& device, const PeerInboxes& meeting)
-      : arena_(arena), device_(device), ops_(device.get<ReductionOps>()), meeting_(meeting) {}
+  PeerReduction(const ParameterArena& arena, const PeerInboxes& meeting)
+      : arena_(arena), ops_(arena.device().get<ReductionOps>()), meeting_(meeting) {}
 
   /// The last bucket starts when all gradients of this rank are complete.
   std::optional<Ticket> start(std::size_t bucket, Stream stream, const Reduced& reduced) override {
     const std::size_t buckets = arena_.plan().buckets.size();
     if (bucket + 1 < buckets) return std::nullopt;
     {
-      const Span span(device_.timeline(), Lane::communication, stream, "sum of gradients");
+      const Span span(arena_.device().timeline(), Lane::communication, stream, "sum of gradients");
       ops_.meet(meeting_, stream);
       for (std::size_t b = 0; b < buckets; ++b) {
         ops_.add_nodes(arena_.gradient_parts(b), arena_.reduced_gradients(b), stream);
@@ -26,16 +26,14 @@ class PeerReduction final : public GradientSync {
 
  private:
   const ParameterArena& arena_;
-  Device& device_;
   ReductionOps& ops_;
   PeerInboxes meeting_;
 };
 
 }  // namespace
 
-std::unique_ptr<GradientSync> make_peer_reduction(const ParameterArena& arena, Device& device,
-                                                  const PeerInboxes& meeting) {
-  return std::make_unique<PeerReduction>(arena, device, meeting);
+std::unique_ptr<GradientSync> make_peer_reduction(const ParameterArena& arena, const PeerInboxes& meeting) {
+  return std::make_unique<PeerReduction>(arena, meeting);
 }
 
 }  // namespace ddptrain

@@ -33,12 +33,12 @@ class ShardedSync : public GradientSync {
   }
 
  protected:
-  ShardedSync(const ParameterArena& arena, Device& device, Communicator& communicator)
+  explicit ShardedSync(const ParameterArena& arena)
       : arena_(arena),
-        device_(device),
-        ops_(device.get<ReductionOps>()),
-        communicator_(communicator),
-        spans_(device, arena.plan().buckets.size()),
+        device_(arena.device()),
+        ops_(device_.get<ReductionOps>()),
+        communicator_(arena.communicator()),
+        spans_(arena),
         read_(arena.plan().buckets.size()) {}
 
   /// The sum over ranks to what has been added in earlier passes.
@@ -58,8 +58,7 @@ class ShardedSync : public GradientSync {
 
 class ShardedSums final : public ShardedSync {
  public:
-  ShardedSums(const ParameterArena& arena, Device& device, Communicator& communicator)
-      : ShardedSync(arena, device, communicator) {}
+  explicit ShardedSums(const ParameterArena& arena) : ShardedSync(arena) {}
 
   std::optional<Ticket> start(std::size_t bucket, Stream stream, const Reduced&) override {
     spans_.begin(bucket, stream);
@@ -77,18 +76,18 @@ class ShardedSums final : public ShardedSync {
 
 class ShardedTree final : public ShardedSync {
  public:
-  ShardedTree(const ParameterArena& arena, std::int64_t passes, Device& device, Communicator& communicator)
-      : ShardedSync(arena, device, communicator), sum_type_(master_dtype(device.precision())) {
-    const auto ranks = static_cast<std::uint64_t>(communicator.size());
+  ShardedTree(const ParameterArena& arena, std::int64_t passes)
+      : ShardedSync(arena), sum_type_(master_dtype(device_.precision())) {
+    const auto ranks = static_cast<std::uint64_t>(communicator_.size());
     DDP_CHECK(std::has_single_bit(ranks) && std::has_single_bit(static_cast<std::uint64_t>(passes)),
               "a tree of {} passes on {} ranks", passes, ranks);
-    const Shape part = {arena.plan().size / communicator.size()};
+    const Shape part = {arena.plan().size / communicator_.size()};
     const int depth = std::countr_zero(static_cast<std::uint64_t>(passes));
-    for (int i = 0; i < depth; ++i) levels_.push_back(device.allocate(sum_type_, part));
-    if (depth > 0) node_ = device.allocate(sum_type_, part);
+    for (int i = 0; i < depth; ++i) levels_.push_back(device_.allocate(sum_type_, part));
+    if (depth > 0) node_ = device_.allocate(sum_type_, part);
     // As the memory that is sent from: see Communicator::all_to_all().
     inbox_ =
-        communicator.allocate(static_cast<std::size_t>(arena.gradient_places().size) * size_of(arena.gradient_type()));
+        communicator_.allocate(static_cast<std::size_t>(arena.gradient_places().size) * size_of(arena.gradient_type()));
   }
 
   std::optional<Ticket> start(std::size_t bucket, Stream stream, const Reduced&) override {
@@ -113,8 +112,7 @@ class ShardedTree final : public ShardedSync {
   }
   Tensor received(std::size_t bucket) const {
     const Tensor sent = arena_.bucket_gradients(bucket);
-    const auto begin = static_cast<std::size_t>(arena_.gradient_places().begin[bucket]);
-    return {static_cast<char*>(inbox_.data()) + begin * size_of(sent.dtype), sent.dtype, sent.shape};
+    return inbox_.stretch(sent.dtype, arena_.gradient_places().begin[bucket], sent.size());
   }
 
   DType sum_type_;
@@ -125,14 +123,12 @@ class ShardedTree final : public ShardedSync {
 
 }  // namespace
 
-std::unique_ptr<GradientSync> make_sharded_sums(const ParameterArena& arena, Device& device,
-                                                Communicator& communicator) {
-  return std::make_unique<ShardedSums>(arena, device, communicator);
+std::unique_ptr<GradientSync> make_sharded_sums(const ParameterArena& arena) {
+  return std::make_unique<ShardedSums>(arena);
 }
 
-std::unique_ptr<GradientSync> make_sharded_tree(const ParameterArena& arena, std::int64_t passes, Device& device,
-                                                Communicator& communicator) {
-  return std::make_unique<ShardedTree>(arena, passes, device, communicator);
+std::unique_ptr<GradientSync> make_sharded_tree(const ParameterArena& arena, std::int64_t passes) {
+  return std::make_unique<ShardedTree>(arena, passes);
 }
 
 }  // namespace ddptrain

@@ -9,20 +9,20 @@ namespace {
 
 class TreeExchange final : public GradientSync {
  public:
-  TreeExchange(const ParameterArena& arena, VirtualRankSums& below, Device& device, Communicator& communicator)
+  TreeExchange(const ParameterArena& arena, VirtualRankSums& below)
       : arena_(arena),
         below_(below),
-        ops_(device.get<ReductionOps>()),
-        communicator_(communicator),
-        sent_type_(below.wide() ? master_dtype(device.precision()) : arena.gradient_type()),
+        ops_(arena.device().get<ReductionOps>()),
+        communicator_(arena.communicator()),
+        sent_type_(below.wide() ? master_dtype(arena.device().precision()) : arena.gradient_type()),
         gathers_(arena.partition().parts == 1),
         gathering_(arena.plan().buckets.size()),
-        spans_(device, arena.plan().buckets.size()) {
-    const int ranks = communicator.size();
+        spans_(arena) {
+    const int ranks = communicator_.size();
     DDP_CHECK(std::has_single_bit(static_cast<unsigned>(ranks)), "a tree of {} ranks", ranks);
     const std::size_t bytes = static_cast<std::size_t>(arena.plan().size) * size_of(sent_type_);
     // As the memory that is sent from: see Communicator::all_to_all().
-    inbox_ = below.wide() ? device.allocate(bytes) : communicator.allocate(bytes);
+    inbox_ = below.wide() ? arena.device().allocate(bytes) : communicator_.allocate(bytes);
   }
 
   std::optional<Ticket> start(std::size_t bucket, Stream stream, const Reduced&) override {
@@ -47,8 +47,7 @@ class TreeExchange final : public GradientSync {
  private:
   Tensor received(std::size_t bucket) const {
     const Bucket& b = arena_.plan().buckets.at(bucket);
-    char* first = static_cast<char*>(inbox_.data()) + static_cast<std::size_t>(b.begin) * size_of(sent_type_);
-    return {first, sent_type_, {b.size}};
+    return inbox_.stretch(sent_type_, b.begin, b.size);
   }
 
   const ParameterArena& arena_;
@@ -64,9 +63,8 @@ class TreeExchange final : public GradientSync {
 
 }  // namespace
 
-std::unique_ptr<GradientSync> make_tree_exchange(const ParameterArena& arena, VirtualRankSums& below, Device& device,
-                                                 Communicator& communicator) {
-  return std::make_unique<TreeExchange>(arena, below, device, communicator);
+std::unique_ptr<GradientSync> make_tree_exchange(const ParameterArena& arena, VirtualRankSums& below) {
+  return std::make_unique<TreeExchange>(arena, below);
 }
 
 }  // namespace ddptrain
