@@ -18,13 +18,13 @@ LINES = {
     ("runtime/comm", CPP): 2600,
     ("runtime/topology", CPP): 1400,
     ("runtime/diagnostics", CPP): 1400,
-    ("runtime/train", CPP): 8500,
-    ("models", CPP): 5300,
+    ("runtime/train", CPP): 8300,
+    ("models", CPP): 5200,
     ("data", CPP): 1600,
-    ("launch", CPP): 4300,
+    ("launch", CPP): 4200,
     ("launch", (".py",)): 7000,
     ("benchmarks", CPP): 4800,
-    ("tests", CPP): 20800,
+    ("tests", CPP): 19500,
     ("tests", (".py",)): 8700,
 }
 
