@@ -11,37 +11,28 @@
 namespace ddptrain {
 namespace {
 
-/// Those that share the samples of a step.
-struct Sharers {
-  explicit Sharers(const RunIdentity& run) {
-    const auto flag = run.flags.find("--virtual-ranks");
-    if (flag != run.flags.end() && flag->second != "0") {
-      count = std::stoll(flag->second);
-      name = "virtual rank";
-    } else {
-      count = run.mesh.replicas;
-      name = run.mesh.replica_is_one_rank() ? "rank" : "replica";
-    }
-  }
-  std::string text() const { return counted(count, name); }
+/// The number of ranks, replicas or virtual ranks that share the samples of a step.
+std::int64_t sharers_of(const RunIdentity& run) { return run.samples_per_step / run.batch / run.grad_accum; }
 
-  std::int64_t count = 0;
-  std::string name;
-};
+std::string sharers_text(const RunIdentity& run) {
+  const auto flag = run.flags.find("--virtual-ranks");
+  const bool are_virtual = flag != run.flags.end() && flag->second != "0";
+  return counted(sharers_of(run), are_virtual ? "virtual rank" : run.mesh.replica_is_one_rank() ? "rank" : "replica");
+}
 
 std::string text_of(const RunIdentity& run) {
-  return fmt::format("{} x --batch {} x --grad-accum {} = {} samples", Sharers(run).text(), run.batch, run.grad_accum,
+  return fmt::format("{} x --batch {} x --grad-accum {} = {} samples", sharers_text(run), run.batch, run.grad_accum,
                      run.samples_per_step);
 }
 
-/// What keeps the samples of a step.
+/// Flags with which this run's steps have as many samples as the checkpoint's.
 std::string ways_to_keep(const RunIdentity& saved, const RunIdentity& run) {
-  const Sharers sharers(run);
-  if (saved.samples_per_step % sharers.count != 0) {
-    return fmt::format("{} cannot share {} samples: take a number that divides them", sharers.text(),
+  const std::int64_t sharers = sharers_of(run);
+  if (saved.samples_per_step % sharers != 0) {
+    return fmt::format("{} cannot share {} samples: take a number that divides them", sharers_text(run),
                        saved.samples_per_step);
   }
-  const std::int64_t of_one = saved.samples_per_step / sharers.count;
+  const std::int64_t of_one = saved.samples_per_step / sharers;
   const bool same_batch = of_one % saved.batch == 0, same_steps = of_one % saved.grad_accum == 0;
   const std::int64_t batch = same_batch ? saved.batch : same_steps ? of_one / saved.grad_accum : of_one;
   return fmt::format("--batch {} --grad-accum {} keeps the samples per step", batch, of_one / batch);
