@@ -14,6 +14,7 @@ asks for it (networks of one bucket) and for reduce-overhead and max-autotune, w
 import argparse
 import contextlib
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -96,6 +97,8 @@ def check_arguments(parser: argparse.ArgumentParser, args: argparse.Namespace) -
         parser.error(f"--mode {args.mode} uses CUDA graphs, which need --device cuda")
     if args.shard != "off" and (args.mode.endswith(GRAPH) or args.mode in OWN_GRAPHS or args.gradients != "bf16"):
         parser.error("--shard needs --gradients bf16 and a --mode without CUDA graphs")
+    if args.shard != "off" and (args.precision != "bf16" or int(os.environ.get("WORLD_SIZE", 1)) == 1):
+        parser.error("--shard needs --precision bf16 and several ranks (torchrun)")
     if args.seconds < 0:
         parser.error("--seconds must not be negative")
 
@@ -159,10 +162,12 @@ class Trainer:
 
     def _shard(self, how: str) -> nn.Module:
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
-        for module in (*self.peer.units, self.peer.module):
-            if how != "eager" and module is not self.peer.module:
-                module.compile(mode=how)
-            fully_shard(module, mp_policy=policy, reshard_after_forward=self.args.shard == "weights")
+        sharded = functools.partial(fully_shard, mp_policy=policy, reshard_after_forward=self.args.shard == "weights")
+        for unit in self.peer.units:
+            if how != "eager":
+                unit.compile(mode=how)
+            sharded(unit)
+        sharded(self.peer.module)
         return self.peer.module
 
     def _work(self) -> torch.Tensor:
@@ -223,10 +228,10 @@ def measure(trainer: Trainer, args: argparse.Namespace) -> dict[str, Any]:
 def describe(args: argparse.Namespace, job: Job) -> dict[str, Any]:
     version = ".".join(map(str, torch.cuda.nccl.version())) if job.on_gpu else None
     return {
-        "peer": "pytorch-ddp", "mode": args.mode, "shard": args.shard, "gradients": args.gradients, "precision": args.precision,
-        "world_size": job.world_size, "device": torch.cuda.get_device_name() if job.on_gpu else "cpu",
-        "torch": torch.__version__, "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version(),
-        "nccl": version,
+        "peer": "pytorch-ddp", "mode": args.mode, "shard": args.shard, "gradients": args.gradients,
+        "precision": args.precision, "world_size": job.world_size,
+        "device": torch.cuda.get_device_name() if job.on_gpu else "cpu", "torch": torch.__version__,
+        "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version(), "nccl": version,
     }  # fmt: skip
 
 
