@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <deque>
-#include <limits>
 #include <memory>
 #include <ostream>
 #include <string>
@@ -14,11 +13,9 @@
 #include "runtime/core/random.h"
 #include "runtime/core/step.h"
 #include "runtime/device/device.h"
+#include "tests/support/values.h"
 
 namespace ddptrain::tests {
-
-/// Host values of a tensor.
-using Values = std::vector<double>;
 
 constexpr float kEpsilon = 1e-5f;  ///< Of layer_norm and its relatives.
 
@@ -44,37 +41,6 @@ inline std::unique_ptr<Device> make_device(const DeviceCase& test_case, int thre
   options.precision = test_case.precision;
   options.threads = threads;
   return test_case.kind == DeviceKind::cpu ? make_cpu_device(options) : make_cuda_device(options, 0);
-}
-
-inline Values random_values(std::int64_t count, std::uint32_t seed, double low = -1.0, double high = 1.0) {
-  Values values(static_cast<std::size_t>(count));
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const Philox bits = philox(static_cast<std::uint32_t>(i), seed, 0, 0, 42);
-    values[i] = low + (high - low) * (bits.word[0] + bits.word[1] / 4294967296.0) / 4294967296.0;
-  }
-  return values;
-}
-
-/// Multiples of 1/8, exact in every precision; ties are frequent.
-inline Values random_eighths(std::int64_t count, std::uint32_t seed, double limit) {
-  Values values = random_values(count, seed, -limit * 8, limit * 8);
-  for (double& value : values) value = std::round(value) / 8;
-  return values;
-}
-
-inline double norm(const Values& values) {
-  double sum = 0.0;
-  for (const double value : values) sum += value * value;
-  return std::sqrt(sum);
-}
-
-/// |out - expected| / |expected|; NaN where any value is one.
-inline double relative_error(const Values& out, const Values& expected) {
-  if (out.size() != expected.size()) return std::numeric_limits<double>::quiet_NaN();
-  Values difference(out.size());
-  for (std::size_t i = 0; i < out.size(); ++i) difference[i] = out[i] - expected[i];
-  const double error = norm(difference);
-  return error == 0.0 ? 0.0 : error / norm(expected);
 }
 
 /// Puts host values on a device and takes them back. `rounding` is the type to which values are rounded on their way,
