@@ -15,12 +15,6 @@ namespace ddptrain {
 
 class Progress;
 
-/// What a model writes at points of its training.
-struct Samples {
-  std::int64_t every = 0;              ///< Steps; 0: none.
-  std::function<std::string()> write;  ///< Called on rank 0 alone.
-};
-
 /// What the steps of a run go with besides the trainer; what is null is not there.
 struct RunHooks {
   CheckpointWriter* checkpoints = nullptr;
@@ -33,14 +27,13 @@ struct RunHooks {
 
 struct RunOptions {
   std::int64_t epochs = 1;
-  std::int64_t steps = 0;         ///< In all; 0: as many as `epochs` have.
-  std::int64_t log_every = 0;     ///< Steps between measurements within an epoch; 0: none.
-  std::int64_t eval_every = 0;    ///< Steps between evaluations within an epoch; 0: none.
-  std::int64_t eval_samples = 0;  ///< Of an evaluation at most; 0: the whole test set.
-  std::int64_t verify_every = 0;  ///< Steps between RunGuard::check_replicas(); 0: none.
-  std::string trace;              ///< File for a trace of a few steps after training; empty: none.
-  std::function<void()> trained;  ///< Called on all ranks with the parameters that training leaves; null: nothing.
-  Samples samples;
+  std::int64_t steps = 0;            ///< In all; 0: as many as `epochs` have.
+  std::int64_t log_every = 0;        ///< Steps between measurements within an epoch; 0: none.
+  std::int64_t eval_every = 0;       ///< Steps between evaluations within an epoch; 0: none.
+  std::int64_t eval_samples = 0;     ///< Of an evaluation at most; 0: the whole test set.
+  std::int64_t verify_every = 0;     ///< Steps between RunGuard::check_replicas(); 0: none.
+  std::string trace;                 ///< File for a trace of a few steps after training; empty: none.
+  std::function<void()> trained;     ///< Called on all ranks with the parameters that training leaves; null: nothing.
   bool baseline = true;              ///< Measure scaling efficiency and exposed communication after training ...
   double calibration_seconds = 0.0;  ///< ... for so long at most; 0: see calibration_seconds().
   double min_seconds = 0.0;     ///< Steps are timed for so long; those after training change no result but the rate.
