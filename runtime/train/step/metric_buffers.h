@@ -27,8 +27,6 @@ class MetricBuffers {
   /// Training sums since take_training(), of each virtual rank. Waits.
   std::vector<MetricSums> training() const { return read(Part::training); }
   void set_training(std::vector<MetricSums> sums);  ///< Missing ones are zero.
-  /// Queues a copy of training() to pinned memory; does not wait.
-  void copy_training(MetricSums* pinned) const;
 
   /// Totals over all ranks, which are then zero. Collective; wait.
   MetricSums take_training() { return take(Part::training); }
