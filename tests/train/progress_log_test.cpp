@@ -1,13 +1,15 @@
 #include "runtime/train/run/progress_log.h"
 
 #include <gtest/gtest.h>
+#include <spdlog/sinks/ostream_sink.h>
 #include <spdlog/spdlog.h>
 
 #include <chrono>
+#include <memory>
 #include <regex>
+#include <sstream>
+#include <string>
 #include <thread>
-
-#include "runtime/core/log.h"
 
 namespace ddptrain {
 namespace {
@@ -16,16 +18,18 @@ using std::chrono::milliseconds;
 
 /// What the log gets while `steps` are added to `watch`, of 800.
 std::string logged(const std::shared_ptr<Watch>& watch, std::uint64_t steps, milliseconds time) {
-  testing::internal::CaptureStderr();
-  init_logging("info", 0);
+  std::ostringstream text;
+  const auto before = spdlog::default_logger();
+  spdlog::set_default_logger(
+      std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(text)));
   {
     const ProgressLog log(watch, {.first = 100, .steps = 800, .units_per_step = 50.0, .unit = "images"},
                           milliseconds(200));
     watch->add_steps(steps);
     std::this_thread::sleep_for(time);
   }
-  spdlog::default_logger()->flush();
-  return testing::internal::GetCapturedStderr();
+  spdlog::set_default_logger(before);
+  return text.str();
 }
 
 TEST(ProgressLog, SaysHowFastAndHowFarTrainingIs) {
