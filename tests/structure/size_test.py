@@ -18,7 +18,7 @@ LINES = {
     ("runtime/comm", CPP): 2600,
     ("runtime/topology", CPP): 1400,
     ("runtime/diagnostics", CPP): 1400,
-    ("runtime/train", CPP): 8300,
+    ("runtime/train", CPP): 8400,
     ("models", CPP): 5200,
     ("data", CPP): 1600,
     ("launch", CPP): 4200,
