@@ -13,13 +13,10 @@
 
 namespace ddptrain {
 
-class Progress;
-
 /// What the steps of a run go with besides the trainer; what is null is not there.
 struct RunHooks {
   CheckpointWriter* checkpoints = nullptr;
   SignalRequests* signals = nullptr;     ///< Heeded at step boundaries, and restored when the steps are done.
-  Progress* progress = nullptr;          ///< On rank 0.
   const RunProgress* resumed = nullptr;  ///< How far the run had come whose state has been restored.
   SensorSampler* sensors = nullptr;      ///< Of this rank's GPU.
   std::function<void()> under_way;       ///< Called when the first steps have ended, and the others are captured.
