@@ -106,7 +106,7 @@ TEST(Ddptrain, ARankThatThrowsEndsTheJob) {
 TEST(Ddptrain, HelpVersionAndConfigurationComeOnce) {
   const Outcome help = train_on_cpu(2, "--help");
   EXPECT_EQ(help.exit_code, 0);
-  EXPECT_EQ(help.count("--grad-accum"), 1) << help.output;
+  for (const char* flag : {"\n  --grad-accum", "\n  --pp", "\n  --tp"}) EXPECT_EQ(help.count(flag), 1) << help.output;
   const Outcome version = train_on_cpu(2, "--version");
   EXPECT_EQ(version.exit_code, 0);
   EXPECT_EQ(version.count("ddptrain "), 1) << version.output;
