@@ -371,6 +371,7 @@ RunInfo run_info(const Job& job, const RankDevice& rank, const Trainer& trainer,
   info.local_world_size = job.world.local_size();
   info.shared_gpus = rank.gpus.shared;
   info.zero = static_cast<int>(trainer.arena().zero());
+  info.baseline = job.options().run.baseline;
   info.gradient_path = gradient_path_of(trainer, job.mesh.shape());
   info.epochs = total_epochs(run, steps_per_epoch);
   info.steps = total_steps(run, steps_per_epoch);
@@ -460,6 +461,7 @@ void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator&
       RunInfo info = run_info(job, rank, trainer, run);
       info.peak = peak;
       info.other_tensor = start.identity.other_tensor;
+      if (resumed != nullptr) info.resumed_at = resumed->step;
       info.topology = topology.get();
       report.emplace(std::move(info), ReportFiles{outputs.metrics.get(), outputs.tensorboard.get()}, &job.progress);
       report->start();

@@ -27,9 +27,8 @@ VirtualRanks virtual_ranks(const TrainerOptions& options, int rank, int world_si
   }
   if (all % world_size != 0) {
     usage_error(
-        "--virtual-ranks {} on {}: the virtual ranks do not divide among the replicas. Start 1, 2, 4 or another power "
-        "of "
-        "two of replicas, up to {}. A replica is --pp x --tp ranks.",
+        "--virtual-ranks {} on {}: the virtual ranks do not divide among the replicas. Start 1, 2, 4 or another "
+        "power of two of replicas, up to {}. A replica is --pp x --tp ranks.",
         all, counted(world_size, "replica"), all);
   }
   const std::int64_t count = all / world_size;
