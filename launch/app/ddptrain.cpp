@@ -28,7 +28,6 @@
 #include "runtime/core/error.h"
 #include "runtime/core/files/writable.h"
 #include "runtime/core/log.h"
-#include "runtime/core/process/progress.h"
 #include "runtime/core/process/signal_requests.h"
 #include "runtime/core/text.h"
 #include "runtime/device/sensors.h"
@@ -68,7 +67,6 @@ struct Job {
   const World& world;
   CommandLine command_line;
   EarlyStart& early;
-  Progress& progress;
   Mesh mesh{world, mesh_of(world.size(), command_line.options.stages, command_line.options.tensor)};
   StartupClock clock = {};
   /// Only training heeds them.
@@ -384,10 +382,8 @@ RunInfo run_info(const Job& job, const RankDevice& rank, const Trainer& trainer,
 
 /// As run_or_end_job, which says more where memory runs out.
 void work_or_end_job(const Job& job, const RankDevice& rank, const std::function<void()>& part) {
-  run_or_end_job("ddptrain", job.world, [&] {
-    const Progress::Shown progress(job.progress);
-    explain_out_of_memory(job.options(), job.workload(), job.world, rank.kind, part);
-  });
+  run_or_end_job("ddptrain", job.world,
+                 [&] { explain_out_of_memory(job.options(), job.workload(), job.world, rank.kind, part); });
 }
 
 void restore(const Job& job, const Checkpoint& checkpoint, Device& device, Trainer& trainer) {
@@ -451,8 +447,8 @@ void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator&
   const auto save_tuned = [tuned] {
     if (tuned != nullptr) tuned->save();
   };
-  const RunHooks hooks{checkpoints ? &*checkpoints : nullptr, job.signals.get(), &job.progress, resumed,
-                       sensors ? &*sensors : nullptr,         save_tuned};
+  const RunHooks hooks{checkpoints ? &*checkpoints : nullptr, job.signals.get(), resumed, sensors ? &*sensors : nullptr,
+                       save_tuned};
   log_training(job, start.identity, trainer);
   const Watch::Phase phase(*world.watch(), "training");
   work_or_end_job(job, rank, [&] {
@@ -463,7 +459,7 @@ void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator&
       info.other_tensor = start.identity.other_tensor;
       if (resumed != nullptr) info.resumed_at = resumed->step;
       info.topology = topology.get();
-      report.emplace(std::move(info), ReportFiles{outputs.metrics.get(), outputs.tensorboard.get()}, &job.progress);
+      report.emplace(std::move(info), ReportFiles{outputs.metrics.get(), outputs.tensorboard.get()});
       report->start();
       if (resumed != nullptr) report->restart(resumed->step, start.resumed->path.string());
     }
@@ -519,8 +515,7 @@ void run(const World& world, CommandLine command_line, EarlyStart& early) {
     if (world.rank() == 0) std::fputs(command_line.print->c_str(), stdout);
     return;
   }
-  const auto progress = std::make_shared<Progress>(world.watch(), world.rank() == 0);
-  init_logging(command_line.options.log_level, world.rank(), progress);
+  init_logging(command_line.options.log_level, world.rank());
   if (command_line.task == Task::inspect) return inspect_checkpoints(world, command_line.options.inspect);
   if (command_line.task == Task::export_weights) return export_weights(world, command_line.options);
   if (!uses_device(command_line.task)) return print_description(world, std::move(command_line));
@@ -529,8 +524,7 @@ void run(const World& world, CommandLine command_line, EarlyStart& early) {
   early.watchdog->meet(world, mesh.place_of(world.rank()));
   prepare_to_hang(world, command_line.options.hang);
   const Watch::Phase phase(*world.watch(), "start-up");
-  const Progress::Shown shown(*progress);
-  work_on_device({world, std::move(command_line), early, *progress});
+  work_on_device({world, std::move(command_line), early});
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <iterator>
 
@@ -63,6 +64,17 @@ std::string size_text(std::size_t bytes) {
   std::size_t unit = 0;
   for (; value >= 1000.0 && unit + 1 < std::size(units); ++unit) value /= 1000.0;
   return fmt::format("{:.{}f} {}", value, unit == 0 ? 0 : 2, units[unit]);
+}
+
+std::string significant(double value, int digits) {
+  if (value == 0.0 || !std::isfinite(value)) return fmt::format("{:.3g}", value);
+  const auto exponent = [](double of) { return static_cast<int>(std::floor(std::log10(std::abs(of)))); };
+  const double unit = std::pow(10.0, exponent(value) - digits + 1);
+  const double rounded = std::round(value / unit) * unit;
+  std::string text = fmt::format("{:.{}f}", rounded, std::max(0, digits - 1 - exponent(rounded)));
+  const std::size_t first = rounded < 0.0 ? 1 : 0;
+  for (std::size_t at = std::min(text.find('.'), text.size()); at > first + 3;) text.insert(at -= 3, 1, ',');
+  return text;
 }
 
 std::string text_table(const std::vector<std::vector<std::string>>& rows, std::size_t indent) {

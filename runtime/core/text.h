@@ -24,6 +24,9 @@ std::string counted(std::int64_t number, std::string_view thing);
 /// A number of bytes, in powers of 1000: "1.25 GB".
 std::string size_text(std::size_t bytes);
 
+/// "2,970", "41.3", "0.0533": rounded to `digits`, all zeros kept.
+std::string significant(double value, int digits = 3);
+
 /// Lines of left-aligned columns, two spaces between them, each line ending with a line feed and without spaces before
 /// it. `indent`: spaces before every line. Rows may have different lengths. Width is counted in bytes.
 std::string text_table(const std::vector<std::vector<std::string>>& rows, std::size_t indent = 0);

@@ -15,7 +15,6 @@
 #include "runtime/core/error.h"
 #include "runtime/core/files/json.h"
 #include "runtime/core/files/writable.h"
-#include "runtime/core/process/progress.h"
 #include "runtime/core/text.h"
 #include "runtime/train/checkpoint/checkpoint_writer.h"
 #include "runtime/train/measure/sensor_report.h"
@@ -172,11 +171,9 @@ void MetricsFile::write(Json line) {
   fail("writing to the metrics file {} failed", path_);
 }
 
-Report::Report(RunInfo info, const ReportFiles& files, Progress* progress)
-    : info_(std::move(info)), files_(files), progress_(progress) {}
+Report::Report(RunInfo info, const ReportFiles& files) : info_(std::move(info)), files_(files) {}
 
 void Report::print(const std::string& text) const {
-  if (progress_ != nullptr) return progress_->print(text);
   std::fputs(text.c_str(), stdout);
   std::fflush(stdout);
 }

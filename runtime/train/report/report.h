@@ -90,8 +90,7 @@ struct ReportFiles {
 /// What a run says on standard output, in the log and in files. For rank 0.
 class Report {
  public:
-  /// Standard output goes through `progress` where it is not null.
-  explicit Report(RunInfo info, const ReportFiles& files = {}, Progress* progress = nullptr);
+  explicit Report(RunInfo info, const ReportFiles& files = {});
 
   void start();
   void restart(std::int64_t step, const std::string& checkpoint);
@@ -115,7 +114,6 @@ class Report {
 
   RunInfo info_;
   ReportFiles files_;
-  Progress* progress_;
 };
 
 }  // namespace ddptrain

@@ -12,18 +12,6 @@
 namespace ddptrain {
 namespace {
 
-/// "2,970", "41.3", "0.0533": rounded to `digits`, all zeros kept.
-std::string significant(double value, int digits = 3) {
-  if (value == 0.0 || !std::isfinite(value)) return fmt::format("{:.3g}", value);
-  const auto exponent = [](double of) { return static_cast<int>(std::floor(std::log10(std::abs(of)))); };
-  const double unit = std::pow(10.0, exponent(value) - digits + 1);
-  const double rounded = std::round(value / unit) * unit;
-  std::string text = fmt::format("{:.{}f}", rounded, std::max(0, digits - 1 - exponent(rounded)));
-  const std::size_t first = rounded < 0.0 ? 1 : 0;
-  for (std::size_t at = std::min(text.find('.'), text.size()); at > first + 3;) text.insert(at -= 3, 1, ',');
-  return text;
-}
-
 /// "1.9 +- 0.4": to the first digit of the half width, and one more where "0.3 +- 0.3" would seem to hold 0.
 std::string interval(const Estimate& e, double unit) {
   const auto [value, half] = std::pair(e.value / unit, e.half_width / unit);

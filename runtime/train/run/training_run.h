@@ -13,8 +13,6 @@
 
 namespace ddptrain {
 
-class Progress;
-
 /// What a model writes at points of its training.
 struct Samples {
   std::int64_t every = 0;              ///< Steps; 0: none.
@@ -25,7 +23,6 @@ struct Samples {
 struct RunHooks {
   CheckpointWriter* checkpoints = nullptr;
   SignalRequests* signals = nullptr;     ///< Heeded at step boundaries, and restored when the steps are done.
-  Progress* progress = nullptr;          ///< On rank 0.
   const RunProgress* resumed = nullptr;  ///< How far the run had come whose state has been restored.
   SensorSampler* sensors = nullptr;      ///< Of this rank's GPU.
   std::function<void()> under_way;       ///< Called when the first steps have ended, and the others are captured.
