@@ -324,10 +324,14 @@ void check_parts_of_model(const Options& o, const Workload& workload) {
   if (o.precision == "fp8") {
     usage_error("--precision fp8 with {}: ranks that share a replica compute in bf16 at least. Use bf16.", flag);
   }
-  const std::pair<bool, const char*> refused[] = {{workload.saves(), "--save"},
-                                                  {workload.samples_during_training(), "--sample-every"}};
-  for (const auto& [given, other] : refused) {
-    if (given) usage_error("{} with {}: no rank has the whole model. Leave one of them out.", other, flag);
+  if (workload.saves()) {
+    usage_error(
+        "--save with {}: no rank has the whole model. Train with --checkpoint DIR instead; then ddptrain --resume DIR "
+        "--export FOLDER writes the model.",
+        flag);
+  }
+  if (workload.samples_during_training()) {
+    usage_error("--sample-every with {}: no rank has the whole model. Leave one of them out.", flag);
   }
 }
 

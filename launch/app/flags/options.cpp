@@ -142,16 +142,16 @@ std::string name_of(Task task) {
 }
 
 void check_use(const Options& options, const Workload& workload, const std::string& task) {
-  if (!workload.starts_from_weights()) usage_error("{}: name the weights with --init PATH", task);
+  if (options.stages > 1) usage_error("{} with --pp {}: a stage is no whole model. Use --pp 1.", task, options.stages);
+  if (options.tensor > 1) usage_error("{} with --tp {}: a part is no whole model. Use --tp 1.", task, options.tensor);
   if (task == "--generate" && !workload.writes_text()) {
     usage_error("--generate: model {} writes no text. Use --evaluate, or --model gpt.", options.model);
   }
-  if (options.stages > 1) usage_error("{} with --pp {}: a stage is no whole model. Use --pp 1.", task, options.stages);
-  if (options.tensor > 1) usage_error("{} with --tp {}: a part is no whole model. Use --tp 1.", task, options.tensor);
   if (!options.resume.empty()) {
     usage_error("{} with --resume: write the checkpoint's weights with --resume PATH --export DIR, then use --init DIR",
                 task);
   }
+  if (!workload.starts_from_weights()) usage_error("{}: name the weights with --init PATH", task);
 }
 
 }  // namespace
