@@ -19,10 +19,10 @@
 #include "launch/app/job/same_on_all_ranks.h"
 #include "launch/app/tasks/checkpoint_tasks.h"
 #include "launch/app/tasks/describe.h"
+#include "launch/app/tasks/evaluate.h"
 #include "launch/app/tasks/memory_advice.h"
 #include "launch/app/tasks/resume.h"
 #include "launch/app/tasks/tuned_cache.h"
-#include "launch/app/tasks/use_model.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/mesh.h"
 #include "runtime/core/error.h"
@@ -148,12 +148,9 @@ RankDevice start_device(Job& job) {
                           .local_rank = world.local_rank(),
                           .local_size = world.local_size(),
                           .seed = job.options().trainer.seed,
-                          .reads_data = job.task() != Task::generate,
                           .mesh = job.mesh.shape()};
   world.agree([&] { job.workload().open(facts); });
-  std::future<void> data = std::async(std::launch::async, [&] {
-    if (facts.reads_data) job.workload().load();
-  });
+  std::future<void> data = std::async(std::launch::async, [&] { job.workload().load(); });
   RankDevice device(job);
   world.agree([&] { data.get(); });
   return device;
@@ -433,7 +430,6 @@ void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator&
   Trainer trainer(trainer_options(job.options(), job.mesh.shape().replicas, steps),
                   workload.make_model(device, job.options().trainer.batch), workload.data(), job.mesh.replicas(),
                   device, communicator, {job.mesh.stages(), replica.stages.get(), replica.group.get()});
-  run.samples = workload.samples(trainer.model(), device);
   run.trained = [&] { workload.finish(trainer.state(), world); };
   if (start.resumed) restore(job, *start.resumed, device, trainer);
   job.clock.mark("replica");
@@ -474,11 +470,12 @@ void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator&
 void work_on_device(Job job) {
   const World& world = job.world;
   RankDevice rank = start_device(job);
+  const std::string data = require_same_work(job, rank);
   std::optional<TrainingStart> start;
-  if (job.task() != Task::generate) {
-    const std::string data = require_same_work(job, rank);
-    if (job.task() == Task::train) start.emplace(job, rank, data);
-    if (job.task() == Task::evaluate) settle_batch(job, rank, std::nullopt);
+  if (job.task() == Task::train) {
+    start.emplace(job, rank, data);
+  } else {
+    settle_batch(job, rank, std::nullopt);
   }
   std::unique_ptr<Communicator> communicator;
   work_or_end_job(job, rank, [&] {
@@ -488,8 +485,7 @@ void work_on_device(Job job) {
     if (start) {
       train(job, rank, *start, *communicator, outputs, tuned.get());
     } else {
-      const auto use = job.task() == Task::evaluate ? evaluate_model : generate_texts;
-      use(world, job.options(), job.workload(), *rank.device, *communicator, outputs.metrics.get());
+      evaluate_model(world, job.options(), job.workload(), *rank.device, *communicator, outputs.metrics.get());
     }
     if (tuned) tuned->save();
   });

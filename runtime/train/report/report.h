@@ -97,7 +97,6 @@ class Report {
   void step(const StepResult& result);
   void epoch(const EpochResult& result);
   void evaluation(std::int64_t step, double loss, double accuracy);  ///< Within an epoch.
-  void sample(std::int64_t step, const std::string& text);           ///< What a language model writes.
   void checkpoint(const WrittenCheckpoint& checkpoint);
   void interrupted(std::int64_t step, const std::string& signal, const std::string& checkpoint);
   void summary(const RunResult& result);

@@ -169,11 +169,6 @@ class TrainingRun {
     if (report_ != nullptr) report_->evaluation(step_, test.mean_loss(), test.accuracy());
   }
 
-  void write_sample() {
-    if (report_ != nullptr) report_->sample(step_, options_.samples.write());
-    world_.quiet_barrier();
-  }
-
   /// The window that starts now ends when something is due. The first one holds the eager steps.
   std::int64_t end_of_window(std::int64_t epoch_end) const {
     std::int64_t end = epoch_end;
@@ -398,7 +393,6 @@ class TrainingRun {
   double for_replicas_ = 0.0;   ///< Waiting for gradients and weights.
   double noted_seconds_ = 0.0;  ///< Of these windows.
   const std::vector<Periodic> periodic_ = {{options_.verify_every, [this] { guard_.check_replicas(step_); }},
-                                           {options_.samples.every, [this] { write_sample(); }},
                                            {options_.eval_every, [this] { evaluate_within_epoch(); }},
                                            {options_.log_every, [this] { log_steps(); }}};
   MetricSums epoch_sums_;  ///< What has been logged of the epoch in progress.

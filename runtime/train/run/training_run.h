@@ -13,12 +13,6 @@
 
 namespace ddptrain {
 
-/// What a model writes at points of its training.
-struct Samples {
-  std::int64_t every = 0;              ///< Steps; 0: none.
-  std::function<std::string()> write;  ///< Called on rank 0 alone.
-};
-
 /// Optional parts of a run besides the trainer. A null pointer means that the part is not used.
 struct RunHooks {
   CheckpointWriter* checkpoints = nullptr;
@@ -37,8 +31,7 @@ struct RunOptions {
   std::int64_t verify_every = 0;  ///< Steps between RunGuard::check_replicas(); 0: none.
   std::string trace;              ///< File for a trace of a few steps after training; empty: none.
   std::function<void()> trained;  ///< Called on all ranks after the last step, before measurements change parameters.
-  Samples samples;
-  bool baseline = true;              ///< Measure scaling efficiency and exposed communication after training.
+  bool baseline = true;           ///< Measure scaling efficiency and exposed communication after training.
   double calibration_seconds = 0.0;  ///< Maximum time for the baseline measurement; 0: see calibration_seconds().
   double min_seconds = 0.0;  ///< Time at least this many seconds of steps. Steps after training change only the rate.
   int fail_rank = -1;        ///< For tests: this rank throws before step `fail_step`.
