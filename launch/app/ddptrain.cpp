@@ -309,12 +309,15 @@ std::unique_ptr<TunedCache> open_tuned_cache(const Job& job, RankDevice& rank) {
                                       tuned_for(rank.device->name()));
 }
 
-void log_ranks(const World& world, const RankDevice& rank) {
-  const std::string row = "{:>4}  {:>4}  {:>5}  {:<20}  {:<26}  {}";
+void log_ranks(const World& world, const MeshShape& mesh, const RankDevice& rank) {
+  const std::string row = "{:>4}  {:>4}  {:>5}  {:<{}}{:<20}  {:<26}  {}";
+  const int width = mesh.replica_is_one_rank() ? 0 : 28;
   const auto rows = world.gather(fmt::format(fmt::runtime(row), world.rank(), world.node(), world.local_rank(),
-                                             world.hostname(), rank.device->name(), rank.binding));
+                                             mesh.place_of(world.rank()), width, world.hostname(), rank.device->name(),
+                                             rank.binding));
   if (world.rank() != 0) return;
-  spdlog::info(fmt::runtime(row), "rank", "node", "local", "host", "device", "processors");
+  spdlog::info(fmt::runtime(row), "rank", "node", "local", width > 0 ? "mesh" : "", width, "host", "device",
+               "processors");
   for (const std::string& line : rows) spdlog::info("{}", line);
 }
 
@@ -363,6 +366,7 @@ RunInfo run_info(const Job& job, const RankDevice& rank, const Trainer& trainer,
   info.local_world_size = job.world.local_size();
   info.shared_gpus = rank.gpus.shared;
   info.zero = static_cast<int>(trainer.arena().zero());
+  info.baseline = job.options().run.baseline;
   info.gradient_path = gradient_path_of(trainer, job.mesh.shape());
   info.epochs = total_epochs(run, steps_per_epoch);
   info.steps = total_steps(run, steps_per_epoch);
@@ -415,7 +419,7 @@ void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator&
   Workload& workload = job.workload();
   Device& device = *rank.device;
   const RunProgress* const resumed = start.resumed ? &start.resumed->manifest.progress : nullptr;
-  log_ranks(world, rank);
+  log_ranks(world, job.mesh.shape(), rank);
   std::future<std::string> topology = find_topology(world, rank.pci_bus_id);
   const PeakRate peak = peak_of(job, rank);
   RunOptions run = job.options().run;
@@ -449,6 +453,7 @@ void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator&
       RunInfo info = run_info(job, rank, trainer, run);
       info.peak = peak;
       info.other_tensor = start.identity.other_tensor;
+      if (resumed != nullptr) info.resumed_at = resumed->step;
       info.topology = topology.get();
       report.emplace(std::move(info), ReportFiles{outputs.metrics.get(), outputs.tensorboard.get()});
       report->start();

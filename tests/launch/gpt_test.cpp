@@ -210,7 +210,8 @@ TEST(Gpt, WhatCannotBeIsRefusedInOneMessage) {
         {flags + "1 --zero 3 --optimizer lamb", "lamb"},
         {flags + "3 --pp 3", "--pp 3 on 2 ranks"},
         {flags + "1 --pp 2", "the model has 1 block, and a stage has one at least. Give --pp 1."},
-        {flags + "3 --pp 2 --save s", "--save"},
+        {flags + "3 --pp 2 --save s", "--resume DIR --export FOLDER"},
+        {flags + "3 --pp 2 --evaluate", "--evaluate with --pp 2"},
         {flags + "3 --pp 2 --precision fp8", "--precision fp8"},
         {"--device cpu --data synthetic:600 --steps 3 --pp 2", "cannot be cut"},
         {flags + "3 --tp 3", "--tp 3 on 2 ranks"},
@@ -232,9 +233,9 @@ TEST(Gpt, WhatCannotBeIsRefusedInOneMessage) {
 }
 
 TEST(Gpt, ARankThatHangsIsMissedWhereOthersWaitForIt) {
-  for (const auto& [mesh, waits_in, place] : {std::tuple{"--layers 2 --pp 2", "exchange", ", stage 1)"},
-                                              {"--layers 1 --zero 3", "all-gather", ")"},
-                                              {"--layers 1 --tp 2", "reduce-scatter", ", part 1)"}}) {
+  for (const auto& [mesh, waits_in, place] : {std::tuple{"--layers 2 --pp 2", "exchange", ", stage 1"},
+                                              {"--layers 1 --zero 3", "all-gather", ""},
+                                              {"--layers 1 --tp 2", "reduce-scatter", ", part 1"}}) {
     const Outcome outcome = train_on_cpu(
         2, kSmall + mesh + " --data synthetic:20000:64 --batch 2 --steps 30 --hang-at 1:5 --timeout 3s --baseline off");
     EXPECT_EQ(outcome.exit_code, 76) << mesh << outcome.output;
@@ -242,7 +243,9 @@ TEST(Gpt, ARankThatHangsIsMissedWhereOthersWaitForIt) {
     EXPECT_TRUE(between_pieces || outcome.says(std::string("has been waiting in ") + waits_in))
         << mesh << outcome.output;
     EXPECT_TRUE(outcome.says("Missing: rank 1 (")) << mesh << outcome.output;
-    EXPECT_TRUE(outcome.says(std::string(place) + " has not been waiting")) << mesh << outcome.output;
+    EXPECT_TRUE(outcome.says(std::string(place) + ") has not been waiting")) << mesh << outcome.output;
+    const std::string in_table = *place == 0 ? "  local  host  " : fmt::format("      1  {}  ", place + 2);
+    EXPECT_TRUE(outcome.says(in_table)) << mesh << outcome.output;
   }
 }
 

@@ -325,7 +325,10 @@ void check_parts_of_model(const Options& o, const Workload& workload) {
     usage_error("--precision fp8 with {}: ranks that share a replica compute in bf16 at least. Use bf16.", flag);
   }
   if (workload.saves()) {
-    usage_error("--save with {}: no rank has the whole model. Leave one of them out.", flag);
+    usage_error(
+        "--save with {}: no rank has the whole model. Train with --checkpoint DIR instead; then ddptrain --resume DIR "
+        "--export FOLDER writes the model.",
+        flag);
   }
 }
 

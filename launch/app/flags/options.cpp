@@ -128,7 +128,6 @@ std::string name_of(Task task) {
 }
 
 void check_evaluation(const Options& options, const Workload& workload) {
-  if (!workload.starts_from_weights()) usage_error("--evaluate: name the weights with --init PATH");
   if (options.stages > 1) {
     usage_error("--evaluate with --pp {}: a stage is no whole model. Use --pp 1.", options.stages);
   }
@@ -138,6 +137,7 @@ void check_evaluation(const Options& options, const Workload& workload) {
         "--evaluate with --resume: write the checkpoint's weights with --resume PATH --export DIR, then use --init "
         "DIR");
   }
+  if (!workload.starts_from_weights()) usage_error("--evaluate: name the weights with --init PATH");
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "runtime/core/error.h"
 #include "runtime/core/files/json.h"
 #include "runtime/core/files/writable.h"
+#include "runtime/core/text.h"
 #include "runtime/train/checkpoint/checkpoint_writer.h"
 #include "runtime/train/measure/sensor_report.h"
 #include "runtime/train/report/summary.h"

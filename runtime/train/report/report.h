@@ -33,11 +33,13 @@ struct RunInfo {
   int local_world_size = 1;
   int shared_gpus = 0;        ///< GPUs of the job if ranks share them; 0: each rank has its own device.
   int zero = 0;               ///< Stage of ZeRO.
+  bool baseline = true;       ///< A measurement of the single-rank baseline is asked for.
   bool other_tensor = false;  ///< The run was resumed, and earlier steps had another number of ranks that split layers.
   GradientPath gradient_path;
   std::map<std::string, std::int64_t> shape;  ///< Sizes of the model, such as its layers and width.
   std::int64_t epochs = 0;
   std::int64_t steps = 0;
+  std::int64_t resumed_at = 0;                          ///< Steps that were done before this run.
   std::vector<std::pair<std::string, double>> startup;  ///< Seconds of each phase before the first step.
   PeakRate peak;                                        ///< Of one device.
   std::map<std::string, std::string> environment;       ///< NCCL_* variables.

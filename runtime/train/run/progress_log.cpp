@@ -45,7 +45,7 @@ void ProgressLog::run() {
   }
 }
 
-/// Before its first step a GPU has no count, and measurements after training go on counting.
+/// The count is clamped: before its first step a GPU has none, and measurements after training continue it.
 void ProgressLog::write() {
   const std::int64_t step = std::clamp(static_cast<std::int64_t>(watch_->device_steps()), step_, plan_.steps);
   const double rate =

@@ -12,15 +12,14 @@
 
 namespace ddptrain {
 
-/// The log says now and then how far a run is, while this object lives: first after `interval`, then each time a tenth
-/// more time has passed, but once in six intervals at least. A thread of its own writes, which calls neither MPI nor a
-/// device.
+/// Logs the progress of a run while the object lives: first after `interval`, then whenever a tenth more time has
+/// passed, but at least once in six intervals. It uses a thread that calls neither MPI nor a device.
 class ProgressLog {
  public:
   struct Plan {
-    std::int64_t first = 0;       ///< Steps before this run, of a resume.
-    std::int64_t steps = 0;       ///< In all.
-    double units_per_step = 0.0;  ///< Of all ranks.
+    std::int64_t first = 0;       ///< Steps that were done before this run (resume).
+    std::int64_t steps = 0;       ///< All steps of the run.
+    double units_per_step = 0.0;  ///< On all ranks together.
     std::string unit;             ///< Such as images.
   };
 
@@ -38,8 +37,8 @@ class ProgressLog {
   const std::shared_ptr<const Watch> watch_;
   const Plan plan_;
   const std::chrono::milliseconds interval_;
-  std::int64_t step_;  ///< At the line before ...
-  Clock::time_point then_ = Clock::now();
+  std::int64_t step_;                      ///< At the last line.
+  Clock::time_point then_ = Clock::now();  ///< The time of the last line.
   std::mutex mutex_;
   std::condition_variable wake_;
   bool ends_ = false;

@@ -105,6 +105,9 @@ class MeshTest(unittest.TestCase):
             self.assertEqual(found and found["zero"], proposed)
             self.assertEqual([mesh["fits"] for mesh in meshes.document()["meshes"]], [m <= there_gb for m, _ in rows])
         self.assertIn("None fits", meshes.table().footnote)
+        self.assertIn("do not fit a GPU's 10 GB (!)\n", meshes.table().footnote)
+        more = Meshes(80.0, 6 * all_of_them).table()
+        self.assertIn("(!). The first 20 of 24; --json has all", more.footnote)
 
 
 class ProgramTest(unittest.TestCase):
