@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/comm/mesh.h"
+#include "runtime/comm/mesh_shape.h"
 #include "runtime/comm/world.h"
 #include "runtime/core/flags.h"
 #include "runtime/device/device.h"

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/comm/mesh.h"
+#include "runtime/comm/mesh_shape.h"
 #include "runtime/core/step.h"
 #include "runtime/core/tensor.h"
 #include "runtime/train/report/results.h"

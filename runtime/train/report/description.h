@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/comm/mesh.h"
+#include "runtime/comm/mesh_shape.h"
 #include "runtime/core/tensor.h"
 #include "runtime/train/model.h"
 #include "runtime/train/step/store/parameter_arena.h"

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/comm/mesh.h"
+#include "runtime/comm/mesh_shape.h"
 #include "runtime/train/model.h"
 #include "runtime/train/step/store/parameter_arena.h"
 

@@ -1,0 +1,40 @@
+#include "runtime/comm/mesh_shape.h"
+
+#include "runtime/core/error.h"
+#include "runtime/core/text.h"
+
+namespace ddptrain {
+
+namespace {
+
+/// "--pp 2 --tp 4": those that are not 1.
+std::string flags_of(int stages, int tensor) {
+  if (tensor == 1) return fmt::format("--pp {}", stages);
+  return stages == 1 ? fmt::format("--tp {}", tensor) : fmt::format("--pp {} --tp {}", stages, tensor);
+}
+
+}  // namespace
+
+std::string MeshShape::place_of(int rank) const {
+  if (replica_is_one_rank()) return "";
+  std::string place;
+  const auto add = [&](const char* axis, int size, int index) {
+    if (size > 1) place += fmt::format("{}{} {}", place.empty() ? "" : ", ", axis, index);
+  };
+  add("stage", stages, stage_of(rank));
+  add("replica", replicas, replica_of(rank));
+  add("part", tensor, part_of(rank));
+  return place;
+}
+
+MeshShape mesh_of(int ranks, int stages, int tensor) {
+  const int of_replica = stages * tensor;
+  if (ranks % of_replica != 0) {
+    usage_error("{} on {}: every replica has {} x {} = {}. Start a multiple of {} ranks.", flags_of(stages, tensor),
+                counted(ranks, "rank"), counted(stages, "stage"), counted(tensor, "part"), counted(of_replica, "rank"),
+                of_replica);
+  }
+  return {stages, ranks / of_replica, tensor};
+}
+
+}  // namespace ddptrain
