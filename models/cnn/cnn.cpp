@@ -269,7 +269,7 @@ class Cnn final : public Model, public Classifier {
   CnnTensors gradients_;
   MicroBatch batch_;
   std::unique_ptr<CnnKernels> kernels_;
-  bool stands_for_kernels_ = false;    ///< On a device that stands for a GPU (make_paper_device()): computes nothing.
+  bool stands_for_kernels_ = false;    ///< On a device that stands for a GPU (make_meta_device()): computes nothing.
   std::unique_ptr<CnnLayers> layers_;  ///< Without fused kernels, or for classify().
 };
 

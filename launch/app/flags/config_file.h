@@ -18,18 +18,18 @@ struct Setting {
   Effect effect;
 };
 
-/// Of all flags that a file can give.
+/// The settings of all flags that a file can have.
 std::vector<Setting> settings_of(const Flags& flags);
 
-/// A line for each. read_config() of them gives the same settings again.
+/// One line for each setting. read_config() reads them back.
 std::string config_text(const std::vector<Setting>& settings);
 
 /// Sets flags to the values of a file, except those that the command line has given. UsageError with file, line and
 /// column for what is not TOML, an unknown or repeated flag, or a value that the flag does not take.
 void read_config(Flags& flags, const std::string& path);
 
-/// The text that a file gives a flag, before its other flags are known; nothing where the file cannot be read, is not
-/// TOML or has no such text, which read_config() reports.
+/// The text of one flag in a file. Nothing if there is none, or if the file cannot be read or is not TOML;
+/// read_config() reports such errors.
 std::optional<std::string> text_in_config(const std::string& path, const std::string& name);
 
 }  // namespace ddptrain

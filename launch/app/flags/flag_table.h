@@ -14,9 +14,9 @@ class Workload;
 
 /// All flags of training with a model, in the order of the help. They set `options` and `workload`, which outlive them.
 Flags flags_of(Options& options, const std::string& model, Workload& workload);
-/// The flags of one model alone.
+/// The flags of one model only.
 Flags model_flags(const std::string& model, Workload& workload);
-/// UsageError for a value that does not go with another.
+/// UsageError if flags contradict each other.
 void check_flags(const Options& options, const Workload& workload);
 
 }  // namespace ddptrain

@@ -16,46 +16,46 @@
 #include "runtime/train/run/training_run.h"
 #include "runtime/train/step/trainer.h"
 
-/// The flags of ddptrain: each is written into the options of the component that it is for. What depends on the machine
-/// or on several of them is worked out by the functions below.
+/// The flags of ddptrain. Each sets an option of its component. Values that depend on the machine or on several flags
+/// come from the functions below.
 
 namespace ddptrain {
 
 enum class LrScaling : std::uint8_t { none, linear, sqrt };
 
-/// For tests: a rank that hangs when a phase begins (Watch::Phase), or after so many steps.
+/// For tests: a rank hangs when a phase begins (Watch::Phase), or after some steps.
 struct HangAt {
   int rank = -1;
-  std::string phase;  ///< Empty: by steps.
+  std::string phase;  ///< Empty: after `steps` steps.
   std::int64_t steps = 0;
 };
 
-/// All flags but those of the model, which its workload keeps.
+/// All flags except the model's own, which are in its workload.
 struct Options {
   std::string model = "cnn";
   std::string device = "auto";     ///< auto, cpu or cuda
-  bool share_gpu = false;          ///< More ranks than GPUs are allowed.
+  bool share_gpu = false;          ///< Allow more ranks than GPUs.
   std::string precision = "auto";  ///< auto, fp32, tf32, bf16 or fp8
   DeviceOptions compute;           ///< See device_options().
   std::string tune_cache;          ///< See TunedCache.
 
   TrainerOptions trainer;   ///< See trainer_options().
-  int stages = 1;           ///< Of a pipeline: see MeshShape.
-  int tensor = 1;           ///< Ranks that split each layer: see MeshShape.
-  bool auto_batch = false;  ///< trainer.batch is still to be found, see launch/app/tasks/memory_advice.h.
+  int stages = 1;           ///< Pipeline stages: see MeshShape.
+  int tensor = 1;           ///< Parts of each layer: see MeshShape.
+  bool auto_batch = false;  ///< largest_batch_that_fits() will set trainer.batch.
   LrScaling lr_scaling = LrScaling::none;
   std::int64_t lr_base_batch = 512;
   double bucket_mb = 25.0;
   double last_bucket_kb = 256.0;
   CommLibrary comm = CommLibrary::automatic;
-  bool hierarchical = true;  ///< MPI: sums within a host come first.
+  bool hierarchical = true;  ///< MPI: reduce within each host first.
   bool symmetric = true;
   int comm_ctas = 4;
 
   CheckpointOptions checkpoint;
-  int ranks = 0;              ///< For Task::describe and dry_run; 0: those of this job.
-  std::string resume;         ///< auto, or the path of a checkpoint or of a folder of them; empty: from the start.
-  bool allow_change = false;  ///< Of flags that decide parameters, on resume.
+  int ranks = 0;              ///< For Task::describe and dry_run. 0: the ranks of this job.
+  std::string resume;         ///< auto, a checkpoint, or a folder of checkpoints. Empty: no resume.
+  bool allow_change = false;  ///< A resume may change flags that decide parameters.
   std::string inspect;        ///< For Task::inspect.
   std::string export_to;      ///< For Task::export_weights.
 
@@ -64,8 +64,8 @@ struct Options {
   HangAt hang;
   std::string metrics;
   std::string tensorboard;
-  double peak_tflops = 0.0;    ///< 0: of the data sheet.
-  bool measures_peak = false;  ///< In place of it.
+  double peak_tflops = 0.0;    ///< 0: the data sheet's.
+  bool measures_peak = false;  ///< Measure the peak instead.
   std::string log_level = "info";
 
   Options() {
@@ -76,42 +76,41 @@ struct Options {
 
 enum class Task : std::uint8_t {
   train,
-  describe,  ///< Print the run's description, see launch/app/tasks/describe.h.
-  dry_run,   ///< Print its memory.
-  evaluate,  ///< A model that is not trained, see launch/app/tasks/evaluate.h.
-  inspect,   ///< Print what a checkpoint holds, see launch/app/tasks/checkpoint_tasks.h.
+  describe,  ///< Print the run's description: launch/app/tasks/describe.h.
+  dry_run,   ///< Print the run's memory.
+  evaluate,  ///< Evaluate a saved model: launch/app/tasks/evaluate.h.
+  inspect,   ///< Print the content of checkpoints: launch/app/tasks/checkpoint_tasks.h.
   export_weights,
 };
 
 inline bool uses_device(Task task) { return task == Task::train || task == Task::evaluate; }
 
-/// What the command line asks for: to train, or only to print something and end.
+/// The result of parsing the command line.
 struct CommandLine {
   Options options;
   std::unique_ptr<Workload> workload;
   Task task = Task::train;
-  std::optional<std::string> print;             ///< Help, version or configuration: nothing else is done.
-  std::vector<Setting> settings;                ///< The values of all flags that a file can give.
-  std::vector<std::string> decides_parameters;  ///< Flags with which training ends with other parameters.
+  std::optional<std::string> print;             ///< Text to print instead of any task: help, version, configuration.
+  std::vector<Setting> settings;                ///< The values of all flags that a file can have.
+  std::vector<std::string> decides_parameters;  ///< Flags that change the parameters after training.
   NamedValues same_on_all_ranks;                ///< Program, task and settings.
 };
 
-/// Reads flags and the file of --config (flags win). `defaults`: values of flags that neither sets, by name (--data).
-/// UsageError for everything that can be told to be wrong without looking at devices and data.
+/// Reads flags and the file of --config; flags win. `defaults` has values, by name, for flags that neither sets
+/// (--data). UsageError for every mistake that shows without devices and data.
 CommandLine parse_command_line(int argc, const char* const* argv,
                                const std::map<std::string, std::string>& defaults = {});
 
 /// Program, CUDA, NCCL, cuDNN and MPI; works without a GPU.
 std::string version_text();
 
-/// What the flags mean for a device and a number of ranks.
 Precision chosen_precision(const Options& options, DeviceKind device);
 DeviceOptions device_options(const Options& options, DeviceKind device);
-/// Whether MPI sums gradients, and not NCCL.
+/// Whether MPI reduces gradients instead of NCCL.
 bool sums_with_mpi(const Options& options, DeviceKind device);
-/// Whether MPI rounds gradients, which are wider, on their way: CommunicatorOptions::bf16_between_hosts.
+/// Whether MPI sends f32 gradients in bf16: CommunicatorOptions::bf16_between_hosts.
 bool sends_bf16_between_hosts(const Options& options, DeviceKind device);
-/// UsageError where flags do not go with the device's precision.
+/// UsageError if flags contradict the device's precision.
 void check_precision(const Options& options, const Workload& workload, DeviceKind device);
 float scaled_learning_rate(const Options& options, int world_size);
 TrainerOptions trainer_options(const Options& options, int world_size, std::int64_t total_steps);

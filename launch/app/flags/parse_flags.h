@@ -12,20 +12,19 @@ class App;
 
 namespace ddptrain {
 
-/// The one of `names` that `typed` probably means: one that begins so, or differs in up to a third of the letters.
-/// Empty: none.
+/// The name that `typed` probably means: it begins with `typed`, or differs in at most a third of the letters. Empty:
+/// none.
 std::string nearest(const std::string& typed, const std::vector<std::string>& names);
 
-/// What else is known of a flag that the program does not have, as "a flag of model gpt"; empty: nothing.
+/// Explains a flag that the program does not have, such as "a flag of model gpt". Empty: unknown.
 using ExplainFlag = std::function<std::string(const std::string& flag)>;
 
-/// Options of `app` that set these flags, which neither move nor end before it.
+/// Adds options to `app` that set these flags. The flags outlive `app` and are not moved.
 void add_flags(CLI::App& app, Flags& flags);
 
-/// As CLI::App::parse, whose requests for help and version it lets through, with messages that all programs share.
-/// UsageError for what cannot be parsed; for unknown flags, which it names in the order typed, without their values and
-/// with the nearest flag that `app` has; and for empty paths (types with FILE, DIR, PATH or LOG). `help`: the commands
-/// that list the flags.
+/// CLI::App::parse with the messages of all our programs. Requests for help and version pass through as exceptions.
+/// UsageError for text that cannot be parsed, for empty paths (types with FILE, DIR, PATH or LOG), and for unknown
+/// flags; it names these in their order with the nearest flag of `app`. `help` is the command that lists the flags.
 void parse_flags(CLI::App& app, int argc, const char* const* argv, const std::string& help,
                  const ExplainFlag& explain = {});
 

@@ -7,11 +7,11 @@
 
 namespace ddptrain {
 
-/// Something that the hosts of a job should have in common.
+/// A property that all hosts of a job should share.
 struct HostFact {
-  std::string what;    ///< "the program"
-  std::string value;   ///< Here, in words; empty: unknown, which is no difference.
-  std::string advice;  ///< What to do where it differs.
+  std::string what;    ///< Its name, such as "the program".
+  std::string value;   ///< Its value on this host. Empty: unknown, which counts as equal.
+  std::string advice;  ///< What to do if it differs.
 };
 
 /// The facts of one host, and its clock.
@@ -21,22 +21,22 @@ struct HostFacts {
   double clock = 0.0;  ///< Seconds since 1970, at a moment that all hosts share.
 };
 
-/// Of this host: program, libraries, driver, GPUs, networks, MTU. It starts neither CUDA nor NVML.
+/// The facts of this host: program, libraries, driver, GPUs, networks, MTU. It starts neither CUDA nor NVML.
 std::vector<HostFact> facts_of_this_host();
 
 /// A line for each host that differs from most others, with its name and what to do. Empty: nothing differs.
 std::vector<std::string> host_differences(const std::vector<HostFacts>& hosts);
 
-/// What most hosts have.
+/// The facts that most hosts share.
 std::vector<HostFact> usual_facts(const std::vector<HostFacts>& hosts);
 
-/// The facts of the hosts of these ranks, each with `more`; on rank 0. Takes well under a second. Collective.
+/// The facts of all hosts of these ranks, and `more`, on rank 0. Takes well under a second. Collective.
 std::vector<HostFacts> gather_host_facts(const World& world, const std::vector<HostFact>& more = {});
 
-/// How they differ; on rank 0. Collective.
+/// host_differences() of the hosts of these ranks, on rank 0. Collective.
 std::vector<std::string> check_hosts(const World& world);
 
-/// Lines of shared_nic_warnings() of all hosts, on rank 0. `pci_bus_id`: of this rank's GPU. Collective.
+/// shared_nic_warnings() of all hosts, on rank 0. `pci_bus_id` is this rank's GPU. Collective.
 std::vector<std::string> shared_network_cards(const World& world, const std::string& pci_bus_id);
 
 }  // namespace ddptrain

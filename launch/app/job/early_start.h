@@ -18,17 +18,17 @@ namespace ddptrain {
 /// variables that CUDA's getenv() may be reading in another thread. To be destroyed after MPI's end.
 struct EarlyStart {
   std::map<std::string, std::string> nccl_settings;  ///< The user's NCCL_* variables.
-  std::unique_ptr<NcclLogCapture> nccl_log;          ///< On rank 0 where NCCL may be used.
-  int visible_gpus = 0;                              ///< GPUs that this process saw.
-  std::optional<int> gpu;                            ///< The only one of them that it still sees.
+  std::unique_ptr<NcclLogCapture> nccl_log;          ///< On rank 0, if NCCL may be used.
+  int visible_gpus = 0;                              ///< Number of GPUs that this process saw at first.
+  std::optional<int> gpu;                            ///< The only GPU that it still sees.
   std::shared_ptr<Watch> watch = std::make_shared<Watch>();
-  std::unique_ptr<Watchdog> watchdog;  ///< Of `watch`; null: none was started.
+  std::unique_ptr<Watchdog> watchdog;  ///< Reads `watch`. Null: not started.
 };
 
 EarlyStart start_early(const Options& options);
 
-/// The rank on this host as the launcher (Open MPI, PMIx, Hydra, PALS, Flux, Slurm) numbers it: 0 without a launcher,
-/// nothing where a launcher does not tell.
+/// The local rank by the launcher (Open MPI, PMIx, Hydra, PALS, Flux, Slurm). 0 without a launcher; nothing if the
+/// launcher does not give it.
 std::optional<int> launched_local_rank();
 
 }  // namespace ddptrain

@@ -8,8 +8,8 @@
 
 namespace ddptrain {
 
-/// Open MPI 4 then starts a process that mpirun did not start without a daemon (orted, of the package that has mpirun)
-/// beside it. For the first line of main, as it changes the environment.
+/// Makes Open MPI 4 start without a daemon (orted) if there is no mpirun. It changes the environment, so call it in the
+/// first line of main.
 void need_no_mpi_daemon();
 
 /// The body of main(): runs `work` with the ranks of the job and returns the exit code. An error that all ranks have
@@ -18,8 +18,8 @@ void need_no_mpi_daemon();
 int run_program(const char* name, int* argc, char*** argv, const std::function<void(const World&)>& work,
                 std::shared_ptr<Watch> watch = std::make_shared<Watch>());
 
-/// Runs a part of it. An error that the ranks have not agreed on ends them here, and does not unwind further:
-/// destructors on the way could wait for ranks that are gone.
+/// Runs a part of the work. An error that the ranks have not agreed on ends all ranks here. It does not unwind further,
+/// because destructors could wait for ranks that are gone.
 void run_or_end_job(const char* name, const World& world, const std::function<void()>& part);
 
 }  // namespace ddptrain

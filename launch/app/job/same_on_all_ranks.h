@@ -12,22 +12,22 @@ namespace ddptrain {
 
 using NamedValues = std::vector<std::pair<std::string, std::string>>;
 
-/// The same UsageError on all ranks where values differ, with the first name that differs, its values and the ranks
-/// that have them. Names need not be the same. Collective.
+/// All ranks throw the same UsageError if a value differs. The message has its name, its values and their ranks. Ranks
+/// may have different names. Collective.
 void require_same_values(const World& world, const NamedValues& mine);
 
-/// What a rank has of the data.
+/// The data of a rank.
 struct HeldData {
   int node = 0;
   std::string host;
-  std::string size;             ///< In words, of all the data.
-  SharedHash::Value hash = {};  ///< Of its share; the ranks of a node have it all.
+  std::string size;             ///< The size of all data, as text.
+  SharedHash::Value hash = {};  ///< Hash of this rank's share. The ranks of a node share the data.
 };
 
-/// In words; empty where all nodes have the same data.
+/// Says which nodes have different data. Empty if all have the same.
 std::string data_differences(const std::vector<HeldData>& of_ranks);
 
-/// Size and hash of the data, in words. The same UsageError on all ranks where sizes differ between ranks or contents
+/// Size and hash of the data, as text. All ranks throw the same UsageError if sizes differ between ranks or contents
 /// between nodes. Collective.
 std::string require_same_data(const World& world, const DataContent& content);
 

@@ -7,13 +7,13 @@
 
 namespace ddptrain {
 
-/// Prints, on rank 0, what the checkpoint at `path`, or each in a folder of them, holds and whether it is undamaged.
-/// UsageError where there is none. Error if one is damaged, or none is complete; what a run has begun to write counts
-/// as incomplete. Collective.
+/// Rank 0 prints the content and state of the checkpoint at `path`, or of each checkpoint in a folder. UsageError if
+/// there is none. Error if one is damaged or none is complete. A checkpoint that is being written counts as incomplete.
+/// Collective.
 void inspect_checkpoints(const World& world, const std::string& path);
 
-/// Writes the weights of the checkpoint that options.resume names into the folder options.export_to, as the model's
-/// Workload does it. Needs no data, and no flags of the model. Collective.
+/// Writes the weights of the checkpoint options.resume to the folder options.export_to, in the format of the model's
+/// Workload. Needs neither data nor flags of the model. Collective.
 void export_weights(const World& world, const Options& options);
 
 }  // namespace ddptrain

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "launch/app/tasks/memory_advice.h"
-#include "runtime/comm/paper_communicator.h"
-#include "runtime/ops/paper_device.h"
+#include "runtime/comm/meta_communicator.h"
+#include "runtime/ops/meta_device.h"
 #include "runtime/train/report/sends.h"
 
 namespace ddptrain {
@@ -84,16 +84,16 @@ Description describe_run(const Options& options, const MeshShape& mesh, int rank
   return description;
 }
 
-Description describe_on_paper(const Options& options, Workload& workload, const MeshShape& mesh, int rank,
-                              DeviceKind device) {
-  const std::unique_ptr<Device> paper = make_paper_device(device_options(options, device), device);
+Description describe_on_meta(const Options& options, Workload& workload, const MeshShape& mesh, int rank,
+                             DeviceKind device) {
+  const std::unique_ptr<Device> meta = make_meta_device(device_options(options, device), device);
   Called none;
   const std::unique_ptr<Communicator> communicator =
-      make_paper_communicator(mesh.replica_of(rank), mesh.replicas, *paper, none);
-  const std::unique_ptr<Model> model = workload.make_model(*paper, options.trainer.batch);
+      make_meta_communicator(mesh.replica_of(rank), mesh.replicas, *meta, none);
+  const std::unique_ptr<Model> model = workload.make_model(*meta, options.trainer.batch);
   TrainerOptions trainer = trainer_options(options, mesh.replicas, 1);
-  const ParameterArena arena(model->parameters(), arena_options(trainer, model->units()), *paper, *communicator);
-  trainer.fused_sum = false;  // kernels cannot be asked on paper
+  const ParameterArena arena(model->parameters(), arena_options(trainer, model->units()), *meta, *communicator);
+  trainer.fused_sum = false;  // the meta device has no kernels
   NonFinite nonfinite;
   Optimizer optimizer(trainer.optimizer, trainer.clip_norm, arena, &nonfinite, trainer.on_nonfinite);
   const StepCommunication communication = make_step_communication(trainer, arena, optimizer);
@@ -110,7 +110,7 @@ Description describe_stages(const Options& options, Workload& workload, const Me
   for (int stage = 0; stage < mesh.stages; ++stage) {
     const int rank = stage * mesh.replicas * mesh.tensor;
     if (mesh.stages > 1) workload.open({.rank = rank, .seed = options.trainer.seed, .mesh = mesh});
-    stages.push_back(describe_on_paper(options, workload, mesh, rank, kind));
+    stages.push_back(describe_on_meta(options, workload, mesh, rank, kind));
     sends.push_back(stages.back().sends);
   }
   const auto keeps_less = [](const Description& a, const Description& b) { return bytes_of(a) < bytes_of(b); };

@@ -13,7 +13,7 @@
 #include "runtime/core/process/host_memory.h"
 #include "runtime/core/text.h"
 #include "runtime/device/free_memory.h"
-#include "runtime/ops/paper_device.h"
+#include "runtime/ops/meta_device.h"
 
 namespace ddptrain {
 
@@ -52,7 +52,7 @@ Room room_of(const World& world, DeviceKind device, int sharing) {
                                    ranks, size_text(all / ranks))};
 }
 
-/// The result of `work`, which uses a paper device. Nothing if even the address space is too small.
+/// The result of `work`, which uses a meta device. Nothing if even the address space is too small.
 template <class Work>
 auto if_addressable(const Work& work) -> std::optional<decltype(work())> {
   try {
@@ -66,7 +66,7 @@ auto if_addressable(const Work& work) -> std::optional<decltype(work())> {
 
 std::optional<Description> describe(const World& world, DeviceKind device, const Options& options, Workload& workload) {
   const MeshShape mesh = mesh_of(world.size(), options.stages, options.tensor);
-  return if_addressable([&] { return describe_on_paper(options, workload, mesh, world.rank(), device); });
+  return if_addressable([&] { return describe_on_meta(options, workload, mesh, world.rank(), device); });
 }
 
 /// UsageError if weights and gradients alone do not fit, even if all replicas divide them. To be called first: the
@@ -75,8 +75,8 @@ void require_room_for_weights(const Room& room, const World& world, DeviceKind d
                               Workload& workload) {
   const DeviceOptions compute = device_options(options, device);
   const auto elements = if_addressable([&] {
-    const std::unique_ptr<Device> paper = make_paper_device(compute, device);
-    return static_cast<std::size_t>(element_count(workload.make_model(*paper, 1)->parameters()));
+    const std::unique_ptr<Device> meta = make_meta_device(compute, device);
+    return static_cast<std::size_t>(element_count(workload.make_model(*meta, 1)->parameters()));
   });
   const std::size_t bytes = 2 * elements.value_or(0) * size_of(compute_dtype(compute.precision));
   const std::size_t part =

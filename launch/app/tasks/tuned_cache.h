@@ -8,20 +8,19 @@
 
 namespace ddptrain {
 
-/// Keeps the choices of --tune on in a file between runs (--tune-cache): one file for each GPU product and the versions
-/// of its libraries. Rank 0 alone reads and writes it. What is wrong with the file or its folder costs one line of the
-/// log, and tuning is done again.
+/// Keeps the choices of --tune on between runs (--tune-cache), in a file for each GPU product and its library versions.
+/// Only rank 0 reads and writes it. If the file or its folder cannot be used, the log says so and tuning is repeated.
 class TunedCache {
  public:
-  /// `folder`: empty for the user's default, or "off". `machine`: what choices hold for on this rank. Gives `choices`
-  /// what the file holds, and has all ranks choose as rank 0 does. Ranks on different machines each choose for
-  /// themselves, and nothing is kept. Collective; `world` and `choices` outlive this.
+  /// Loads `choices` from the file, and makes all ranks choose like rank 0. `folder` may be empty (the user's default)
+  /// or "off". `machine` is this rank's GPU and libraries. If ranks have different ones, each chooses for itself and
+  /// nothing is kept. `world` and `choices` outlive the cache. Collective.
   TunedCache(const World& world, TunedChoices& choices, const std::string& folder, TunedFor machine);
 
-  /// Adds what has been chosen since the last call to the file, which other jobs may have changed meanwhile.
+  /// Adds the choices since the last call to the file. Other jobs may have changed the file meanwhile.
   void save();
 
-  const std::filesystem::path& path() const { return path_; }  ///< Empty: nothing is kept by this rank.
+  const std::filesystem::path& path() const { return path_; }  ///< Empty: this rank keeps nothing.
 
  private:
   const World& world_;
@@ -30,10 +29,10 @@ class TunedCache {
   std::filesystem::path path_;
 };
 
-/// $XDG_CACHE_HOME/ddptrain, or ~/.cache/ddptrain; empty where neither is set.
+/// $XDG_CACHE_HOME/ddptrain, or ~/.cache/ddptrain. Empty if neither variable is set.
 std::filesystem::path default_tune_cache();
 
-/// What choices of this program hold for on the GPU of this name.
+/// The GPU of this name and this program's library versions.
 TunedFor tuned_for(const std::string& gpu);
 
 }  // namespace ddptrain

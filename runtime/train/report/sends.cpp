@@ -4,8 +4,8 @@
 #include <cmath>
 #include <utility>
 
-#include "runtime/comm/paper_communicator.h"
-#include "runtime/ops/paper_device.h"
+#include "runtime/comm/meta_communicator.h"
+#include "runtime/ops/meta_device.h"
 #include "runtime/train/step/schedule.h"
 #include "runtime/train/step/store/weight_store.h"
 
@@ -14,10 +14,10 @@ namespace {
 
 /// With --zero 3: what is gathered if units acquire their weights as Trainer has them do.
 Called gathers_of_units(const ParameterArena& arena, const MeshShape& mesh, int rank, std::int64_t passes) {
-  const std::unique_ptr<Device> paper = make_paper_device({}, DeviceKind::cpu);
+  const std::unique_ptr<Device> meta = make_meta_device({}, DeviceKind::cpu);
   Called gathers;
-  const auto ranks = make_paper_communicator(mesh.replica_of(rank), mesh.replicas, *paper, gathers);
-  const std::unique_ptr<WeightStore> weights = make_sharded_weights(arena, *paper, *ranks);
+  const auto ranks = make_meta_communicator(mesh.replica_of(rank), mesh.replicas, *meta, gathers);
+  const std::unique_ptr<WeightStore> weights = make_sharded_weights(arena, *meta, *ranks);
   const std::size_t units = arena.units().size();
   for (const Action& action : schedule(mesh.stages, mesh.stage_of(rank), passes)) {
     if (action.kind == Action::Kind::forward) {

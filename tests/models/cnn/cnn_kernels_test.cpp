@@ -8,7 +8,7 @@
 #include "models/cnn/cnn.h"
 #include "runtime/core/bf16.h"
 #include "runtime/device/cpu/cpu_device.h"
-#include "runtime/ops/paper_device.h"
+#include "runtime/ops/meta_device.h"
 #include "runtime/ops/pool.h"
 #include "tests/models/model_run.h"
 
@@ -206,16 +206,16 @@ std::size_t activation_bytes(Device& device, std::int64_t batch) {
   return make_cnn(device, {batch, 1, true}, {})->memory().at(0).bytes;
 }
 
-TEST(CnnKernelsOnPaper, KeepWhatTheKernelsOfAGpuKeep) {
-  const auto paper = make_paper_device({.precision = Precision::bf16}, DeviceKind::cuda);
-  const std::size_t on_paper = activation_bytes(*paper, 300) - activation_bytes(*paper, 100);
-  EXPECT_EQ(on_paper, 200u * 42240);
-  const auto layers = make_paper_device({.precision = Precision::bf16, .fused = false}, DeviceKind::cuda);
-  EXPECT_GT(activation_bytes(*layers, 300), 4 * activation_bytes(*paper, 300));
+TEST(CnnKernelsOnTheMetaDevice, KeepWhatTheKernelsOfAGpuKeep) {
+  const auto meta = make_meta_device({.precision = Precision::bf16}, DeviceKind::cuda);
+  const std::size_t on_meta = activation_bytes(*meta, 300) - activation_bytes(*meta, 100);
+  EXPECT_EQ(on_meta, 200u * 42240);
+  const auto layers = make_meta_device({.precision = Precision::bf16, .fused = false}, DeviceKind::cuda);
+  EXPECT_GT(activation_bytes(*layers, 300), 4 * activation_bytes(*meta, 300));
   if (cuda_device_count() == 0) return;
   const auto gpu = make_cuda_device({.precision = Precision::bf16}, 0);
   if (cuda_has_bf16()) {
-    EXPECT_EQ(activation_bytes(*gpu, 300) - activation_bytes(*gpu, 100), on_paper);
+    EXPECT_EQ(activation_bytes(*gpu, 300) - activation_bytes(*gpu, 100), on_meta);
   }
 }
 

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "runtime/core/error.h"
-#include "runtime/ops/paper_device.h"
+#include "runtime/ops/meta_device.h"
 #include "tests/models/gpt/gpt_runs.h"
 #include "tests/support/says.h"
 
@@ -148,8 +148,8 @@ TEST_F(GptTest, SaysWhatAStageSendsItsNeighbours) {
 }
 
 TEST_F(GptTest, WorkIsThatOfThePaLMCountButForSmallParameters) {
-  const auto paper = make_paper_device({Precision::fp32}, DeviceKind::cpu);
-  const auto gpt = make_gpt(*paper, make_options({4, 512, 8, 2048, 256, 30000}), {});
+  const auto meta = make_meta_device({Precision::fp32}, DeviceKind::cpu);
+  const auto gpt = make_gpt(*meta, make_options({4, 512, 8, 2048, 256, 30000}), {});
   double flop = 0.0;
   for (const LayerWork& layer : gpt->work().layers) flop += layer.forward + layer.backward;
   EXPECT_NEAR(flop / gpt->flops_per_sample(), 1.0, 0.01);

@@ -40,7 +40,7 @@ std::unique_ptr<WeightStore> make_replicated_weights();
 /// ZeRO-1 and ZeRO-2: all-gathers each bucket while the next one is updated.
 std::unique_ptr<WeightStore> make_gathered_weights(const ParameterArena& arena);
 /// ZeRO-3: all-gathers the weights of a unit before their use, one unit ahead. `device` and `communicator` are the
-/// arena's, or a paper device and communicator that only count.
+/// arena's, or a meta device and communicator that only count.
 std::unique_ptr<WeightStore> make_sharded_weights(const ParameterArena& arena, Device& device,
                                                   Communicator& communicator);
 /// ZeRO-1 on GPUs that can write each other's weights: the update writes all copies, and the ranks meet at the end.

@@ -1,4 +1,4 @@
-#include "runtime/comm/paper_communicator.h"
+#include "runtime/comm/meta_communicator.h"
 
 #include "runtime/core/error.h"
 
@@ -6,9 +6,9 @@ namespace ddptrain {
 
 namespace {
 
-class PaperCommunicator final : public Communicator {
+class MetaCommunicator final : public Communicator {
  public:
-  PaperCommunicator(int rank, int size, Device& device, Called& gathers)
+  MetaCommunicator(int rank, int size, Device& device, Called& gathers)
       : rank_(rank), size_(size), device_(device), gathers_(gathers) {}
 
   int rank() const override { return rank_; }
@@ -40,8 +40,8 @@ class PaperCommunicator final : public Communicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_paper_communicator(int rank, int size, Device& device, Called& gathers) {
-  return std::make_unique<PaperCommunicator>(rank, size, device, gathers);
+std::unique_ptr<Communicator> make_meta_communicator(int rank, int size, Device& device, Called& gathers) {
+  return std::make_unique<MetaCommunicator>(rank, size, device, gathers);
 }
 
 }  // namespace ddptrain

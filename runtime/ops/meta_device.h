@@ -8,6 +8,6 @@ namespace ddptrain {
 
 /// A meta device of `kind`, for descriptions of runs: it computes nothing, and the machine need not have such a device.
 /// Its allocations take address space, and memory only if they are written to.
-std::unique_ptr<Device> make_paper_device(DeviceOptions options, DeviceKind kind);
+std::unique_ptr<Device> make_meta_device(DeviceOptions options, DeviceKind kind);
 
 }  // namespace ddptrain

@@ -1,4 +1,4 @@
-#include "runtime/ops/paper_device.h"
+#include "runtime/ops/meta_device.h"
 
 #include <sys/mman.h>
 
@@ -13,9 +13,9 @@ namespace ddptrain {
 namespace {
 
 /// Says where a GPU would keep tensors in FP8.
-class PaperQuantisation final : public QuantisationOps {
+class MetaQuantisation final : public QuantisationOps {
  public:
-  explicit PaperQuantisation(bool fp8) : fp8_(fp8) {}
+  explicit MetaQuantisation(bool fp8) : fp8_(fp8) {}
 
   bool fits(std::int64_t rows, std::int64_t columns) const override {
     return fp8_ && rows % 16 == 0 && columns % 16 == 0;
@@ -29,10 +29,10 @@ class PaperQuantisation final : public QuantisationOps {
   bool fp8_;
 };
 
-class PaperDevice final : public CpuDevice {
+class MetaDevice final : public CpuDevice {
  public:
-  PaperDevice(const DeviceOptions& options, DeviceKind kind) : CpuDevice(options), described_(kind) {
-    attach<QuantisationOps>(std::make_shared<PaperQuantisation>(options.fp8));
+  MetaDevice(const DeviceOptions& options, DeviceKind kind) : CpuDevice(options), described_(kind) {
+    attach<QuantisationOps>(std::make_shared<MetaQuantisation>(options.fp8));
   }
 
   using Device::allocate;
@@ -51,9 +51,9 @@ class PaperDevice final : public CpuDevice {
 
 }  // namespace
 
-std::unique_ptr<Device> make_paper_device(DeviceOptions options, DeviceKind kind) {
+std::unique_ptr<Device> make_meta_device(DeviceOptions options, DeviceKind kind) {
   options.threads = 1;
-  return std::make_unique<PaperDevice>(options, kind);
+  return std::make_unique<MetaDevice>(options, kind);
 }
 
 }  // namespace ddptrain
