@@ -10,7 +10,7 @@ import unittest.mock
 
 from support import (
     BIN, ENDLESS, ENVIRONMENT, LIMIT, MPIRUN, ROOT, TINY, Job, JobTest, descendants, find_mpirun, is_pending, is_alive,
-    kill, starts, words, write_program,
+    kill, starts, wait_for, words, write_program,
 )  # fmt: skip
 
 RUN = [*TINY, "--batch", "8"]
@@ -133,10 +133,8 @@ class SuperviseTest(JobTest):
     def with_programs(self, mpirun: str, ssh: str = "true") -> list[str]:
         """Start of a command that finds these scripts as mpirun and ssh, and the real ddptrain."""
         programs = self.folder / "bin"
-        programs.mkdir()
         for name, text in (("mpirun", f'[ "$1" = --version ] && exit; {mpirun}'), ("ssh", ssh)):
-            (programs / name).write_text(f"#!/bin/bash\n{text}\n")
-            (programs / name).chmod(0o755)
+            write_program(programs / name, f"#!/bin/bash\n{text}\n")
         (programs / "ddptrain").symlink_to(BIN / "ddptrain")
         return words("env", f"PATH={programs}:{os.environ['PATH']}", SUPERVISE, "--pause", 0)
 
@@ -273,10 +271,7 @@ class SuperviseTest(JobTest):
         job.wait_until(lambda: "Epoch 1/" in job.text())
         processes = descendants(job.process.pid)
         job.process.kill()
-        end = time.monotonic() + LIMIT
-        while any(map(is_alive, processes)):
-            self.assertLess(time.monotonic(), end, job.text())
-            time.sleep(0.05)
+        wait_for(lambda: not any(map(is_alive, processes)), "all processes end", LIMIT, job.text)
         self.assertEqual([str(path) for path in temporary.rglob("*")], [])
 
     def test_mistakes_are_not_repeated(self) -> None:

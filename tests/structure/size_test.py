@@ -25,7 +25,7 @@ LINES = {
     ("launch", (".py",)): 7000,
     ("benchmarks", CPP): 4800,
     ("tests", CPP): 19500,
-    ("tests", (".py",)): 8700,
+    ("tests", (".py",)): 8400,
 }
 
 

@@ -6,7 +6,6 @@ import unittest
 from typing import Any
 from unittest import mock
 
-from ddptools.common.errors import UsageError
 from ddptools.plan import program
 from ddptools.plan.mesh import Mesh, Meshes, PlannedMesh, meshes_of, predict_mesh
 from ddptools.plan.prediction import Case, NetworkFit, predict
@@ -117,12 +116,6 @@ class ProgramTest(unittest.TestCase):
                                   f"--grad-accum={3 * m.stages * m.tensor}") for m in meshes_of(4)})  # fmt: skip
         self.assertIn("90!", words)
         self.assertIn("None fits: give a smaller --batch", words)
-
-    def test_mistakes(self) -> None:
-        for arguments in (["--mesh", "0"], ["--mesh", "12"], ["--mesh", "4", "--params", "2B"],
-                          ["--mesh", "4", "--global-batch", "8"], ["--mesh", "2", "--model", "vgg"]):  # fmt: skip
-            with self.assertRaises(UsageError):
-                output(*arguments)
 
     @unittest.skipUnless((BIN / "ddptrain").exists(), f"no ddptrain in {BIN}")
     def test_with_the_real_program(self) -> None:
