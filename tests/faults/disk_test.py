@@ -43,26 +43,27 @@ class LimitTest(JobTest):
         text = self.run_job(2, *saving(*LARGE, "--resume", "auto", "--steps", failed))
         self.assertIn(f"Resumed at step {failed - 10}", text)
 
-    def test_continue_trains_on(self) -> None:
-        for epochs in (16, 100, 400):  # where the job ended before it was limited, a longer one
-            flags = ["--epochs", epochs, "--metrics", "m.jsonl", "--on-checkpoint-error", "continue"]
-            job = self.limited(*flags)
-            self.assertEqual(job.wait(), 0, job.text())
+    def continuing(self, *more: object) -> tuple[Job, int]:
+        """A limited job that goes on without a checkpoint, after its end, and its epochs: more where a shorter one ended before
+        it was limited."""
+        for epochs in (16, 100, 400):
+            shutil.rmtree(self.folder / "c", ignore_errors=True)
+            job = self.limited("--epochs", epochs, "--metrics", "m.jsonl", "--on-checkpoint-error", "continue", *more)
+            job.wait()
             if self.lines("m.jsonl")[-1]["checkpoints_failed"] > 0:
                 break
-            shutil.rmtree(self.folder / "c")
+        return job, epochs
+
+    def test_continue_trains_on(self) -> None:
+        job, epochs = self.continuing()
+        self.assertEqual(job.process.returncode, 0, job.text())
         self.assertGreater(self.lines("m.jsonl")[-1]["checkpoints_failed"], 0)
         self.assertIn("training goes on", job.text())
         self.assertEqual(self.result_in("m.jsonl"), self.result(2, *RUN, *LARGE, "--epochs", epochs))
 
     def test_continue_without_any_checkpoint_fails_in_the_end(self) -> None:
-        for epochs in (16, 100, 400):
-            shutil.rmtree(self.folder / "c", ignore_errors=True)
-            flags = ["--epochs", epochs, "--checkpoint-every", 10**9, "--on-checkpoint-error", "continue"]
-            job = self.limited(*flags, "--metrics", "m.jsonl")
-            if job.wait() != 0:  # not ended before it was limited
-                break
-        self.assertEqual(job.wait(), 1, job.text())
+        job, _ = self.continuing("--checkpoint-every", 10**9)
+        self.assertEqual(job.process.returncode, 1, job.text())
         self.assertIn("the run ends without it", job.text())
         self.assertRegex(job.text(), r"(?m)^ddptrain: no checkpoint was written, so .* 1 that failed: .*File too large")
         self.assertEqual(self.lines("m.jsonl")[-1]["checkpoints_failed"], 1)  # the summary is complete
@@ -102,7 +103,6 @@ class FileSystemTest(JobTest):
             self.assertGreaterEqual(len(self.steps("c/d")), 1)
         text = self.run_job(2, *saving("--resume", "auto"), code=2)
         self.assertIn("--checkpoint c/d: the folder cannot be made or written to (Read-only file system)", text)
-
 
 
 if __name__ == "__main__":

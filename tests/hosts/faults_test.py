@@ -156,7 +156,6 @@ class FaultsOverHosts(HostsTest):
         self.check_end(time.monotonic(), (75,), "exit code 75", before)
 
 
-
 class RestartsOverHosts(HostsTest):
     def undisturbed(self, steps: int, *flags: str) -> dict:
         program = [str(BIN / "ddptrain"), *RUN, *flags, f"--steps={steps}", "--metrics=undisturbed.jsonl"]

@@ -24,8 +24,8 @@ LINES = {
     ("launch", CPP): 4200,
     ("launch", (".py",)): 7000,
     ("benchmarks", CPP): 4800,
-    ("tests", CPP): 19500,
-    ("tests", (".py",)): 8400,
+    ("tests", CPP): 19300,
+    ("tests", (".py",)): 8300,
 }
 
 
