@@ -257,11 +257,13 @@ class ProgramTest(unittest.TestCase):
         batch = json.loads(output(*plan, "--batch", "7", "--", "--batch_per_rank=99"))["case"]["batch"]
         self.assertEqual(batch, 7)
 
-    def test_the_words_of_ddptrain_are_told(self) -> None:
+    def test_the_words_of_ddptrain_and_of_flags_are_told(self) -> None:
         with self.assertRaisesRegex(UsageError, "^--model vgg: there is no such model$"):
             output("--model", "vgg")
         with self.assertRaisesRegex(UsageError, "cannot be run: No such file or directory. Build it, or give --bin "):
             output("--bin", PROGRAMS.name)
+        with self.assertRaisesRegex(UsageError, "^--fit-ranks: give the runs with --calibrate$"):
+            output("--fit-ranks", "2")
 
     def test_one_gpu_needs_no_link(self) -> None:
         text = output("--gpus-per-node", "1", "--nodes", "1,2", "--target", "0.9")
@@ -275,7 +277,7 @@ class ProgramTest(unittest.TestCase):
                           ["--model", "none.toml"], ["--achievable", "0"], ["--calibrate", "/nonexistent"],
                           ["--calibrate", str(ROOT / "README.md")], ["--json", "/nonexistent/x.json"],
                           ["--model", "cnn", "--params", "2B"], ["--bucket-mb", "0"], ["stray"],
-                          ["--params", "2B", "--", "--seed", "2"], ["--bin", "/nonexistent"], ["--fit-ranks", "2"],
+                          ["--params", "2B", "--", "--seed", "2"], ["--bin", "/nonexistent"],
                           ["--mesh", "0"], ["--mesh", "12"], ["--mesh", "4", "--params", "2B"],
                           ["--mesh", "4", "--global-batch", "8"], ["--mesh", "2", "--model", "vgg"]):  # fmt: skip
             done = run_tool("ddpplan", "--bin", BIN, *arguments, code=2)
