@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -14,7 +13,6 @@
 #include "runtime/device/device.h"
 #include "runtime/train/dataset.h"
 #include "runtime/train/model.h"
-#include "runtime/train/run/training_run.h"
 #include "runtime/train/step/store/training_state.h"
 
 namespace ddptrain {
@@ -37,16 +35,15 @@ struct RunFacts {
   int local_rank = 0;
   int local_size = 1;
   std::uint64_t seed = 0;
-  bool reads_data = true;  ///< Without, load() is not called, and the model is made without data.
-  MeshShape mesh = {};     ///< make_model() makes the model of the rank's stage and part.
+  MeshShape mesh = {};  ///< make_model() makes the model of the rank's stage and part.
 };
 
 /// All that the program needs of a model besides the network: its flags, its data, pretrained weights to start from,
 /// what it writes. A model is a folder below models/ that implements this, and a line in registry.cpp.
 ///
-/// The program calls in this order, on every rank: flags, check_flags; open, load, make_model; samples, generate
-/// and finish. To make the models of several stages, it opens the workload again for each. What is wrong is a
-/// UsageError that names the flag; the program has all ranks agree on it.
+/// The program calls in this order, on every rank: flags, check_flags; open, load, make_model; finish. To make the
+/// models of several stages, it opens the workload again for each. What is wrong is a UsageError that names the flag;
+/// the program has all ranks agree on it.
 class Workload {
  public:
   virtual ~Workload() = default;
@@ -60,9 +57,8 @@ class Workload {
   virtual bool supports_f32_gradients() const { return false; }  ///< Gradients in f32, weights in bf16.
   /// The model can be cut into stages, and its layers into parts.
   virtual bool supports_stages() const { return false; }
-  virtual bool writes_text() const { return false; }  ///< Has generate().
-  virtual bool saves() const = 0;                     ///< finish() writes something.
-  virtual bool starts_from_weights() const = 0;       ///< Whether flags name weights to start from (--init).
+  virtual bool saves() const = 0;                ///< finish() writes something.
+  virtual bool starts_from_weights() const = 0;  ///< Whether flags name weights to start from (--init).
 
   /// Looks for the files that flags name, and reads those that the shape of the model depends on.
   virtual void open(const RunFacts& run) = 0;
@@ -78,11 +74,6 @@ class Workload {
   virtual std::vector<std::string> memory_flags() const { return {}; }
   virtual std::map<std::string, std::int64_t> sizes() const { return {}; }  ///< For reports: layers, width ...
 
-  virtual bool samples_during_training() const { return false; }  ///< samples() returns something.
-  /// Texts to write during training, by a model that make_model() made.
-  virtual Samples samples(Model&, Device&) { return {}; }
-  /// Texts that the model writes, as flags ask for them: each is shown when it is complete. Called if writes_text().
-  virtual void generate(Model&, Device&, const std::function<void(const std::string& text)>&) {}
   /// Writes the f32 values of all parameters, by name, of a model of these sizes(), into a folder that is made where
   /// there is none: by default as model.safetensors, with the names and shapes of the model. Needs no open().
   virtual void export_weights(const std::filesystem::path& folder, const std::map<std::string, std::int64_t>&,

@@ -196,29 +196,6 @@ TokenData map_files(const std::string& name, const std::vector<fs::path>& paths,
   return data;
 }
 
-TokenData encode_files(const std::vector<fs::path>& paths, const TokenOptions& options, std::vector<Shard>& shards) {
-  DDP_CHECK(options.vocabulary > 0, "a tokenizer without its vocabulary");
-  std::vector<std::uint16_t> all;
-  for (const fs::path& path : paths) {
-    const MappedFile file(path);
-    check_text(file, path.string());
-    const std::vector<std::uint16_t> tokens = options.encode({reinterpret_cast<const char*>(file.data()), file.size()});
-    all.insert(all.end(), tokens.begin(), tokens.end());
-    shards.push_back({path.string(), {nullptr, static_cast<std::int64_t>(tokens.size())}, is_for_validation(path)});
-  }
-  TokenData data;
-  data.train.token_bytes = 2;
-  data.vocabulary = options.vocabulary;
-  data.memory.resize(all.size() * 2);
-  std::memcpy(data.memory.data(), all.data(), data.memory.size());
-  const std::uint8_t* next = data.memory.data();
-  for (Shard& shard : shards) {
-    shard.segment.tokens = next;
-    next += shard.segment.count * 2;
-  }
-  return data;
-}
-
 std::int64_t synthetic_number(const std::string& data, std::string_view text, std::int64_t most) {
   std::int64_t value = 0;
   const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -272,9 +249,7 @@ TokenData load_tokens(const std::string& data, const TokenOptions& options) {
     if (data == synthetic || data.rfind(synthetic + ":", 0) == 0) {
       return synthetic_text(data, std::string_view(data).substr(synthetic.size()), options, shards);
     }
-    const std::vector<fs::path> paths = find_shards(data);
-    const bool encodes = options.encode && !is_token_file(paths.front());
-    return encodes ? encode_files(paths, options, shards) : map_files(data, paths, options, shards);
+    return map_files(data, find_shards(data), options, shards);
   };
   TokenData result = read();
   look_at_tokens(result, shards, options);

@@ -1,10 +1,8 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "runtime/core/files/mapped_file.h"
@@ -46,22 +44,19 @@ struct TokenOptions {
   std::int64_t vocabulary = 0;       ///< 0: 256 for bytes, 50,257 (GPT-2) for token files and synthetic text.
   double validation_fraction = 0.1;  ///< The end of the text, if no shard is for validation; in [0, 1).
   std::uint64_t seed = 1;            ///< Seed of synthetic text.
-  /// Turns text files into tokens below `vocabulary`, which then has to be given; without one, bytes are the tokens.
-  std::function<std::vector<std::uint16_t>(std::string_view)> encode;
   int reader = 0;  ///< Index of this reader among the `readers` of this host. Each checks its share of the tokens.
   int readers = 1;
 };
 
 /// Reads what `data` names:
-/// - a text file: its bytes are the tokens, or what options.encode makes of them;
+/// - a text file: its bytes are the tokens;
 /// - a .bin file of tokens: of llm.c (256 int32 of header: magic 20240520, version 1, count; then uint16), or of
 ///   nanoGPT (bare uint16, that is, any file that does not begin with llm.c's magic);
 /// - a folder: its .bin files or, without any, its .txt files; or a pattern such as "tokens/*.bin". Files are sorted by
 ///   name; those with the word val, valid or validation in their names are for validation. A .bin and a text file do
 ///   not go together;
 /// - synthetic[:COUNT[:VOCABULARY]]: SyntheticTokens, by default 16,777,216 of options.vocabulary.
-/// Files are mapped, not read, except that tokens are hashed and compared with the vocabulary, by all readers together,
-/// and text is encoded.
+/// Files are mapped, not read, except that tokens are hashed and compared with the vocabulary, by all readers together.
 /// UsageError, naming file or part, if one is missing, empty, truncated, of another kind, of odd size, of mixed
 /// kinds, or holds a token that is not below the vocabulary.
 TokenData load_tokens(const std::string& data, const TokenOptions& options);

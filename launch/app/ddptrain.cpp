@@ -19,16 +19,15 @@
 #include "launch/app/job/same_on_all_ranks.h"
 #include "launch/app/tasks/checkpoint_tasks.h"
 #include "launch/app/tasks/describe.h"
+#include "launch/app/tasks/evaluate.h"
 #include "launch/app/tasks/memory_advice.h"
 #include "launch/app/tasks/resume.h"
 #include "launch/app/tasks/tuned_cache.h"
-#include "launch/app/tasks/use_model.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/mesh.h"
 #include "runtime/core/error.h"
 #include "runtime/core/files/writable.h"
 #include "runtime/core/log.h"
-#include "runtime/core/process/progress.h"
 #include "runtime/core/process/signal_requests.h"
 #include "runtime/core/text.h"
 #include "runtime/device/sensors.h"
@@ -68,7 +67,6 @@ struct Job {
   const World& world;
   CommandLine command_line;
   EarlyStart& early;
-  Progress& progress;
   Mesh mesh{world, mesh_of(world.size(), command_line.options.stages, command_line.options.tensor)};
   StartupClock clock = {};
   /// Only training heeds them.
@@ -150,12 +148,9 @@ RankDevice start_device(Job& job) {
                           .local_rank = world.local_rank(),
                           .local_size = world.local_size(),
                           .seed = job.options().trainer.seed,
-                          .reads_data = job.task() != Task::generate,
                           .mesh = job.mesh.shape()};
   world.agree([&] { job.workload().open(facts); });
-  std::future<void> data = std::async(std::launch::async, [&] {
-    if (facts.reads_data) job.workload().load();
-  });
+  std::future<void> data = std::async(std::launch::async, [&] { job.workload().load(); });
   RankDevice device(job);
   world.agree([&] { data.get(); });
   return device;
@@ -314,12 +309,15 @@ std::unique_ptr<TunedCache> open_tuned_cache(const Job& job, RankDevice& rank) {
                                       tuned_for(rank.device->name()));
 }
 
-void log_ranks(const World& world, const RankDevice& rank) {
-  const std::string row = "{:>4}  {:>4}  {:>5}  {:<20}  {:<26}  {}";
+void log_ranks(const World& world, const MeshShape& mesh, const RankDevice& rank) {
+  const std::string row = "{:>4}  {:>4}  {:>5}  {:<{}}{:<20}  {:<26}  {}";
+  const int width = mesh.replica_is_one_rank() ? 0 : 28;
   const auto rows = world.gather(fmt::format(fmt::runtime(row), world.rank(), world.node(), world.local_rank(),
-                                             world.hostname(), rank.device->name(), rank.binding));
+                                             mesh.place_of(world.rank()), width, world.hostname(), rank.device->name(),
+                                             rank.binding));
   if (world.rank() != 0) return;
-  spdlog::info(fmt::runtime(row), "rank", "node", "local", "host", "device", "processors");
+  spdlog::info(fmt::runtime(row), "rank", "node", "local", width > 0 ? "mesh" : "", width, "host", "device",
+               "processors");
   for (const std::string& line : rows) spdlog::info("{}", line);
 }
 
@@ -368,6 +366,7 @@ RunInfo run_info(const Job& job, const RankDevice& rank, const Trainer& trainer,
   info.local_world_size = job.world.local_size();
   info.shared_gpus = rank.gpus.shared;
   info.zero = static_cast<int>(trainer.arena().zero());
+  info.baseline = job.options().run.baseline;
   info.gradient_path = gradient_path_of(trainer, job.mesh.shape());
   info.epochs = total_epochs(run, steps_per_epoch);
   info.steps = total_steps(run, steps_per_epoch);
@@ -380,10 +379,8 @@ RunInfo run_info(const Job& job, const RankDevice& rank, const Trainer& trainer,
 
 /// As run_or_end_job, which says more where memory runs out.
 void work_or_end_job(const Job& job, const RankDevice& rank, const std::function<void()>& part) {
-  run_or_end_job("ddptrain", job.world, [&] {
-    const Progress::Shown progress(job.progress);
-    explain_out_of_memory(job.options(), job.workload(), job.world, rank.kind, part);
-  });
+  run_or_end_job("ddptrain", job.world,
+                 [&] { explain_out_of_memory(job.options(), job.workload(), job.world, rank.kind, part); });
 }
 
 void restore(const Job& job, const Checkpoint& checkpoint, Device& device, Trainer& trainer) {
@@ -422,7 +419,7 @@ void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator&
   Workload& workload = job.workload();
   Device& device = *rank.device;
   const RunProgress* const resumed = start.resumed ? &start.resumed->manifest.progress : nullptr;
-  log_ranks(world, rank);
+  log_ranks(world, job.mesh.shape(), rank);
   std::future<std::string> topology = find_topology(world, rank.pci_bus_id);
   const PeakRate peak = peak_of(job, rank);
   RunOptions run = job.options().run;
@@ -433,7 +430,6 @@ void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator&
   Trainer trainer(trainer_options(job.options(), job.mesh.shape().replicas, steps),
                   workload.make_model(device, job.options().trainer.batch), workload.data(), job.mesh.replicas(),
                   device, communicator, {job.mesh.stages(), replica.stages.get(), replica.group.get()});
-  run.samples = workload.samples(trainer.model(), device);
   run.trained = [&] { workload.finish(trainer.state(), world); };
   if (start.resumed) restore(job, *start.resumed, device, trainer);
   job.clock.mark("replica");
@@ -447,8 +443,8 @@ void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator&
   const auto save_tuned = [tuned] {
     if (tuned != nullptr) tuned->save();
   };
-  const RunHooks hooks{checkpoints ? &*checkpoints : nullptr, job.signals.get(), &job.progress, resumed,
-                       sensors ? &*sensors : nullptr,         save_tuned};
+  const RunHooks hooks{checkpoints ? &*checkpoints : nullptr, job.signals.get(), resumed, sensors ? &*sensors : nullptr,
+                       save_tuned};
   log_training(job, start.identity, trainer);
   const Watch::Phase phase(*world.watch(), "training");
   work_or_end_job(job, rank, [&] {
@@ -457,8 +453,9 @@ void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator&
       RunInfo info = run_info(job, rank, trainer, run);
       info.peak = peak;
       info.other_tensor = start.identity.other_tensor;
+      if (resumed != nullptr) info.resumed_at = resumed->step;
       info.topology = topology.get();
-      report.emplace(std::move(info), ReportFiles{outputs.metrics.get(), outputs.tensorboard.get()}, &job.progress);
+      report.emplace(std::move(info), ReportFiles{outputs.metrics.get(), outputs.tensorboard.get()});
       report->start();
       if (resumed != nullptr) report->restart(resumed->step, start.resumed->path.string());
     }
@@ -473,11 +470,12 @@ void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator&
 void work_on_device(Job job) {
   const World& world = job.world;
   RankDevice rank = start_device(job);
+  const std::string data = require_same_work(job, rank);
   std::optional<TrainingStart> start;
-  if (job.task() != Task::generate) {
-    const std::string data = require_same_work(job, rank);
-    if (job.task() == Task::train) start.emplace(job, rank, data);
-    if (job.task() == Task::evaluate) settle_batch(job, rank, std::nullopt);
+  if (job.task() == Task::train) {
+    start.emplace(job, rank, data);
+  } else {
+    settle_batch(job, rank, std::nullopt);
   }
   std::unique_ptr<Communicator> communicator;
   work_or_end_job(job, rank, [&] {
@@ -487,8 +485,7 @@ void work_on_device(Job job) {
     if (start) {
       train(job, rank, *start, *communicator, outputs, tuned.get());
     } else {
-      const auto use = job.task() == Task::evaluate ? evaluate_model : generate_texts;
-      use(world, job.options(), job.workload(), *rank.device, *communicator, outputs.metrics.get());
+      evaluate_model(world, job.options(), job.workload(), *rank.device, *communicator, outputs.metrics.get());
     }
     if (tuned) tuned->save();
   });
@@ -514,8 +511,7 @@ void run(const World& world, CommandLine command_line, EarlyStart& early) {
     if (world.rank() == 0) std::fputs(command_line.print->c_str(), stdout);
     return;
   }
-  const auto progress = std::make_shared<Progress>(world.watch(), world.rank() == 0);
-  init_logging(command_line.options.log_level, world.rank(), progress);
+  init_logging(command_line.options.log_level, world.rank());
   if (command_line.task == Task::inspect) return inspect_checkpoints(world, command_line.options.inspect);
   if (command_line.task == Task::export_weights) return export_weights(world, command_line.options);
   if (!uses_device(command_line.task)) return print_description(world, std::move(command_line));
@@ -524,8 +520,7 @@ void run(const World& world, CommandLine command_line, EarlyStart& early) {
   early.watchdog->meet(world, mesh.place_of(world.rank()));
   prepare_to_hang(world, command_line.options.hang);
   const Watch::Phase phase(*world.watch(), "start-up");
-  const Progress::Shown shown(*progress);
-  work_on_device({world, std::move(command_line), early, *progress});
+  work_on_device({world, std::move(command_line), early});
 }
 
 }  // namespace

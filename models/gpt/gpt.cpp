@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "models/gpt/work.h"
-#include "models/language_model.h"
 #include "runtime/comm/tensor_group.h"
 #include "runtime/core/error.h"
 #include "runtime/ops/embedding.h"
@@ -35,7 +34,7 @@ struct Shared {
   Buffer head;          ///< In a stage without the token embedding: a copy of it.
 };
 
-class Gpt final : public Model, public LanguageModel {
+class Gpt final : public Model {
  public:
   Gpt(Device& device, const GptOptions& options, std::shared_ptr<Shared> shared)
       : device_(device),
@@ -114,8 +113,6 @@ class Gpt final : public Model, public LanguageModel {
   void forward(std::size_t unit) override;
   void backward(std::size_t unit, bool accumulate, const Ready& ready) override;
 
-  std::vector<float> next_token_logits(const TokenBatch& batch, std::int64_t position) override;
-
   std::int64_t parameters_of_all_stages() const override { return element_count(gpt_parameters(shape_)); }
 
   double flops_per_sample() const override {  // Chowdhery et al., "PaLM", arXiv:2204.02311, appendix B
@@ -191,9 +188,6 @@ class Gpt final : public Model, public LanguageModel {
   void enter(std::int64_t layer, Norm& norm);
   void forward_head();
   /// In the steps to come.
-  void leave_no_trace() {
-    if (scales_) scales_->forget_magnitudes();
-  }
 
   Tensor head_piece(const Tensor& activation, std::int64_t first) const {
     const std::int64_t some = std::min(head_rows_, rows() - first);
@@ -440,7 +434,7 @@ void Gpt::forward_head() {
     output_layer(x, first);
     if (!leaves_room_) head_weight_gradient(x, first > 0);
   }
-  if (!step_.training) leave_no_trace();
+  if (!step_.training && scales_) scales_->forget_magnitudes();
 }
 
 /// Leaves dlogits in logits_, and the gradient of x, or what this rank gives of its sum, in branch_.
@@ -537,26 +531,6 @@ void Gpt::embedding_gradient(bool accumulate, const Ready& ready) {
   }
   ready(place(token_embedding(shape_)));
   ready(place(token_embedding(shape_)) + 1);
-}
-
-std::vector<float> Gpt::next_token_logits(const TokenBatch& batch, std::int64_t position) {
-  step_ = {};
-  step_.training = false;
-  TokenBatch window = batch;
-  window.count = 1;
-  DDP_CHECK(position >= 0 && position < batch.source.sequence, "gpt: position {} in a window of {}", position,
-            batch.source.sequence);
-  fit_to_batch(window);
-  for (std::size_t unit = 0; unit <= blocks_.size(); ++unit) forward(unit);
-  enter(shape_.layers, final_norm_);
-  leave_no_trace();
-  const Tensor logits = head_logits(head_piece(final_norm_.output, position).first(1));
-  const Buffer values = device_.allocate(DType::f32, {shape_.vocabulary});
-  device_.convert({logits.data, logits.dtype, {shape_.vocabulary}}, values.view(DType::f32, {shape_.vocabulary}),
-                  device_.compute_stream());
-  std::vector<float> result(static_cast<std::size_t>(shape_.vocabulary));
-  device_.copy_to_host(result.data(), values.data(), values.bytes());
-  return result;
 }
 
 }  // namespace

@@ -37,9 +37,8 @@ struct GptOptions {
 /// Stage `stage` of `stages`, of about the same number of FLOP each, of a GPT of at least as many blocks.
 GptStage gpt_stage(const GptShape& shape, std::int64_t stages, std::int64_t stage);
 
-/// GPT-2, or a stage of it; all of it is a LanguageModel, too. forward() begins the backward pass: it works out the
-/// output layer in pieces of options.head_rows and keeps the gradient, not the logits. UsageError where the shape is
-/// impossible.
+/// GPT-2, or a stage of it. forward() begins the backward pass: it works out the output layer in pieces of
+/// options.head_rows and keeps the gradient, not the logits. UsageError where the shape is impossible.
 std::unique_ptr<Model> make_gpt(Device& device, const GptOptions& options, ResidentTokens tokens);
 
 }  // namespace ddptrain

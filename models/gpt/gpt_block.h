@@ -10,14 +10,15 @@
 
 namespace ddptrain {
 
-/// What of a GPT's activations is recomputed in the backward pass instead of being kept.
+/// The activations that the backward pass recomputes, so that they need not be kept.
 enum class Recompute : std::uint8_t {
   none,
   gelu,   ///< The GELU's output.
-  block,  ///< All but the input of a block.
+  block,  ///< All activations of a block but its input.
 };
 
-/// Memory for gradients that all blocks share. The residual stream's before a block becomes that behind the next one.
+/// Gradients of activations. All blocks share this memory: the gradient of a block's input is the gradient of the
+/// output of the block before it.
 struct BlockGradients {
   SublayerGradients mlp, attention;  ///< attention.dout is mlp.din.
 
@@ -33,26 +34,26 @@ class GptBlock {
   static constexpr std::size_t kParameters = 2 * Sublayer::kParameters;
   static constexpr std::size_t kScales = 2 * Sublayer::kScales;
 
-  /// One of so many parts of a block, with memory for its activations. `others`: the blocks before it, whose memory it
-  /// shares where activations are recomputed. `fp8`: its linear layers can multiply in FP8.
+  /// Makes one of `parts` parts of a block, with memory for its activations. `others` are the blocks before it; it
+  /// shares their memory for recomputed activations. `fp8`: its linear layers can use FP8.
   static GptBlock make(Device& device, const GptShape& shape, std::int64_t parts, Recompute recompute, bool fp8,
                        const std::vector<GptBlock>& others, Activations& memory);
-  /// `first`: place of the block's first parameter in the model's.
+  /// `first` is the index of the block's first parameter among the model's parameters.
   void bind(const ModelTensors& tensors, std::size_t first);
 
-  /// Its scales are `first` and the following ones: those of its linear layers, one behind the other.
+  /// Uses the scales from index `first` on, layer by layer.
   void bind_scales(Fp8Scales& scales, std::size_t first);
-  /// Whether the linear layers multiply in FP8, from the next forward pass on.
+  /// Whether the linear layers use FP8. Takes effect in the next forward pass.
   void set_fp8(bool fp8);
   void fit(const BatchShape& shape);
 
-  Norm& norm() { return attention_.norm(); }  ///< With which the block begins.
+  Norm& norm() { return attention_.norm(); }  ///< The first norm of the block.
   Sublayer& attention() { return attention_; }
   Sublayer& mlp() { return mlp_; }
 
-  /// From norm()'s output to `branch`, which mlp().add() adds to the residual stream.
+  /// Computes `branch` from norm()'s output. mlp().add() adds it to the residual stream.
   void forward(const Tensor& branch);
-  /// Computes again, bit by bit, what was not kept.
+  /// Computes the activations that were not kept again, with the same bits.
   void restore(const Tensor& branch);
 
  private:

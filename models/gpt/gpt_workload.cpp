@@ -1,14 +1,9 @@
-#include <algorithm>
 #include <filesystem>
 #include <optional>
 
-#include "data/text/bpe_tokenizer.h"
 #include "data/text/tokens.h"
-#include "models/gpt/generate.h"
 #include "models/gpt/gpt.h"
 #include "models/gpt/gpt2_folder.h"
-#include "models/gpt/text.h"
-#include "models/language_model.h"
 #include "models/workload.h"
 #include "runtime/core/files/writable.h"
 
@@ -17,27 +12,6 @@ namespace {
 
 const GptShapeNames kFlags = {"", "--layers", "--width", "--heads", "--ff", "--seq", "--vocab"};
 constexpr std::int64_t kVocabularyOfData = 0;
-
-/// What --init names.
-struct Pretrained {
-  Gpt2Folder weights;
-  std::optional<BpeTokenizer> tokenizer;
-
-  explicit Pretrained(const std::filesystem::path& path) : weights(path) {
-    if (std::filesystem::exists(path / "vocab.json")) tokenizer.emplace(path);
-  }
-};
-
-/// So that what was saved is a model folder like the one that training began with.
-void copy_tokenizer(const std::filesystem::path& from, const std::filesystem::path& to) {
-  std::error_code ignored;
-  if (std::filesystem::equivalent(from, to, ignored)) return;
-  for (const char* name : {"vocab.json", "merges.txt"}) {
-    std::error_code error;
-    std::filesystem::copy_file(from / name, to / name, std::filesystem::copy_options::overwrite_existing, error);
-    if (error) usage_error("--save {}: {} cannot be copied there: {}", to.string(), name, error.message());
-  }
-}
 
 class GptWorkload final : public Workload {
  public:
@@ -48,7 +22,6 @@ class GptWorkload final : public Workload {
   bool supports_fp8() const override { return true; }
   bool supports_f32_gradients() const override { return true; }
   bool supports_stages() const override { return true; }
-  bool writes_text() const override { return true; }
   bool saves() const override { return !save_.empty(); }
   bool starts_from_weights() const override { return !init_.empty(); }
 
@@ -66,9 +39,6 @@ class GptWorkload final : public Workload {
             {"heads", shape_.heads},       {"feed_forward", shape_.feed_forward},
             {"sequence", shape_.sequence}, {"vocabulary", shape_.vocabulary}};
   }
-  bool samples_during_training() const override { return sample_every_ > 0; }
-  Samples samples(Model& model, Device& device) override;
-  void generate(Model& model, Device& device, const std::function<void(const std::string&)>& show) override;
   void export_weights(const std::filesystem::path& folder, const std::map<std::string, std::int64_t>& sizes,
                       const std::map<std::string, HostTensor>& weights) const override {
     save_gpt2(folder, {{sizes.at("layers"), sizes.at("width"), sizes.at("heads"), sizes.at("feed_forward"),
@@ -79,12 +49,8 @@ class GptWorkload final : public Workload {
 
  private:
   void read_init();
-  std::vector<std::uint16_t> prompt_tokens() const;
-  std::string write(Model& model, Device& device, std::uint32_t sample, std::int64_t context) const;
+  void check_bytes() const;
   std::string set_dropout(const std::string& text);
-  const BpeTokenizer* tokenizer() const {
-    return pretrained_ != nullptr && pretrained_->tokenizer ? &*pretrained_->tokenizer : nullptr;
-  }
 
   GptShape shape_;
   Recompute recompute_ = Recompute::none;
@@ -93,15 +59,9 @@ class GptWorkload final : public Workload {
   double val_fraction_ = 0.1;
   std::string init_;
   std::string save_;
-  std::int64_t sample_every_ = 0;
-  std::string prompt_ = "The";
-  std::int64_t sample_tokens_ = 200;
-  float temperature_ = 0.8f;
-  std::int64_t top_k_ = 0;
-  std::int64_t samples_ = 1;
 
   RunFacts run_;
-  std::shared_ptr<const Pretrained> pretrained_;  ///< Null: none.
+  std::shared_ptr<const Gpt2Folder> pretrained_;  ///< Null: none.
   std::optional<TokenDataset> tokens_;
 };
 
@@ -126,17 +86,7 @@ Flags GptWorkload::flags() {
       {"--recompute", choice(recompute_, recomputes),
        "Activations that backward recomputes instead of keeping them in memory", Effect::speed},
       {"--save", text(save_, "DIR"),
-       "Write the trained model to this folder: model.safetensors and config.json of transformers", Effect::output},
-      {"--sample-every", number(sample_every_, kZeroOrMore), "Steps between text samples of the model (0: none)",
-       Effect::output},
-      {"--prompt", text(prompt_), "Start of each text sample", Effect::output},
-      {"--sample-tokens", number(sample_tokens_, {"1 to 1048576", 1, 1 << 20}), "Tokens per text sample",
-       Effect::output},
-      {"--temperature", number(temperature_, kZeroOrMore), "Sampling temperature (0: always the likeliest token)",
-       Effect::output},
-      {"--top-k", number(top_k_, kZeroOrMore), "Sample from this many of the likeliest tokens (0: from all)",
-       Effect::output},
-      {"--samples", number(samples_, {"1 to 1000000", 1, 1e6}), "Text samples that --generate writes", Effect::output}};
+       "Write the trained model to this folder: model.safetensors and config.json of transformers", Effect::output}};
 }
 
 /// Returns as FlagValue::set.
@@ -152,12 +102,11 @@ void GptWorkload::check_flags() const {
   GptShape shape = shape_;
   if (shape.vocabulary == kVocabularyOfData) shape.vocabulary = 1;
   check_shape(shape, kFlags);
-  if (prompt_.empty()) usage_error("--prompt '': give at least one character");
 }
 
 void GptWorkload::open(const RunFacts& run) {
   run_ = run;
-  if (run.reads_data && data_.empty())
+  if (data_.empty())
     usage_error("--model gpt needs --data: a text file, token files (.bin) or their folder, or synthetic");
   if (!init_.empty()) read_init();
   if (run.mesh.stages > shape_.layers) {
@@ -168,15 +117,15 @@ void GptWorkload::open(const RunFacts& run) {
 
 void GptWorkload::read_init() {
   about("--init", [&] {
-    pretrained_ = std::make_shared<Pretrained>(init_);
-    if (run_.rank == 0) pretrained_->weights.check_values();
+    pretrained_ = std::make_shared<Gpt2Folder>(init_);
+    if (run_.rank == 0) pretrained_->check_values();
   });
-  const std::int64_t positions = pretrained_->weights.shape().sequence;
+  const std::int64_t positions = pretrained_->shape().sequence;
   if (shape_.sequence > positions) {
     usage_error("--seq {}: {} has {} positions. Give --seq {} or less.", shape_.sequence, init_, positions, positions);
   }
   const std::int64_t sequence = shape_.sequence;
-  shape_ = pretrained_->weights.shape();
+  shape_ = pretrained_->shape();
   shape_.sequence = sequence;
 }
 
@@ -187,12 +136,22 @@ void GptWorkload::load() {
   options.seed = run_.seed;
   options.reader = run_.local_rank;
   options.readers = run_.local_size;
-  if (const BpeTokenizer* cuts = tokenizer()) {
-    options.encode = [cuts](std::string_view text) { return cuts->encode(text); };
-  }
-  about("--data", [&] { tokens_.emplace(load_tokens(data_, options), shape_.sequence); });
+  about("--data", [&] {
+    tokens_.emplace(load_tokens(data_, options), shape_.sequence);
+    if (pretrained_ != nullptr) check_bytes();
+  });
   if (shape_.vocabulary == kVocabularyOfData) shape_.vocabulary = tokens_->text().vocabulary;
   check_parts(shape_, run_.mesh.tensor, kFlags);
+}
+
+/// The bytes of a text are no tokens of a tokenizer.
+void GptWorkload::check_bytes() const {
+  const TokenData& text = tokens_->text();
+  if (text.train.token_bytes > 1 || text.entropy || shape_.vocabulary <= 256) return;
+  usage_error(
+      "{}: the bytes of a text are its tokens, and the model of --init {} has {} other ones. "
+      "`data/tokens-from-text TEXT OUT.bin --tokenizer FOLDER` writes tokens of its tokenizer.",
+      data_, init_, shape_.vocabulary);
 }
 
 std::unique_ptr<Model> GptWorkload::make_model(Device& device, std::int64_t batch) {
@@ -209,9 +168,8 @@ std::unique_ptr<Model> GptWorkload::make_model(Device& device, std::int64_t batc
   options.dropout = dropout_;
   options.recompute = recompute_;
   if (pretrained_ != nullptr) {
-    options.pretrained = [weights = pretrained_](const std::string& name) { return weights->weights.read(name); };
+    options.pretrained = [weights = pretrained_](const std::string& name) { return weights->read(name); };
   }
-  if (!tokens_) return make_gpt(device, options, {});
   return make_gpt(device, options, about("--data", [&] { return make_resident(*tokens_, device); }));
 }
 
@@ -222,33 +180,6 @@ std::vector<std::string> GptWorkload::memory_flags() const {
   return flags;
 }
 
-std::vector<std::uint16_t> GptWorkload::prompt_tokens() const {
-  std::vector<std::uint16_t> tokens = to_tokens(prompt_, tokenizer());
-  const auto unknown = std::find_if(tokens.begin(), tokens.end(), [&](int t) { return t >= shape_.vocabulary; });
-  if (unknown == tokens.end()) return tokens;
-  usage_error("--prompt: it has token {}, and the model knows {} different ones", *unknown, shape_.vocabulary);
-}
-
-std::string GptWorkload::write(Model& model, Device& device, std::uint32_t sample, std::int64_t context) const {
-  const GenerateOptions options{sample_tokens_, temperature_, top_k_, context, run_.seed, sample};
-  auto& writer = dynamic_cast<LanguageModel&>(model);
-  return to_text(ddptrain::generate(writer, device, prompt_tokens(), options), tokenizer());
-}
-
-Samples GptWorkload::samples(Model& model, Device& device) {
-  return {sample_every_, [this, &device, &model] { return write(model, device, 0, shape_.sequence); }};
-}
-
-/// A window that the text does not fill would be computed in vain.
-void GptWorkload::generate(Model& model, Device& device, const std::function<void(const std::string&)>& show) {
-  constexpr std::int64_t kPiece = 64;
-  const auto prompt = static_cast<std::int64_t>(prompt_tokens().size());
-  const std::int64_t longest = (prompt + sample_tokens_ + kPiece - 1) / kPiece * kPiece;
-  for (std::int64_t sample = 0; sample < samples_; ++sample) {
-    show(write(model, device, static_cast<std::uint32_t>(sample), std::min(longest, shape_.sequence)));
-  }
-}
-
 void GptWorkload::finish(const TrainingState& state, const World& world) {
   if (save_.empty()) return;
   Gpt2Weights weights{shape_, {}};
@@ -257,9 +188,7 @@ void GptWorkload::finish(const TrainingState& state, const World& world) {
     weights.tensors[spec.name] = {spec.shape, {values, values + spec.size()}};
   });
   world.agree([&] {
-    if (world.rank() != 0) return;
-    save_gpt2(save_, weights);
-    if (tokenizer() != nullptr) copy_tokenizer(init_, save_);
+    if (world.rank() == 0) save_gpt2(save_, weights);
   });
 }
 

@@ -7,21 +7,21 @@
 
 namespace ddptrain {
 
-/// Memory of a transformer's activations [batch, sequence, columns].
+/// Allocates a transformer's activations [batch, sequence, columns].
 class Activations {
  public:
-  /// For at most `batch` windows of at most `sequence` tokens, whose rows between layers are divided into so many
-  /// parts. The device outlives this.
+  /// For at most `batch` windows of at most `sequence` tokens. Between layers their rows are divided into `parts`
+  /// parts. The device outlives the object.
   Activations(Device& device, std::int64_t batch, std::int64_t sequence, std::int64_t parts = 1)
       : device_(device), batch_(batch), sequence_(sequence), parts_(parts) {}
 
   Tensor activation(std::int64_t columns) { return activation(device_.dtype(), columns); }
   Tensor activation(DType dtype, std::int64_t columns) { return allocate(dtype, {batch_, sequence_, columns}); }
-  /// This part's rows of an activation.
+  /// One part of the rows of an activation.
   Tensor part(std::int64_t columns) { return allocate(device_.dtype(), {1, part_rows(), columns}); }
   std::int64_t parts() const { return parts_; }
   std::int64_t part_rows() const { return batch_ * sequence_ / parts_; }
-  /// What normalisations keep of each of these numbers.
+  /// Statistics of normalisations.
   Tensor statistics(const Shape& shape) { return allocate(master_dtype(device_.precision()), shape); }
   Tensor allocate(DType dtype, const Shape& shape) {
     buffers_.push_back(device_.allocate(dtype, shape));
@@ -40,13 +40,13 @@ class Activations {
   std::deque<Buffer> buffers_;
 };
 
-/// What of that memory a batch takes.
+/// The size of a batch.
 struct BatchShape {
   std::int64_t batch = 0;
   std::int64_t sequence = 0;
 
   std::int64_t rows() const { return batch * sequence; }
-  /// Of one of equal parts of the rows: whole windows, or a stretch of rows.
+  /// The size of one of `parts` equal parts: whole windows if possible, otherwise rows.
   BatchShape part(std::int64_t parts) const {
     return batch % parts == 0 ? BatchShape{batch / parts, sequence} : BatchShape{1, rows() / parts};
   }

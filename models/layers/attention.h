@@ -5,14 +5,14 @@
 
 namespace ddptrain {
 
-/// Causal self-attention: `in` gives queries, keys and values, `out` projects.
+/// Causal self-attention: `in` computes queries, keys and values; `out` is the projection.
 class Attention final : public Sublayer {
  public:
-  /// The rank has the heads of one of so many parts.
+  /// For one of `parts` parts of the heads.
   Attention(Device& device, std::int64_t width, std::int64_t heads, std::int64_t parts, float epsilon);
   static SublayerShape shape(std::int64_t width) { return {{3 * width, width}, {width, width}, 3}; }
 
-  /// All activations but the norm's input. `fp8`: prepare_fp8() follows.
+  /// Allocates all activations but the norm's input. Pass `fp8` if prepare_fp8() follows.
   void allocate(Activations& memory, bool fp8 = false);
   void bind_scales(Fp8Scales& scales, std::size_t first) override;
   void fit(const BatchShape& shape) override;
@@ -26,11 +26,11 @@ class Attention final : public Sublayer {
 
   AttentionOps& attention_;
   QuantisationOps& quantisation_;
-  std::int64_t width_;  ///< Of the part's heads together.
+  std::int64_t width_;  ///< The width of this part's heads together.
   std::int64_t heads_;
   Tensor qkv_;           ///< [batch, sequence, 3 width]
   Tensor attended_;      ///< [batch, sequence, width]
-  Tensor attended_fp8_;  ///< A copy; unused without FP8.
+  Tensor attended_fp8_;  ///< A copy. Unused without FP8.
   Tensor statistics_;    ///< [batch, heads, sequence]
 };
 

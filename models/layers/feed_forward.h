@@ -7,35 +7,35 @@ namespace ddptrain {
 /// Two linear layers with a GELU between them.
 class FeedForward final : public Sublayer {
  public:
-  /// The rank has one of so many parts. `gelu_again`: restore_gelu() may be called.
+  /// For one of `parts` parts. `gelu_again`: restore_gelu() may be called.
   FeedForward(Device& device, std::int64_t width, std::int64_t feed_forward, std::int64_t parts, float epsilon,
               bool gelu_again);
   static SublayerShape shape(std::int64_t width, std::int64_t feed_forward) {
     return {{feed_forward, width}, {width, feed_forward}};
   }
 
-  /// All activations but the norm's input and the GELU's output.
+  /// Allocates all activations but the norm's input and the GELU's output.
   void allocate(Activations& memory);
-  /// Memory of the GELU's output.
+  /// Allocates the GELU's output.
   void allocate_hidden(Activations& memory) { hidden_ = memory.activation(feed_forward_); }
   void share_hidden(const FeedForward& other) { hidden_ = other.hidden_; }
   void bind_scales(Fp8Scales& scales, std::size_t first) override;
   void set_fp8(bool fp8) override;
   void fit(const BatchShape& shape) override;
   void forward(const Tensor& branch) override;
-  /// The part of forward() up to the GELU's output.
+  /// Runs forward() up to the GELU's output.
   void expand();
-  /// The GELU's output from its input, bit by bit.
+  /// Computes the GELU's output again from its input, with the same bits.
   void restore_gelu() { linear_.gelu(flat(pre_), flat(hidden_)); }
 
  private:
   void inner_backward(const SublayerGradients& g, const Tensor& dbranch, bool accumulate) override;
   Tensor inner_output() const override { return hidden_; }
   Tensor inner_gradient(const SublayerGradients& g) const override { return in_.gradient(g.dinner, g.dinner); }
-  Tensor in_dbias() const override { return {}; }  // inner_backward() has given it
+  Tensor in_dbias() const override { return {}; }  // inner_backward() has computed it
 
   LinearOps& linear_;
-  std::int64_t feed_forward_;  ///< Of the part.
+  std::int64_t feed_forward_;  ///< The hidden width of this part.
   bool gelu_again_;
   Tensor pre_, hidden_;  ///< [batch, sequence, feed-forward], before and after the GELU
 };

@@ -9,47 +9,47 @@
 
 namespace ddptrain {
 
-/// A linear layer (add_linear()): weight, bias, their gradients, and what its products in FP8 need: a copy of the
-/// weight, and scales of weight, input and the gradient of the output. Whether products are in FP8 is its own affair:
-/// in FP8 its input is e4m3 with input_scale(), and convert() makes the gradient of its output e5m2.
+/// A linear layer (add_linear()): weight, bias and their gradients. For FP8 it also has a copy of the weight, and
+/// scales of weight, input and the gradient of the output. With FP8 the caller gives an e4m3 input with input_scale(),
+/// and convert() makes the gradient of the output e5m2.
 class Linear {
  public:
   static constexpr std::size_t kParameters = 2;
 
-  /// `shape`: of the weight.
+  /// `shape` is the weight's.
   Linear(Device& device, const Shape& shape);
 
-  /// `first`: place of the weight in the model's parameters.
+  /// `first` is the index of the weight among the model's parameters. The bias follows.
   void bind(const ModelTensors& tensors, std::size_t first);
   const Tensor& dbias() const { return dbias_; }
 
-  /// Takes memory for the copy of the weight, so that products can be in FP8.
+  /// Allocates the copy of the weight, so that the layer can use FP8.
   void prepare_fp8(Activations& memory);
   static constexpr std::array kScaleFormats = {DType::e4m3, DType::e5m2, DType::e4m3};
-  /// `first`: place among the scales, of these formats.
+  /// Uses the scales from index `first` on; they have the formats kScaleFormats.
   void bind_scales(Fp8Scales& scales, std::size_t first);
   Fp8Scale* input_scale() const { return input_scale_; }
-  /// From the next forward pass on.
+  /// Takes effect in the next forward pass.
   void set_fp8(bool fp8) { fp8_ = fp8; }
   bool fp8() const { return fp8_; }
-  /// Once for a forward pass and the backward pass that follows. Nothing without FP8.
+  /// Call it once before a forward pass and its backward pass. Does nothing without FP8.
   void convert_weight();
 
   // Activations are [batch, sequence, columns].
-  /// `adds_bias`: else another rank does, whose part of y is added to this one.
+  /// y = x weight^T + bias. Without `adds_bias` the bias is left out, because another rank adds it.
   void forward(const Tensor& x, const Tensor& y, bool adds_bias = true);
   /// See LinearOps::linear_gelu().
   void forward_gelu(const Tensor& x, const Tensor& pre, const Tensor& y, bool again);
 
-  /// The gradient of the output as it is multiplied: dy itself, or, in FP8, `copy` with this layer's scale.
+  /// The gradient of the output for the functions below: dy without FP8, otherwise `copy` with this layer's scale.
   Tensor gradient(const Tensor& dy, const Tensor& copy) const;
-  /// The same, and makes the copy. In FP8 also dbias (where it has data) = the sums of dy over the rows.
+  /// The same, and with FP8 writes the copy. With FP8, if dbias has data, dbias = the sums of dy over the rows.
   Tensor convert(const Tensor& dy, const Tensor& copy, const Tensor& dbias, bool accumulate);
-  /// `dy` of gradient() or convert().
+  /// dx = dy weight. `dy` is a result of gradient() or convert().
   void backward_data(const Tensor& dy, const Tensor& dx);
-  /// Through the GELU before this layer: see LinearOps::linear_gelu_backward().
+  /// The same, and through the GELU before this layer: see LinearOps::linear_gelu_backward().
   void backward_gelu(const Tensor& dy, const Tensor& pre, const Tensor& dpre, const Tensor& dbias, bool accumulate);
-  /// The weight's gradient; without FP8 also dbias, where it has data.
+  /// The gradient of the weight. Without FP8, also dbias if it has data.
   void backward_weight(const Tensor& x, const Tensor& dy, const Tensor& dbias, bool accumulate);
 
  private:
@@ -57,7 +57,7 @@ class Linear {
 
   LinearOps& linear_;
   QuantisationOps& quantisation_;
-  Shape shape_;  ///< Of the weight.
+  Shape shape_;  ///< The weight's.
   Tensor weight_, bias_, dweight_, dbias_;
   Tensor weight_fp8_;
   Fp8Scale* gradient_scale_ = nullptr;

@@ -13,8 +13,9 @@ namespace ddptrain {
 
 /// Layer norm of the residual stream (add_norm()): parameters, their gradients, and the activations of a batch.
 ///
-/// Ranks that split layers divide the rows of the stream, too (Korthikanti et al., "Reducing activation recomputation",
-/// arXiv:2205.05198): each normalises its own part, and the output and the gradient of the input are gathered.
+/// Ranks that split layers also divide the rows of the stream (sequence parallelism: Korthikanti et al., "Reducing
+/// activation recomputation", arXiv:2205.05198). Each rank normalises its own rows. Then the output, and in the
+/// backward pass the gradient of the input, are gathered.
 class Norm {
  public:
   static constexpr std::size_t kParameters = 2;
@@ -23,7 +24,7 @@ class Norm {
 
   void bind(const ModelTensors& tensors, std::size_t first);
 
-  /// Memory of `output` and of what the backward pass needs besides `input`.
+  /// Allocates `output`, and what the backward pass needs besides `input`.
   void allocate(Activations& memory);
   void fit(const BatchShape& shape);
   Tensor input;   ///< The stream: [batch, sequence, width], or this rank's part of the rows.
@@ -31,16 +32,16 @@ class Norm {
 
   /// output = norm(input)
   void forward();
-  /// input = residual + dropout(branch); output = norm(input). `residual`: as input. `branch`: as output, with its sums
-  /// over the ranks in this rank's part.
+  /// input = residual + dropout(branch); output = norm(input). `residual` has the shape of `input`, `branch` the shape
+  /// of `output`. If ranks divide rows, only this rank's rows of `branch` are used.
   void forward(const Tensor& residual, const Tensor& branch, const Dropout& dropout);
-  /// dinput = dresidual (where it has data) + the gradient through the norm; all as output. dinput_sums: see NormOps;
-  /// without data where ranks divide rows. These ranks first add their doutput to each other, while
-  /// `first` runs, and gather dinput in the end, while `second` runs. Other ranks call neither.
+  /// dinput = dresidual (if it has data) + the gradient through the norm. All have the shape of `output`. For
+  /// `dinput_sums` see NormOps; it has no data if ranks divide rows. Such ranks first reduce doutput while `first`
+  /// runs, and at the end gather dinput while `second` runs. Without a group neither is called.
   using Work = std::function<void()>;
   void backward(const Tensor& doutput, const Tensor& dresidual, const Tensor& dinput, const Tensor& dinput_sums,
                 bool accumulate, const Work& first = {}, const Work& second = {});
-  /// This rank's part of the rows of an activation.
+  /// This rank's rows of an activation.
   Tensor own(const Tensor& activation) const;
 
  private:
@@ -56,8 +57,8 @@ class Norm {
   Tensor weight_, bias_, dweight_, dbias_;
   Tensor statistics_;             ///< [rows, 2]
   TensorGroup* group_ = nullptr;  ///< Null: this rank has all rows.
-  BatchShape shape_, own_;        ///< Of all rows, and of its own.
-  Tensor partial_;                ///< [2, width]: gradients of weight and bias from its own rows; unused if it has all.
+  BatchShape shape_, own_;        ///< All rows, and this rank's rows.
+  Tensor partial_;  ///< [2, width]: gradients of weight and bias from this rank's rows, if it has not all.
 };
 
 }  // namespace ddptrain

@@ -11,32 +11,35 @@
 #include "runtime/device/device.h"
 #include "runtime/device/peer_inboxes.h"
 
-/// The collectives of data-parallel training, by NCCL or MPI. Each library is a folder beside this header.
+/// Collectives and messages between ranks, through NCCL or MPI. Each library has a folder next to this header.
 
 namespace ddptrain {
 
-/// NCCL 2.28's symmetric kernels scatter and gather wrong values where parts are not a multiple of it.
+/// NCCL 2.28's symmetric kernels scatter and gather wrong values if the size of a part is not a multiple of it.
 inline constexpr std::size_t kPartBytes = 16;
 
-/// Memory of this rank that the GPUs of all ranks reach.
+/// Memory that the GPUs of all ranks can read and write.
 struct PeerMemory {
-  Buffer mine;                 ///< Zeroed.
-  std::vector<void*> of_rank;  ///< Rank r's memory, as this rank's GPU reaches it; empty: there is none.
+  Buffer mine;                 ///< This rank's memory, zeroed.
+  std::vector<void*> of_rank;  ///< The addresses of rank r's memory for this rank's GPU. Empty: no such memory.
 
   PeerInboxes inboxes(int rank) const;  ///< Views for kernels of rank `rank`.
 };
 
-/// What goes to one rank or comes from it.
+/// Values to send to one rank, or the place for values from it.
 struct Message {
   Tensor values;
   int rank;
 };
 
-/// Collectives over device memory. Every rank calls the same methods in the same order with the same sizes; over MPI
-/// on CPUs the order of all_gather() calls among the others may differ between ranks.
-/// `from` and `to` are different memory, or `to` is as large as the result in place: the same memory for
-/// all_reduce_sum() and broadcast(), this rank's part of the larger of the two for the others. The forms with one
-/// tensor are in place. Errors throw Error with the failing call. Made after, and destroyed before, device and world.
+/// Collectives over device memory. Every rank calls the same methods in the same order with the same sizes. The one
+/// exception: with MPI on CPUs, ranks may call all_gather() at different points of that order.
+///
+/// A collective starts after the work that is queued on `stream`. `from` and `to` either do not overlap, or the
+/// collective is in place: all_reduce_sum() and broadcast() have one tensor as both; for the others, the smaller tensor
+/// is this rank's part of the larger one. The forms with one tensor are in place.
+///
+/// Errors throw Error with the failing call. A communicator is destroyed before its device and world.
 class Communicator {
  public:
   using Ticket = std::uint64_t;
@@ -45,43 +48,42 @@ class Communicator {
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  virtual std::string library() const = 0;  ///< NCCL or MPI; empty where there is none.
+  virtual std::string library() const = 0;  ///< NCCL or MPI; empty for one rank.
 
-  /// Memory (zeroed) from which collectives are fastest; collective.
+  /// Zeroed memory for which collectives are fastest. Collective.
   virtual Buffer allocate(std::size_t bytes) = 0;
-  /// Whether allocate() gives symmetric memory: every rank's GPU reads and writes it, and sums are fastest from it.
+  /// Whether allocate() gives symmetric memory: every rank's GPU can read and write it, and all-reduces of it are
+  /// fastest.
   virtual bool symmetric() const { return false; }
-  /// Why this library, which has symmetric memory, does not give it here; empty where it does or has none.
+  /// Why a library with symmetric memory does not give it here. Empty if it does, or if the library has none.
   virtual std::string why_not_symmetric() const { return {}; }
-  /// Memory of `bytes` bytes per rank that every rank's GPU reads and writes from within kernels. The addresses were
-  /// tried: each rank has read what every other rank wrote. Empty, on all ranks alike, where memory is not symmetric or
-  /// where any rank asks for 0 bytes. Collective; waits.
+  /// `bytes` bytes per rank that kernels of every rank's GPU can read and write. The addresses have been tried: each
+  /// rank has read what every other rank wrote. Empty on all ranks if memory is not symmetric or any rank asks for 0
+  /// bytes. Collective; waits.
   virtual PeerMemory allocate_for_peers(std::size_t /*bytes*/) { return {}; }
 
-  /// The algorithm and protocol of all_reduce_sum() from now on, by NCCL's name (RING_LL); empty: NCCL's choice. False
-  /// if the library or this job does not have it: the choice before stays. Collective; waits.
+  /// Sets the algorithm and protocol of all_reduce_sum() by NCCL's name (RING_LL); empty: NCCL chooses. Returns false
+  /// and changes nothing if the library or this job does not have it. Collective; waits.
   virtual bool choose_algorithm(const std::string& name) { return name.empty(); }
 
-  /// Starts to = sum over ranks of `from`, after what is queued on `stream`; f64, f32 or bf16.
+  /// to = the sum of all ranks' `from`. f64, f32 or bf16.
   virtual Ticket all_reduce_sum(const Tensor& from, const Tensor& to, Stream stream) = 0;
-  /// The same for one part: `from` is size() equal parts, and `to` becomes the sum over ranks of part rank(). In place,
-  /// the other parts are left in an unspecified state. Error where the elements do not divide by size(), or where parts
-  /// in symmetric memory are not a multiple of kPartBytes.
+  /// `from` has size() equal parts. to = the sum of all ranks' part rank(). In place, the other parts are unspecified
+  /// afterwards. f64, f32 or bf16. Error if size() does not divide the number of elements, or if parts in symmetric
+  /// memory are not a multiple of kPartBytes.
   virtual Ticket reduce_scatter_sum(const Tensor& from, const Tensor& to, Stream stream) = 0;
-  /// Starts to = the `from` of all ranks, in the order of ranks, after what is queued on `stream`; any type.
+  /// to = the `from` of all ranks, in the order of ranks. Any type.
   virtual Ticket all_gather(const Tensor& from, const Tensor& to, Stream stream) = 0;
-  /// Starts to = part rank() of the `from` of all ranks, in the order of ranks, after what is queued on `stream`; any
-  /// type. Both are size() equal parts, of different memory: both from allocate(), or neither. NCCL sends from
-  /// registered memory without a copy, and waits for ever for a receiver whose memory is not. Error where the elements
-  /// do not divide by size().
+  /// to = part rank() of the `from` of all ranks, in the order of ranks. Any type. Both tensors have size() equal parts
+  /// and do not overlap. Error if size() does not divide the number of elements. Either both come from allocate() or
+  /// neither: NCCL sends registered memory without a copy, and waits forever for a receiver with other memory.
   virtual Ticket all_to_all(const Tensor& from, const Tensor& to, Stream stream) = 0;
-  /// to = the `from` of rank `root`, after what is queued on `stream`; any type.
+  /// to = the `from` of rank `root`. Any type.
   virtual Ticket broadcast(const Tensor& from, const Tensor& to, int root, Stream stream) = 0;
 
-  /// Starts sending and receiving all of these, after what is queued on `stream`; any type. Messages from one rank to
-  /// another arrive in the order of the calls, and have as many bytes where they are sent as where they are received.
-  /// No other rank takes part. Waiting for the ticket waits for both. If only one side is memory of allocate(),
-  /// NCCL_GRAPH_REGISTER must be 0.
+  /// Sends and receives these messages. Any type. Only the ranks that are named take part. Messages from one rank to
+  /// another arrive in the order of the calls; a message has the same number of bytes on both sides. The ticket is done
+  /// when all messages are. If only one side of a message is memory of allocate(), NCCL_GRAPH_REGISTER must be 0.
   virtual Ticket exchange(const std::vector<Message>& sends, const std::vector<Message>& receives, Stream stream) = 0;
 
   Ticket all_reduce_sum(const Tensor& values, Stream stream) { return all_reduce_sum(values, values, stream); }
@@ -89,56 +91,56 @@ class Communicator {
   Ticket all_gather(const Tensor& values, Stream stream);
   Ticket broadcast(const Tensor& values, int root, Stream stream) { return broadcast(values, values, root, stream); }
 
-  /// True where work queued on that stream from now on sees the result: at once for NCCL, which works in stream order;
-  /// when the messages have arrived for MPI, of this ticket alone. Makes progress.
+  /// Whether work that is queued on the stream from now on sees the result. NCCL works in stream order, so always true.
+  /// With MPI, true once the messages of this ticket have arrived. MPI makes progress in this call.
   virtual bool test(Ticket ticket) = 0;
-  /// Returns when test() would be true for this ticket and all that were given before.
+  /// Returns when test() is true for this ticket and all earlier ones.
   virtual void wait(Ticket ticket) = 0;
-  /// Whether a graph of the device may capture collectives: those of MPI need the host.
+  /// Whether a CUDA graph may capture the collectives. MPI's need the host.
   virtual bool capturable() const { return true; }
 
-  /// Throws Error where the library has seen a peer fail.
+  /// Throws Error if the library has seen a peer fail.
   virtual void check_health() {}
 };
 
-/// This rank's part of `values` for reduce_scatter_sum() and all_gather(). Error where the elements do not divide.
+/// This rank's part of `values` for reduce_scatter_sum() and all_gather(). Error if the parts cannot be equal.
 Tensor own_part(const Communicator& communicator, const Tensor& values);
 
 enum class CommLibrary : std::uint8_t { automatic, nccl, mpi };
 
 struct CommunicatorOptions {
   CommLibrary library = CommLibrary::automatic;  ///< automatic: MPI for CPUs, NCCL for GPUs.
-  bool symmetric = true;                         ///< NCCL: symmetric memory where it is possible.
-  int max_ctas = 0;                              ///< NCCL: thread blocks of a collective at most; 0: NCCL's choice.
+  bool symmetric = true;                         ///< NCCL: use symmetric memory if possible.
+  int max_ctas = 0;                              ///< NCCL: maximum of thread blocks per collective; 0: NCCL chooses.
   bool scatters_sums = false;                    ///< reduce_scatter_sum() and all_gather() will be called.
-  /// MPI: sums of f32 go from host to host in bf16; on one host, from rank to rank.
+  /// MPI: send f32 sums in bf16 between hosts. With one host, between ranks.
   bool bf16_between_hosts = false;
-  /// MPI: of this rank, in place of the world's. Ranks with hosts of their own send each for itself.
+  /// MPI: number of this rank's host; empty: the world's. Tests and benchmarks use it to emulate hosts.
   std::optional<int> host = {};
-  int largest_count = std::numeric_limits<int>::max();  ///< MPI: elements that a call of the library counts at most.
+  int largest_count = std::numeric_limits<int>::max();  ///< MPI: maximum of elements per call of the library.
 };
 
-/// The one for these ranks and this device; of one rank, every collective is a copy. Collective. The same UsageError on
-/// all ranks where the library cannot carry this device's memory, or NCCL refuses what its NCCL_* variables ask for.
+/// A communicator for these ranks and this device. With one rank every collective is a copy. Collective. All ranks
+/// throw the same UsageError if the library cannot send this device's memory, or if NCCL refuses its NCCL_* variables.
 std::unique_ptr<Communicator> make_communicator(const World& world, Device& device,
                                                 const CommunicatorOptions& options = {});
 
-/// One rank.
+/// For one rank.
 std::unique_ptr<Communicator> make_self_communicator(Device& device);
-/// MPI messages. CPU memory is sent as it is, and computation overlaps as long as test() is called now and then; GPU
-/// memory travels through pinned host memory, to and from which it is copied in stream order. Between hosts, sums and
-/// gathers are hierarchical, in a fixed order: see mpi/hierarchical.h. On one host they are those of the library.
+/// Uses MPI. CPU memory is sent directly, and computation overlaps as long as test() is called now and then. GPU memory
+/// is copied through pinned host memory in stream order. With several hosts, sums and gathers are hierarchical and have
+/// a fixed order (mpi/hierarchical.h). On one host the MPI library's collectives are used.
 std::unique_ptr<Communicator> make_mpi_communicator(const World& world, Device& device,
                                                     const CommunicatorOptions& options = {});
-/// GPU memory, NCCL. Symmetric memory makes all-reduces below some 16 MiB faster. It is given where NCCL maps the
-/// memory of all ranks and neither NCCL_ALGO, NCCL_PROTO nor NCCL_HOSTID is set (symmetric kernels follow none of
-/// them). The device is the current one. UsageError in a build without CUDA. Buffers must be gone before the
-/// communicator. Destroyed by an exception, it aborts what NCCL is still doing.
+/// Uses NCCL on the current GPU. UsageError in a build without CUDA. Symmetric memory makes all-reduces below about 16
+/// MiB faster. It is used if NCCL maps the memory of all ranks and none of NCCL_ALGO, NCCL_PROTO and NCCL_HOSTID is
+/// set, because symmetric kernels ignore them. Buffers are freed before the communicator. If an exception destroys the
+/// communicator, it aborts NCCL's running operations.
 std::unique_ptr<Communicator> make_nccl_communicator(const World& world, Device& device,
                                                      const CommunicatorOptions& options);
 std::string nccl_version();  ///< Empty in a build without CUDA.
 std::string nccl_library();  ///< File of the NCCL that this process has loaded; empty if it has none.
-/// Whether the NCCL that the program was built with can have symmetric memory (2.27.3 and newer).
+/// Whether the NCCL of the build has symmetric memory (2.27.3 and newer).
 bool nccl_has_symmetric_windows();
 
 }  // namespace ddptrain

@@ -12,9 +12,9 @@ struct Called {
   std::int64_t bytes = 0;  ///< Of all parts.
 };
 
-/// Rank `rank` of `size` ranks that need not be there, for what is described on a paper device and never trained: its
-/// memory is the device's. All-gathers are added to `gathers` and do nothing; every other collective throws Error. Not
-/// collective.
+/// Stands for rank `rank` of `size` ranks on a paper device, where a model is described and not trained. The other
+/// ranks need not exist. An all-gather only counts itself in `gathers`; every other collective throws Error. allocate()
+/// gives the device's memory.
 std::unique_ptr<Communicator> make_paper_communicator(int rank, int size, Device& device, Called& gathers);
 
 }  // namespace ddptrain

@@ -30,8 +30,7 @@ struct Verdict {
   std::string message;
 };
 
-/// MPICH's launcher loses what it has not read from a rank when the rank aborts. Waits until the launcher has read it,
-/// for a second at most.
+/// MPICH's launcher loses output that it has not read when a rank aborts. Waits at most a second until it has read all.
 void wait_until_errors_are_read() {
   using namespace std::chrono;
   struct stat status {};
@@ -54,7 +53,7 @@ Verdict outcome_of(const std::function<void()>& check) {
   }
 }
 
-/// Ascending: "rank 3", "ranks 0, 2-4".
+/// "rank 3" or "ranks 0, 2-4". `ranks` ascend.
 std::string rank_list(const std::vector<std::size_t>& ranks) {
   std::string text = ranks.size() == 1 ? "rank" : "ranks";
   for (std::size_t begin = 0; begin < ranks.size();) {
@@ -67,14 +66,14 @@ std::string rank_list(const std::vector<std::size_t>& ranks) {
   return text;
 }
 
-/// Of this boot of this host, for all processes that have its name, whatever else they share; 0: unknown.
+/// A hash of this host's name and boot; 0: unknown. Containers with the host's name get the same.
 std::uint64_t host_identity(const std::string& hostname) {
   std::string boot;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
   return boot.empty() ? 0 : std::hash<std::string>()(hostname + ' ' + boot);
 }
 
-/// The files in /dev/shm through which Open MPI's ranks of a host exchange messages, and which this process has mapped.
+/// The files in /dev/shm that this process has mapped and through which Open MPI's ranks of a host exchange messages.
 /// Empty with other MPI libraries.
 std::set<std::string> mapped_segments() {
   std::set<std::string> paths;
@@ -107,7 +106,7 @@ struct World::Impl {
   int nodes = 1;
   std::string hostname;
 
-  std::string own_segment;  ///< The file of shared memory whose name is gone; empty: none.
+  std::string own_segment;  ///< This rank's file of shared memory, whose name has been removed; empty: none.
 
   void find_nodes();
   void unlink_own_segment();
@@ -131,8 +130,8 @@ void World::Impl::find_nodes() {
   local_size = static_cast<int>(std::count(numbers.begin(), numbers.end(), node));
 }
 
-/// Open MPI leaves its files of shared memory behind where a rank is killed. All ranks of a host have mapped them by
-/// now, so that their names can go.
+/// Open MPI leaves its files of shared memory behind when a rank is killed. All ranks of the host have mapped them by
+/// now, so this removes their names.
 void World::Impl::unlink_own_segment() {
   const std::set<std::string> segments = mapped_segments();
   const int all = static_cast<int>(segments.size()) == local_size ? 1 : 0;
@@ -168,11 +167,10 @@ World::World(int* argc, char*** argv, std::shared_ptr<Watch> watch) {
 World::World(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 World::~World() {
-  // With an exception on its way up, the other ranks may never reach MPI_Finalize; leaving without it ends them too.
+  // During an exception, other ranks may never reach MPI_Finalize. A rank that exits without it ends them, too.
   if (std::uncaught_exceptions() > 0) return;
   const Watch::Phase phase(*impl_->watch, "end");
-  // Open MPI 4.1's mpirun hangs or crashes where ranks are ended in MPI_Finalize. So they wait here for those that
-  // hang.
+  // Open MPI 4.1's mpirun hangs or crashes if it ends ranks that are in MPI_Finalize. So the ranks meet here first.
   if (impl_->comm == MPI_COMM_WORLD) {
     const Watch::Collective collective(*impl_->watch, "barrier", 0);
     MPI_Barrier(impl_->comm);

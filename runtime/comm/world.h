@@ -13,50 +13,49 @@
 
 namespace ddptrain {
 
-/// The ranks of the job, or a part of them, over MPI (one thread calls MPI). That of the whole job owns MPI's
-/// initialisation and end: make one, first in main, destroy it last. Every method but the plain accessors is
-/// collective.
+/// The ranks of the job, or some of them, connected by MPI. One thread calls MPI. The job's world initializes and
+/// finalizes MPI: make it first in main and destroy it last. Every method but the accessors is collective.
 class World {
  public:
-  /// `watch` is told of every wait for other ranks, those for the start and the end of MPI included.
+  /// `watch` records every wait for other ranks, also while MPI starts and ends.
   World(int* argc, char*** argv, std::shared_ptr<Watch> watch = std::make_shared<Watch>());
   ~World();
-  /// The ranks that give the same `color`, in the order of their ranks here, as a world of their own: communicators can
-  /// be made of it. It ends before this one.
+  /// A world of the ranks with the same `color`, in the order of their ranks here. It must be destroyed before this
+  /// one.
   std::unique_ptr<World> split(int color) const;
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
   int rank() const;
   int size() const;
-  int local_rank() const;  ///< Among the ranks of this host (see number_hosts).
+  int local_rank() const;  ///< Index among the ranks of this host (see number_hosts).
   int local_size() const;
-  int node() const;  ///< Hosts numbered by their lowest rank.
+  int node() const;  ///< Number of the host. Hosts are ordered by their lowest rank.
   int nodes() const;
   const std::string& hostname() const;
   const std::shared_ptr<Watch>& watch() const;
 
   void barrier() const;
-  /// A barrier whose waiting ranks sleep instead of spinning, for waits of seconds.
+  /// A barrier for waits of seconds: waiting ranks sleep instead of spinning.
   void quiet_barrier() const;
   void broadcast(void* data, std::size_t bytes, int root) const;
-  /// The texts of all ranks, of any length: on rank 0 (empty elsewhere), on all ranks.
+  /// The texts of all ranks, of any length. gather() returns them on rank 0 and nothing elsewhere.
   std::vector<std::string> gather(const std::string& mine) const;
   std::vector<std::string> all_gather(const std::string& mine) const;
-  /// The values of all ranks, as many as each has, one rank's behind the other's. T is copied as bytes.
+  /// The values of all ranks, in the order of ranks. Ranks may have different numbers of values. T is copied as bytes.
   template <class T>
   std::vector<T> all_gather(const std::vector<T>& mine) const;
   double sum(double value) const;
   double max(double value) const;
-  /// Calls `progress` while it waits, so that messages of others make progress.
+  /// Calls `progress` while it waits, so that other messages of this rank make progress.
   double max(double value, const std::function<void()>& progress) const;
   double min(double value) const;
 
-  /// Runs `check` on every rank. Where it throws on some, every rank throws the message of the lowest such rank, as
-  /// the same kind of error (UsageError or Error), marked as agreed().
+  /// Runs `check` on every rank. If it throws on some ranks, every rank throws the error of the lowest of them, with
+  /// the same type (UsageError or Error) and message, marked as agreed().
   void agree(const std::function<void()>& check) const;
 
-  /// Ends all ranks of the job at once; does not return. Where MPI cannot, a watchdog ends this process.
+  /// Ends all ranks of the job at once. Does not return: if MPI does not end this process, a watchdog does.
   [[noreturn]] void abort(int exit_code) const;
 
  private:
@@ -79,19 +78,19 @@ std::vector<T> World::all_gather(const std::vector<T>& mine) const {
   return all;
 }
 
-/// Where a rank runs.
+/// Facts that tell whether ranks share a host.
 struct HostOfRank {
-  int lowest_rank = 0;         ///< Of those that MPI counts to the same host (MPI_COMM_TYPE_SHARED).
-  std::uint64_t identity = 0;  ///< Of host name and boot; 0: unknown.
+  int lowest_rank = 0;         ///< The lowest rank that shares memory with this one by MPI (MPI_COMM_TYPE_SHARED).
+  std::uint64_t identity = 0;  ///< Hash of the host's name and boot; 0: unknown.
 };
 
-/// The host of each rank, numbered by their lowest ranks. Two ranks are on one host where MPI says so, or where host
-/// name and boot are the same: so they are in containers with a rank each, which MPI may take for hosts, as long as
-/// these have the name of the host.
+/// The host of each rank. Hosts are numbered in the order of their lowest rank. Two ranks share a host if MPI says so
+/// or if their identity is the same. The identity finds ranks in containers, which MPI may count as hosts, if the
+/// containers have the host's name.
 std::vector<int> number_hosts(const std::vector<HostOfRank>& ranks);
 
-/// What ranks hold, where it is not the same: "10 on ranks 0, 2-3; 20 on rank 1". Else empty. With `hosts`, those of
-/// the ranks are named, too: "10 on ranks 0-1 (node1); 20 on ranks 2-5 (node2, node3)".
+/// Says which ranks have which value: "10 on ranks 0, 2-3; 20 on rank 1". Empty if all values are equal. With `hosts`,
+/// hosts are named, too: "10 on ranks 0-1 (node1); 20 on ranks 2-5 (node2, node3)".
 std::string differences(const std::vector<std::string>& of_ranks, const std::vector<std::string>& hosts = {});
 
 std::string mpi_version();

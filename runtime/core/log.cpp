@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "runtime/core/error.h"
-#include "runtime/core/process/progress.h"
 
 namespace ddptrain {
 
@@ -23,26 +22,11 @@ Level parse_level(const std::string& name) {
   usage_error("--log-level {}: unknown. Use trace, debug, info, warn, error or off.", name);
 }
 
-using ErrorSink = spdlog::sinks::stderr_color_sink_mt;
-
-class SinkBesideProgress final : public ErrorSink {
- public:
-  explicit SinkBesideProgress(std::shared_ptr<Progress> progress) : progress_(std::move(progress)) {}
-  void log(const spdlog::details::log_msg& message) override {
-    progress_->log([&] { ErrorSink::log(message); });
-  }
-
- private:
-  std::shared_ptr<Progress> progress_;
-};
-
 }  // namespace
 
-void init_logging(const std::string& level, int rank, std::shared_ptr<Progress> progress) {
+void init_logging(const std::string& level, int rank) {
   const Level wanted = parse_level(level);
-  std::shared_ptr<ErrorSink> sink = std::make_shared<ErrorSink>();
-  if (progress != nullptr) sink = std::make_shared<SinkBesideProgress>(std::move(progress));
-  auto logger = std::make_shared<spdlog::logger>("ddptrain", std::move(sink));
+  auto logger = std::make_shared<spdlog::logger>("ddptrain", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
   logger->set_pattern(fmt::format("[%H:%M:%S.%e] [%^%l%$] [rank {}] %v", rank));
   logger->set_level(rank == 0 || wanted <= Level::debug ? wanted : std::max(wanted, Level::warn));
   logger->flush_on(Level::warn);

@@ -14,15 +14,14 @@ namespace ddptrain {
 /// '?' for every byte that is no visible ASCII character or space, so that no file writes to the terminal.
 std::string printable(std::string_view text, std::size_t most = 90);
 
-/// `text` of any length as people read it: lines, tabs and UTF-8 stay; control characters and bytes that are no UTF-8
-/// are written as \x1b.
-std::string printable_text(std::string_view text);
-
 /// "1 rank", "2 ranks".
 std::string counted(std::int64_t number, std::string_view thing);
 
 /// A number of bytes, in powers of 1000: "1.25 GB".
 std::string size_text(std::size_t bytes);
+
+/// "2,970", "41.3", "0.0533": rounded to `digits`, all zeros kept.
+std::string significant(double value, int digits = 3);
 
 /// Lines of left-aligned columns, two spaces between them, each line ending with a line feed and without spaces before
 /// it. `indent`: spaces before every line. Rows may have different lengths. Width is counted in bytes.

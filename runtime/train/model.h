@@ -12,19 +12,19 @@
 #include "runtime/device/buffer.h"
 #include "runtime/train/split.h"
 
-/// What the runtime trains: the interface that every model implements.
+/// The interface that every model implements, so that the runtime can train it.
 
 namespace ddptrain {
 
 class TensorGroup;
 
-/// How a parameter starts: values that are read where `read` is set, else values drawn from Philox with the run's seed,
-/// the parameter's identity and the element, so that they depend on nothing else.
+/// The initial values of a parameter. If `read` is set, it gives them. Otherwise they are drawn by Philox from the
+/// run's seed, the parameter's identity and the element's index, and depend on nothing else.
 struct InitialValue {
   enum class Kind : std::uint8_t { constant, uniform, normal };
   Kind kind = Kind::constant;
-  float scale = 0.0f;  ///< The constant; the bound of [-scale, scale]; the standard deviation.
-  /// Pretrained values, as many as the parameter has or more. Called on rank 0 alone, once, and kept by nobody.
+  float scale = 0.0f;  ///< The constant, the bound of [-scale, scale], or the standard deviation.
+  /// Returns pretrained values, at least as many as the parameter has. Called once, on rank 0 only.
   std::function<std::vector<float>()> read = nullptr;
 
   static InitialValue constant(float value) { return {Kind::constant, value}; }
@@ -34,147 +34,147 @@ struct InitialValue {
 
 struct ParameterSpec {
   std::string name;
-  Shape shape;  ///< Of what this rank has.
+  Shape shape;  ///< The shape of this rank's part.
   InitialValue initial = {};
-  bool decays = true;  ///< Weight decay applies (not to biases).
-  /// Memory behind the parameter is kept, zero, for its leading dimension to be read as this many rows; 0: none.
+  bool decays = true;  ///< Weight decay applies. False for biases.
+  /// Zeros follow the parameter in memory, so that it can be read with this many rows. 0: no padding.
   std::int64_t padded_rows = 0;
-  /// What of the parameter this rank has, if ranks split it. Its initial values are those of the whole.
+  /// This rank's part, if ranks split the parameter. `initial` describes the whole parameter.
   std::optional<Split> split = {};
-  /// Another rank that has a part of the same model has the same values, and is the one that counts and stores them.
+  /// Another rank of the same replica has the same values. That rank counts and stores them.
   bool is_copy = false;
 
   std::int64_t size() const { return element_count(shape); }
   Split part() const { return split.value_or(Split::none(shape)); }
-  std::int64_t padded_size() const;  ///< Elements that it takes in memory.
-  /// What random numbers of the parameter are drawn by: the low 32 bits of the XXH3-128 of its name. Its place among
-  /// the parameters, and which of them this rank has, do not matter.
+  std::int64_t padded_size() const;  ///< Elements in memory.
+  /// The key of the parameter's random numbers: the low 32 bits of the XXH3-128 of its name. So they do not depend on
+  /// the other parameters, or on which parameters this rank has.
   std::uint32_t identity() const;
 };
 
-std::int64_t element_count(const std::vector<ParameterSpec>& specs);  ///< Of all parameters, without padding.
+std::int64_t element_count(const std::vector<ParameterSpec>& specs);  ///< The sum over all parameters, without padding.
 
-/// State of a model that is not trained, such as running statistics. Each rank has its own.
+/// State of a model that is not trained, such as running statistics. Ranks have different values.
 struct BufferSpec {
   std::string name;
   Shape shape;
   DType dtype = DType::f32;  ///< f32 or f64
-  float initial = 0.0f;      ///< Of every element.
+  float initial = 0.0f;      ///< Initial value of every element.
 };
 
-/// What bind() gives a model; each in the order of its specs.
+/// The memory that bind() gives to a model. Each list has the order of its specs.
 struct ModelTensors {
   std::vector<Tensor> weights;    ///< In compute precision.
-  std::vector<Tensor> gradients;  ///< Of the type of weights; f32 beside bf16 weights where the model takes them.
+  std::vector<Tensor> gradients;  ///< The type of the weights. If the model allows it, also f32 with bf16 weights.
   std::vector<Tensor> buffers = {};
-  TensorGroup* group = nullptr;  ///< The ranks with the other parts of what is split; null: nothing is.
+  TensorGroup* group = nullptr;  ///< The ranks that split parameters; null: none are split.
 };
 
-/// What a layer multiplies for one sample, in FLOP.
+/// FLOP of a layer's matrix multiplications for one sample.
 struct LayerWork {
   std::string name;
   double forward = 0.0;
-  double backward = 0.0;  ///< With what it recomputes.
-  /// The same without what a causal mask hides.
+  double backward = 0.0;  ///< Includes recomputation.
+  /// The same without the positions that a causal mask hides.
   double forward_causal = forward;
   double backward_causal = backward;
 };
 
-/// Of one sample of training.
+/// FLOP and readiness of gradients for one training sample.
 struct ModelWork {
   std::vector<LayerWork> layers;    ///< In the order of forward.
-  std::vector<double> ready_after;  ///< Per parameter, FLOP of the backward pass before its gradient is complete.
+  std::vector<double> ready_after;  ///< Per parameter: FLOP of the backward pass until its gradient is complete.
 
-  double flop() const;  ///< Of all layers, forward and backward.
+  double flop() const;  ///< The sum over all layers, forward and backward.
 };
 
 /// Messages of one kind that a rank sends in a step.
 struct Sent {
-  std::string axis;        ///< data (gradients), gather (of the weights that ZeRO divides), pipeline or tensor
-  std::string when;        ///< forward, backward, update, or use: before each pass of a unit
-  std::int64_t times = 0;  ///< Collectives, or messages to another stage.
-  std::int64_t bytes = 0;  ///< Of all of them together; a collective sends as a ring does.
+  std::string axis;        ///< data (gradients), gather (weights that ZeRO divides), pipeline or tensor
+  std::string when;        ///< forward, backward, update, or use (before each pass of a unit)
+  std::int64_t times = 0;  ///< Number of collectives, or of messages to another stage.
+  std::int64_t bytes = 0;  ///< Bytes of all of them together, if collectives use a ring.
 };
 
 /// A part of a model that runs as a whole: an embedding, a block, a head. Its parameters are gathered, used and reduced
-/// together; each parameter belongs to one unit.
+/// together. Each parameter belongs to exactly one unit.
 struct Unit {
   std::string name;
-  std::size_t first = 0;                     ///< Place of its first parameter in Model::parameters(),
-  std::size_t count = 0;                     ///< and how many follow each other from there.
-  std::vector<std::size_t> also_reads = {};  ///< Parameters of other units that it reads: tied weights.
+  std::size_t first = 0;                     ///< Index of its first parameter in Model::parameters().
+  std::size_t count = 0;                     ///< Number of its parameters, which are consecutive.
+  std::vector<std::size_t> also_reads = {};  ///< Parameters of other units that it reads (tied weights).
 };
 
-/// What a model works on until the next one.
+/// The samples of one forward and backward pass.
 struct MicroBatch {
   Slice slice;
-  MetricSums* sums = nullptr;  ///< Loss and hits are added to it.
-  bool training = true;        ///< Training samples, with dropout. Otherwise test samples, without a trace in training.
-  /// Factor of the loss of every prediction in the gradient, 1 / (predictions of the whole step on all ranks). 0: no
-  /// backward pass follows, and nothing of it may be begun.
+  MetricSums* sums = nullptr;  ///< The pass adds loss and correct predictions to it.
+  bool training = true;        ///< Training samples, with dropout. Otherwise test samples, which leave no state behind.
+  /// Weight of each prediction's loss in the gradient: 1 / (predictions of the whole step on all ranks). 0: no backward
+  /// pass follows, and the model must not begin one.
   float gradient_scale = 0.0f;
 };
 
-/// What the model of one stage of a pipeline exchanges with that of the next one. Tensors without data are not used.
+/// The tensors that two neighbouring pipeline stages exchange. Both stages have the same number of tensors with the
+/// same sizes. A tensor without data is not exchanged.
 struct StageBoundary {
-  std::vector<Tensor> activations;  ///< Of a pass, from the stage before to the one behind ...
-  std::vector<Tensor> gradients;    ///< ... and back. As many as the stage on the other side has, of the same sizes.
-  Tensor tied_weight;    ///< That a later unit reads, too; it goes on from stage to stage, once in each step.
-  Tensor tied_gradient;  ///< What that unit adds to the weight's gradient in a pass; it goes back.
+  std::vector<Tensor> activations;  ///< Sent to the later stage in each pass.
+  std::vector<Tensor> gradients;    ///< Sent to the earlier stage in each pass.
+  Tensor tied_weight;    ///< Sent to the later stages once in each step, because a later unit reads the weight, too.
+  Tensor tied_gradient;  ///< That unit's share of the weight's gradient, sent to the earlier stages in each pass.
 };
 
-/// A model for one rank, and the data that it was bound to when it was made. It owns its activations; parameters,
-/// gradients and buffers belong to the runtime, which runs the model unit by unit.
+/// The model of one rank, with its data set. The model owns its activations. The runtime owns parameters, gradients and
+/// buffers, and runs the model unit by unit.
 class Model {
  public:
-  /// Parameter i has its final gradient of this micro-batch, and its weight is not read again in this step, as far as
-  /// the compute stream is concerned.
+  /// Called when parameter i's gradient of this micro-batch is complete in the order of the compute stream. The pass
+  /// does not read the parameter's weight after that.
   using Ready = std::function<void(std::size_t)>;
 
   virtual ~Model() = default;
 
-  /// In the order in which backward completes them (the arena's layout).
+  /// The parameters in the order in which the backward pass completes their gradients. The arena has the same order.
   virtual const std::vector<ParameterSpec>& parameters() const = 0;
-  /// In the order of forward. By default one, of all parameters.
+  /// The units in the order of the forward pass. The default is one unit with all parameters.
   virtual std::vector<Unit> units() const { return {{"model", 0, parameters().size()}}; }
   virtual std::vector<BufferSpec> buffers() const { return {}; }
-  /// The tensors outlive the model. Error where they do not fit the specs, or the model does not take gradients of
-  /// their type.
+  /// Gives the model its memory, which outlives the model. Error if a tensor does not fit its spec, or if the model
+  /// does not support the type of the gradients.
   virtual void bind(const ModelTensors& tensors) = 0;
 
-  /// The values of buffers have been replaced, as when a run is resumed.
+  /// Called after the values of buffers have been replaced, for example by a resume.
   virtual void restored() {}
 
-  /// The passes that follow work on this one. Reads no weights.
+  /// Sets the micro-batch of the passes that follow. Reads no weights.
   virtual void begin(const MicroBatch& batch) = 0;
-  /// Forward pass of a unit, once for each in their order. May begin with the backward pass. The tensors of gradients,
-  /// which may be on their way to other ranks until then, are left alone. All of the loss is in the sums by the end of
-  /// the backward pass at the latest.
+  /// Forward pass of a unit. Called for every unit, in order. The last unit may begin the backward pass, but must not
+  /// write gradients of parameters: they may still be on their way to other ranks. The loss is in the sums at the end
+  /// of the backward pass or before.
   virtual void forward(std::size_t unit) = 0;
-  /// Backward pass of a unit, once for each in reverse order. Over all units every parameter is reported exactly once:
-  /// those of a unit in its own call or in the next one. Gradients of the unit before in the order of forward may be
-  /// written, too.
+  /// Backward pass of a unit. Called for every unit, in reverse order. Calls `ready` for each of the unit's parameters
+  /// exactly once, in this call or in the next unit's. It may also write gradients of the preceding unit.
   virtual void backward(std::size_t unit, bool accumulate, const Ready& ready) = 0;
 
-  /// The model of a stage: where forward() of its first unit finds what comes from the stage before, and backward() of
-  /// that unit leaves what goes there; nothing where this is the first stage. Valid until the next pass.
+  /// The tensors that this stage exchanges with the stage before it: forward() of the first unit reads the activations,
+  /// and backward() of the first unit writes the gradients. Empty for the first stage. Valid until the next pass.
   virtual StageBoundary before() { return {}; }
-  /// The same of its last unit and the stage behind.
+  /// The tensors that this stage exchanges with the stage behind it, for its last unit.
   virtual StageBoundary behind() { return {}; }
-  /// Another one of the same, for a pass that runs while this one is between forward and backward. What goes on from
-  /// pass to pass is of both. It is bound to the same tensors. Null where there cannot be one.
+  /// A second instance, for a pass that runs while this model is between forward and backward. It is bound to the same
+  /// tensors, and both share the state that lasts over passes. Null if the model does not support pipelines.
   virtual std::unique_ptr<Model> sibling() { return nullptr; }
 
-  /// Elements of all parameters, those of other stages included.
+  /// Elements of all parameters, including other stages.
   virtual std::int64_t parameters_of_all_stages() const;
-  virtual double flops_per_sample() const = 0;  ///< Forward and backward of training, as MFU counts them.
-  /// By default one layer, with a third of flops_per_sample() forward, whose gradients are complete at the end.
+  virtual double flops_per_sample() const = 0;  ///< FLOP of forward and backward, as MFU counts them.
+  /// The default is one layer. A third of flops_per_sample() is forward, and all gradients are complete at the end.
   virtual ModelWork work() const;
-  /// To the ranks with the other stages and parts, in so many passes of the largest batch. What backward repeats of
-  /// forward is forward's.
+  /// The messages to other stages and parts in `passes` passes of the largest batch. Messages of a recomputed forward
+  /// pass count as forward.
   virtual std::vector<Sent> sends(std::int64_t /*passes*/) const { return {}; }
-  virtual std::vector<MemoryUse> memory() const { return {}; }  ///< What it holds: activations, data.
-  /// What it predicts and throughput counts, and how many of them a sample has: an image has one, a window many tokens.
+  virtual std::vector<MemoryUse> memory() const { return {}; }  ///< The memory that it owns: activations and data.
+  /// The unit of throughput, such as images or tokens, and how many of them a sample has. Each has one prediction.
   virtual const char* unit() const = 0;
   virtual std::int64_t predictions_per_sample() const { return 1; }
 };
@@ -184,11 +184,11 @@ void run_forward(Model& model, const MicroBatch& batch);
 /// The backward pass of all units.
 void run_backward(Model& model, bool accumulate, const Model::Ready& ready);
 
-/// Error where a parameter is in no unit or in several.
+/// Error if a parameter is in no unit or in several.
 void check_units(const std::vector<Unit>& units, std::size_t parameters);
 
-/// For bind(): Error where there are not as many weights and gradients as `specs` says, or gradients are of another
-/// type than weights and `takes_f32_gradients` does not allow for it.
+/// For bind(): Error if the number of weights or gradients does not fit `specs`, or if gradients have another type than
+/// weights. With `takes_f32_gradients`, f32 gradients are allowed with bf16 weights.
 void check_fits(const char* model, const std::vector<ParameterSpec>& specs, const ModelTensors& tensors,
                 bool takes_f32_gradients);
 

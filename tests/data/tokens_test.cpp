@@ -134,26 +134,6 @@ TEST(Tokens, AFolderOfTextWorksToo) {
   EXPECT_EQ(tokens_of(data.validation), (Tokens{'x', 'y', 'z'}));
 }
 
-TEST(Tokens, ATokenizerEncodesText) {
-  const TempFolder folder;
-  write_plain(folder / "train.txt", text_bytes("abc"));
-  write_plain(folder / "val.txt", text_bytes("xy"));
-  TokenOptions options = whole();
-  options.vocabulary = 1000;
-  options.encode = [](std::string_view text) {
-    Tokens tokens;
-    for (const char c : text) tokens.push_back(static_cast<std::uint16_t>(c - 'a' + 900));
-    return tokens;
-  };
-  TokenData data = load_tokens(folder.path().string(), options);
-  const TokenData moved = std::move(data);
-  EXPECT_EQ(moved.train.token_bytes, 2);
-  EXPECT_EQ(tokens_of(moved.train), (Tokens{900, 901, 902}));
-  EXPECT_EQ(tokens_of(moved.validation), (Tokens{923, 924}));
-  options.vocabulary = 923;
-  EXPECT_CONTAINS(load_fault(folder / "val.txt", options), "token 923 at position 0");
-}
-
 TEST(Tokens, FaultsOfFilesAreTold) {
   const TempFolder folder;
   const auto with = [&](const char* name, const Bytes& content) {

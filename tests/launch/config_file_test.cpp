@@ -36,12 +36,12 @@ TEST(ConfigFile, PrintedConfigurationReadsBackTheSame) {
 }
 
 TEST(ConfigFile, TextComesBackWhateverItHolds) {
-  for (const char* prompt : {"\"a\" \\ 'b'\n\té # = [c]", "007", "true"}) {
-    const auto printed = parse({"--model", "gpt", "--prompt", prompt, "--print-config"}).print;
+  for (const char* data : {"\"a\" \\ 'b'\n\té # = [c]", "007", "true"}) {
+    const auto printed = parse({"--data", data, "--print-config"}).print;
     const std::string path = file_with("text.toml", *printed);
-    EXPECT_EQ(parse({"--config", path.c_str(), "--print-config"}).print, printed) << prompt;
+    EXPECT_EQ(parse({"--config", path.c_str(), "--print-config"}).print, printed) << data;
   }
-  EXPECT_CONTAINS(*parse({"--model", "gpt", "--prompt", "007", "--print-config"}).print, "prompt = \"007\"\n");
+  EXPECT_CONTAINS(*parse({"--data", "007", "--print-config"}).print, "data = \"007\"\n");
 }
 
 TEST(ConfigFile, NumbersAndNamesNeedNoQuotesWhereTheyAreNumbers) {

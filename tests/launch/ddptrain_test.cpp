@@ -52,7 +52,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{"fail_at", kQuick + "--fail-at 2:1", "there is no rank 2 among 2"},
         BadInput{"comm", kQuick + "--comm nccl", "Use --comm mpi"},
         BadInput{"virtual_ranks_odd", kQuick + "--virtual-ranks 6", "Use a power of two"},
-        BadInput{"virtual_ranks_few", kQuick + "--virtual-ranks 1", "1 on 2 ranks"},
+        BadInput{"virtual_ranks_few", kQuick + "--virtual-ranks 1", "1 on 2 replicas: "},
         BadInput{"virtual_ranks_many", kQuick + "--virtual-ranks 512", "the largest batch that fits"},
         BadInput{"precision", kQuick + "--precision bf16", "fp32"}),
     [](const auto& info) { return info.param.name; });
@@ -89,7 +89,7 @@ TEST(Ddptrain, CudaWithoutAGpuSaysWhatToDo) {
 TEST(Ddptrain, HelpVersionAndConfigurationComeOnce) {
   const Outcome help = train_on_cpu(2, "--help");
   EXPECT_EQ(help.exit_code, 0);
-  EXPECT_EQ(help.count("--grad-accum"), 1) << help.output;
+  for (const char* flag : {"\n  --grad-accum", "\n  --pp", "\n  --tp"}) EXPECT_EQ(help.count(flag), 1) << help.output;
   const Outcome version = train_on_cpu(2, "--version");
   EXPECT_EQ(version.exit_code, 0);
   EXPECT_EQ(version.count("ddptrain "), 1) << version.output;

@@ -277,16 +277,17 @@ INSTANTIATE_TEST_SUITE_P(
                     std::vector{"--fail-at", "3"}, std::vector{"--hang-at", "1:lunch"},
                     std::vector{"--timeout", "soon"}, std::vector{"--timeout", "-1"}, std::vector{"--timeout", "5 m x"},
                     std::vector{"--config", "/nonexistent.toml"}, std::vector{"--log-level", "loud"},
-                    std::vector{"--dropout", "0.5"}, std::vector{"--prompt", "x"}, std::vector{"--samples", "2"},
-                    std::vector{"--sample-every", "5"}));
+                    std::vector{"--dropout", "0.5"}, std::vector{"--seq", "8"}, std::vector{"--generate", "x"},
+                    std::vector{"--tokenizer", "x"}));
 
-INSTANTIATE_TEST_SUITE_P(
-    GptFlags, BadFlag,
-    testing::Values(std::vector{"--heads", "5", "--model", "gpt"}, std::vector{"--layers", "0", "--model", "gpt"},
-                    std::vector{"--vocab", "65537", "--model", "gpt"}, std::vector{"--dropout", "1", "--model", "gpt"},
-                    std::vector{"--dropout", "nan", "--model", "gpt"},
-                    std::vector{"--val-fraction", "1", "--model", "gpt"}, std::vector{"--prompt", "", "--model", "gpt"},
-                    std::vector{"--recompute", "all", "--model", "gpt"}));
+INSTANTIATE_TEST_SUITE_P(GptFlags, BadFlag,
+                         testing::Values(std::vector{"--heads", "5", "--model", "gpt"},
+                                         std::vector{"--layers", "0", "--model", "gpt"},
+                                         std::vector{"--vocab", "65537", "--model", "gpt"},
+                                         std::vector{"--dropout", "1", "--model", "gpt"},
+                                         std::vector{"--dropout", "nan", "--model", "gpt"},
+                                         std::vector{"--val-fraction", "1", "--model", "gpt"},
+                                         std::vector{"--recompute", "all", "--model", "gpt"}));
 
 }  // namespace
 }  // namespace ddptrain

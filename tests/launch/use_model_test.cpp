@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 /// Models of images.
 std::vector<std::string> classifiers() {
   std::vector<std::string> models = model_names();
-  std::erase_if(models, [](const std::string& model) { return make_workload(model)->writes_text(); });
+  std::erase(models, "gpt");
   return models;
 }
 
@@ -108,38 +108,14 @@ TEST_F(UseModel, ASavedGptIsEvaluatedAsTheTrainedOneWas) {
   EXPECT_NEAR(evaluated.at("perplexity").get<double>(), std::exp(evaluated.at("test_loss").get<double>()), 1e-9);
 }
 
-TEST_F(UseModel, ASavedGptWritesTextWithoutData) {
-  train_gpt();
-  const auto texts = [&](const std::string& flags) {
-    fs::remove(path("t.jsonl"));
-    run(1, "--seq 16 --generate --sample-tokens 24 --prompt abc --metrics " + path("t.jsonl") + " --init " +
-               path("gpt") + " " + flags);
-    std::vector<std::string> found;
-    for (const auto& line : json_lines(path("t.jsonl"))) found.push_back(line.at("text"));
-    return found;
-  };
-  const auto three = texts("--samples 3");
-  ASSERT_EQ(three.size(), 3u);
-  for (const std::string& text : three) EXPECT_EQ(text.rfind("abc", 0), 0u) << text;
-  EXPECT_NE(three[0], three[1]);
-  EXPECT_NE(three[1], three[2]);
-  EXPECT_EQ(texts("--samples 3"), three);
-  EXPECT_NE(texts("--seed 2").at(0), three[0]);
-  const auto likeliest = texts("--temperature 0");
-  EXPECT_NE(likeliest.at(0), three[0]);
-  EXPECT_EQ(texts("--top-k 1"), likeliest);
-  EXPECT_EQ(texts("--top-k 1 --temperature 100"), likeliest);
-}
-
-TEST_F(UseModel, NoTextWritesToTheTerminal) {
-  train_gpt();
-  const Outcome outcome =
-      run(1, gpt() +
-                 "--generate --sample-tokens 200 --temperature 5 --prompt \"$(printf 'a\\033[2Jb')\" "
-                 "--init " +
-                 path("gpt"));
-  EXPECT_TRUE(outcome.says("--- sample 1\na\\x1b[2Jb")) << outcome.output;
-  for (const char c : outcome.output) EXPECT_TRUE(c == '\n' || c == '\t' || static_cast<unsigned char>(c) >= ' ');
+TEST_F(UseModel, BytesAreNoTokensOfASavedGptOfOtherTokens) {
+  run(1, gpt() + "--data synthetic:4000:300 --batch 8 --steps 1 --save " + path("gpt"));
+  std::ofstream(path("text")) << std::string(4000, 'a');
+  const std::string init = gpt() + "--batch 8 --steps 1 --init " + path("gpt") + " --data ";
+  const Outcome refused = train_on_cpu(2, "--device cpu --baseline off " + init + path("text"));
+  EXPECT_EQ(refused.exit_code, 2) << refused.output;
+  EXPECT_EQ(refused.count("has 300 other ones. `data/tokens-from-text TEXT OUT.bin"), 1) << refused.output;
+  for (const char* data : {"synthetic:4000:300", "synthetic:4000:64"}) run(1, init + data);
 }
 
 /// Other sizes and classes than Fashion-MNIST's.
@@ -183,13 +159,11 @@ TEST_F(UseModel, MistakesAreToldOnce) {
   };
   for (const Mistake& mistake :
        {Mistake{"--evaluate --data synthetic:60", "--evaluate: name the weights with --init PATH"},
-        Mistake{"--model cnn --generate --init " + path("saved"), "--generate: model cnn writes no text"},
         Mistake{"--evaluate --data synthetic:60 --init " + path("none"), "--init: " + path("none")},
         Mistake{"--evaluate --data synthetic:60 --init " + path("text"), "--init: " + path("text")},
         Mistake{"--model " + classifiers().back() + " --evaluate --data synthetic:60 --init " + path("saved"),
                 "has no tensor '"},
-        Mistake{"--evaluate --data synthetic:60 --resume x --init " + path("saved"), "--export DIR"},
-        Mistake{"--model gpt --top-k -1 --data synthetic", "--top-k -1"}}) {
+        Mistake{"--evaluate --data synthetic:60 --resume x --init " + path("saved"), "--export DIR"}}) {
     const Outcome outcome = train_on_cpu(2, "--device cpu " + mistake.flags);
     EXPECT_EQ(outcome.exit_code, 2) << mistake.flags << '\n' << outcome.output;
     EXPECT_EQ(outcome.count(mistake.message), 1) << mistake.flags << '\n' << outcome.output;

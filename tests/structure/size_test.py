@@ -12,20 +12,20 @@ SLACK = 4 * STEP
 
 # Lines of code and comments, rounded up to the next hundred.
 LINES = {
-    ("runtime/core", CPP): 2700,
+    ("runtime/core", CPP): 2400,
     ("runtime/device", CPP): 2300,
     ("runtime/ops", CPP): 10800,
     ("runtime/comm", CPP): 2600,
     ("runtime/topology", CPP): 1400,
     ("runtime/diagnostics", CPP): 1400,
     ("runtime/train", CPP): 8300,
-    ("models", CPP): 5200,
-    ("data", CPP): 1600,
+    ("models", CPP): 4900,
+    ("data", CPP): 1200,
     ("launch", CPP): 4200,
     ("launch", (".py",)): 7000,
     ("benchmarks", CPP): 4800,
-    ("tests", CPP): 19300,
-    ("tests", (".py",)): 8300,
+    ("tests", CPP): 19000,
+    ("tests", (".py",)): 8400,
 }
 
 

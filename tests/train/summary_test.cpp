@@ -251,7 +251,10 @@ TEST(Summary, EveryAxisOfAMeshHasItsShareAndItsBytes) {
                             {"gather", "use", 2, 500000},
                             {"tensor", "forward", 4, 2000000},
                             {"tensor", "backward", 4, 3000000}};
-  for (const char* label : {"Pipeline", "Tensor", "Data", "Sent"}) EXPECT_EQ(line_of(label, info, result), "");
+  for (const char* label : {"Pipeline", "Tensor", "Data"}) EXPECT_EQ(line_of(label, info, result), "");
+  EXPECT_CONTAINS(line_of("Sent", info, result), "data 1.50 MB, ");
+  result.calibration.reset();
+  EXPECT_CONTAINS(line_of("Data", info, result), "2 replicas, --zero 0");
   info.description.mesh = {2, 2, 2};
   info.description.passes = 3;
   info.zero = 3;
@@ -261,8 +264,19 @@ TEST(Summary, EveryAxisOfAMeshHasItsShareAndItsBytes) {
                            "\nSent     data 1.50 MB, gather 500.00 kB, tensor 5.00 MB  by rank 0 in a step\n"}) {
     EXPECT_CONTAINS(summary_text(info, result), line);
   }
-  result.waits_for_replicas.reset();  // a GPU's host does not wait
-  EXPECT_EQ(line_of("Data", info, result), "");
+  EXPECT_EQ(line_of("Scaling", info, result), "Scaling  not measured: no rank has the whole model");
+  info.baseline = false;
+  result.waits_for_replicas.reset();
+  result.waits_for_stages.reset();  // a short run
+  for (const char* label : {"Scaling", "Pipeline", "Data"}) EXPECT_EQ(line_of(label, info, result), "") << label;
+  info.description.device = "cuda";  // its host does not wait
+  EXPECT_CONTAINS(line_of("Pipeline", info, result), "even stages wait 25.0%");
+}
+
+TEST(Summary, AResumedRunSaysWhichStepsItsTimeIsOf) {
+  RunInfo info = two_cpus();
+  info.resumed_at = 288;
+  EXPECT_CONTAINS(line_of("Result", info, measured_on_cpus()), "468 steps, 180 of them here in 20.2 s");
 }
 
 TEST(Summary, WhatWasNotMeasuredHasNoLine) {

@@ -324,10 +324,11 @@ void check_parts_of_model(const Options& o, const Workload& workload) {
   if (o.precision == "fp8") {
     usage_error("--precision fp8 with {}: ranks that share a replica compute in bf16 at least. Use bf16.", flag);
   }
-  const std::pair<bool, const char*> refused[] = {{workload.saves(), "--save"},
-                                                  {workload.samples_during_training(), "--sample-every"}};
-  for (const auto& [given, other] : refused) {
-    if (given) usage_error("{} with {}: no rank has the whole model. Leave one of them out.", other, flag);
+  if (workload.saves()) {
+    usage_error(
+        "--save with {}: no rank has the whole model. Train with --checkpoint DIR instead; then ddptrain --resume DIR "
+        "--export FOLDER writes the model.",
+        flag);
   }
 }
 
@@ -355,10 +356,6 @@ void check_flags(const Options& o, const Workload& workload) {
         "--overlap {}: with --zero {}, gradients are sent during backward, because others take their memory. Use "
         "--overlap on, or --zero 0 or 1.",
         o.trainer.overlap == OverlapMode::off ? "off" : "none", static_cast<int>(o.trainer.zero));
-  }
-  if (o.trainer.zero == Zero::weights && workload.samples_during_training()) {
-    usage_error(
-        "--sample-every: with --zero 3 no rank has all weights. Use --zero 2, or write text from a checkpoint.");
   }
   if (o.resume == "auto" && o.checkpoint.folder.empty()) {
     usage_error("--resume auto: looks in the folder of --checkpoint, which is not given");

@@ -51,7 +51,7 @@ std::string short_help(const CLI::App& app) {
        {"--model", "--data", "--init", "--save", "--config", "--epochs", "--steps", "--batch", "--grad-accum",
         "--precision", "--seed"}},
       {"Optimizer", {"--optimizer", "--lr", "--schedule", "--warmup"}},
-      {"Device and communication", {"--device", "--threads", "--zero"}},
+      {"Device and communication", {"--device", "--threads", "--zero", "--pp", "--tp"}},
       {"Checkpoints and output",
        {"--checkpoint", "--checkpoint-every", "--resume", "--metrics", "--log-every", "--eval-every"}},
       {"Modes", {"--dry-run", "--help"}}};

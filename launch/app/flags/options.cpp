@@ -16,14 +16,6 @@
 namespace ddptrain {
 namespace {
 
-/// Of --generate where none is named.
-std::string model_that_writes(const std::string& otherwise) {
-  for (const std::string& model : model_names()) {
-    if (make_workload(model)->writes_text()) return model;
-  }
-  return otherwise;
-}
-
 struct ChosenModel {
   std::string name;
   bool named;  ///< By a flag or the file; else it is the default.
@@ -34,8 +26,7 @@ struct ChosenModel {
 ChosenModel find_model(int argc, const char* const* argv) {
   std::string model = Options{}.model;
   std::string config;
-  bool generate = false;
-  Flags flags = {{"--model", text(model)}, {"--generate", given(generate)}, {"--config", text(config)}};
+  Flags flags = {{"--model", text(model)}, {"--config", text(config)}};
   const bool& named = flags.front().given;
   CLI::App app;
   app.set_help_flag();
@@ -47,9 +38,8 @@ ChosenModel find_model(int argc, const char* const* argv) {
     return {model, named};
   }
   if (named) return {model, true};
-  if (generate) model = model_that_writes(model);
   const auto in_file = config.empty() ? std::nullopt : text_in_config(config, "model");
-  return {in_file.value_or(model), generate || in_file.has_value()};
+  return {in_file.value_or(model), in_file.has_value()};
 }
 
 /// The model that has a flag which the chosen one lacks; empty: none has.
@@ -79,10 +69,9 @@ std::vector<std::string> flags_that_decide_parameters(const Flags& flags) {
   return all;
 }
 
-/// Flags that print something, or use a model, in place of training; and --config.
+/// Flags that print something, or evaluate a model, in place of training; and --config.
 struct Modes {
   bool evaluate = false;
-  bool generate = false;
   bool describe = false;
   bool dry_run = false;
   bool print_config = false;
@@ -95,8 +84,6 @@ Flags mode_flags(Modes& modes, Options& options) {
   const std::string topics = fmt::format("[all|{}]", fmt::join(model_names(), "|"));
   Flags flags = {
       {"--evaluate", given(modes.evaluate), "Evaluate the weights of --init on the test set", Effect::output},
-      {"--generate", given(modes.generate), "Write text after --prompt with the model of --init; needs no data",
-       Effect::output},
       {"--inspect", text(options.inspect, "PATH"),
        "Print the content of a checkpoint, or of each checkpoint in a folder", Effect::output},
       {"--export", text(options.export_to, "DIR"),
@@ -126,7 +113,7 @@ Task task_of(const Modes& modes, const Options& options) {
     return Task::export_weights;
   }
   if (!options.inspect.empty()) return Task::inspect;
-  if (modes.evaluate || modes.generate) return modes.evaluate ? Task::evaluate : Task::generate;
+  if (modes.evaluate) return Task::evaluate;
   if (options.ranks > 0 && !modes.describe && !modes.dry_run) {
     usage_error("--ranks {0}: it is for --describe and --dry-run. To train, start {0} ranks with mpirun -np {0}.",
                 options.ranks);
@@ -136,22 +123,21 @@ Task task_of(const Modes& modes, const Options& options) {
 }
 
 std::string name_of(Task task) {
-  constexpr std::array kNames = {"training",   "--describe", "--dry-run", "--evaluate",
-                                 "--generate", "--inspect",  "--export"};
+  constexpr std::array kNames = {"training", "--describe", "--dry-run", "--evaluate", "--inspect", "--export"};
   return kNames.at(static_cast<std::size_t>(task));
 }
 
-void check_use(const Options& options, const Workload& workload, const std::string& task) {
-  if (!workload.starts_from_weights()) usage_error("{}: name the weights with --init PATH", task);
-  if (task == "--generate" && !workload.writes_text()) {
-    usage_error("--generate: model {} writes no text. Use --evaluate, or --model gpt.", options.model);
+void check_evaluation(const Options& options, const Workload& workload) {
+  if (options.stages > 1) {
+    usage_error("--evaluate with --pp {}: a stage is no whole model. Use --pp 1.", options.stages);
   }
-  if (options.stages > 1) usage_error("{} with --pp {}: a stage is no whole model. Use --pp 1.", task, options.stages);
-  if (options.tensor > 1) usage_error("{} with --tp {}: a part is no whole model. Use --tp 1.", task, options.tensor);
+  if (options.tensor > 1) usage_error("--evaluate with --tp {}: a part is no whole model. Use --tp 1.", options.tensor);
   if (!options.resume.empty()) {
-    usage_error("{} with --resume: write the checkpoint's weights with --resume PATH --export DIR, then use --init DIR",
-                task);
+    usage_error(
+        "--evaluate with --resume: write the checkpoint's weights with --resume PATH --export DIR, then use --init "
+        "DIR");
   }
+  if (!workload.starts_from_weights()) usage_error("--evaluate: name the weights with --init PATH");
 }
 
 }  // namespace
@@ -184,7 +170,7 @@ CommandLine parse_command_line(int argc, const char* const* argv, const std::map
   result.task = task_of(modes, options);
   options.model = model.name;
   check_flags(options, *result.workload);
-  if (uses_a_model(result.task)) check_use(options, *result.workload, name_of(result.task));
+  if (result.task == Task::evaluate) check_evaluation(options, *result.workload);
   result.settings = settings_of(flags);
   result.decides_parameters = flags_that_decide_parameters(flags);
   if (modes.print_config) result.print = config_text(result.settings);

@@ -78,16 +78,12 @@ enum class Task : std::uint8_t {
   train,
   describe,  ///< Print the run's description, see launch/app/tasks/describe.h.
   dry_run,   ///< Print its memory.
-  evaluate,  ///< A model that is not trained, see launch/app/tasks/use_model.h.
-  generate,  ///< Have it write text.
+  evaluate,  ///< A model that is not trained, see launch/app/tasks/evaluate.h.
   inspect,   ///< Print what a checkpoint holds, see launch/app/tasks/checkpoint_tasks.h.
   export_weights,
 };
 
-/// Whether a task makes a model on a device without training it.
-inline bool uses_a_model(Task task) { return task == Task::evaluate || task == Task::generate; }
-
-inline bool uses_device(Task task) { return task == Task::train || uses_a_model(task); }
+inline bool uses_device(Task task) { return task == Task::train || task == Task::evaluate; }
 
 /// What the command line asks for: to train, or only to print something and end.
 struct CommandLine {

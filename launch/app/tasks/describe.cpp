@@ -70,7 +70,9 @@ Description describe_run(const Options& options, const MeshShape& mesh, int rank
       bucket.bytes = bucket.bytes / kept * static_cast<std::int64_t>(size_of(DType::bf16));
     }
   }
-  description.sends = sends_of(model, arena, mesh, rank, description.passes, description.gradient_bytes());
+  const bool reduces = options.trainer.overlap != OverlapMode::none;
+  description.sends =
+      sends_of(model, arena, mesh, rank, description.passes, reduces ? description.gradient_bytes() : 0);
   if (sums_with_mpi(options, device)) description.hierarchical = options.hierarchical ? "on" : "off";
   description.model = options.model;
   description.device = device == DeviceKind::cuda ? "cuda" : "cpu";

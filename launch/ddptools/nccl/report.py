@@ -194,12 +194,6 @@ def ineffective_settings(log: Log, environment: dict[str, str], nvlink_all_to_al
     return [{"name": name, "value": settings[name], "why": reason} for name, reason in reasons.items()]
 
 
-def report(log: Log, environment: dict[str, str], nvlink_all_to_all: bool) -> dict[str, Any]:
-    ineffective = ineffective_settings(log, environment, nvlink_all_to_all)
-    found = not log.says_nothing()
-    return {"found": found, "text": log_text(log, ineffective), "nccl": log_json(log, ineffective)}
-
-
 def variables(text: str) -> dict[str, str]:
     """From JSON; as in the log, with a character for each byte."""
     return json.loads(os.fsencode(text).decode("latin-1"))
@@ -215,7 +209,9 @@ def main() -> int:
     log = read_log(io.TextIOWrapper(sys.stdin.buffer, encoding="latin-1", newline="\n"))
     for name in arguments.unmentioned:
         log.environment.pop(name, None)
-    text = json.dumps(report(log, arguments.environment, arguments.nvlink), ensure_ascii=False)
+    ineffective = ineffective_settings(log, arguments.environment, arguments.nvlink)
+    told = {"found": not log.says_nothing(), "text": log_text(log, ineffective), "nccl": log_json(log, ineffective)}
+    text = json.dumps(told, ensure_ascii=False)
     sys.stdout.buffer.write(text.encode("latin-1", "replace").decode("utf-8", "replace").encode())
     return 0
 

@@ -146,9 +146,9 @@ class Meshes:
                          *(number(1e3 * seconds) for seconds in times), number(p.samples_per_second)])  # fmt: skip
         header = ["replicas", "--zero", "--pp", "--tp", "--grad-accum", "GB", "bubble", "compute ms", "pipeline", "tensor",
                   "data", "step ms", "samples/s"]  # fmt: skip
-        notes = [f"!: more than a GPU's {self.there_gb:g} GB"] if not all(map(self.fits, self.planned)) else []
-        if len(rows) < len(self.planned):
-            notes.append(f"These are the best {len(rows)} of {len(self.planned)} meshes; --json has all")
+        cut = f". The first {MOST_ROWS} of {len(self.planned)}; --json has all" if len(self.planned) > MOST_ROWS else ""
+        notes = [f"Order: samples/s; last the meshes that do not fit a GPU's {self.there_gb:g} GB (!){cut}",
+                 "Bubble: share of the passes' time in which a stage waits. Pipeline, tensor, data: ms"]  # fmt: skip
         flags = " ".join(f"--{name} {value}" for name, value in (self.document()["fastest"] or {}).items())
         notes.append(f"Fastest that fits: {flags}" if flags else "None fits: give a smaller --batch, or more ranks")
         return Table("Meshes with the same samples per step. Communication is what no compute hides:", header, rows,

@@ -29,14 +29,6 @@ class Flight:
         return int(self.first["rank"])
 
     @property
-    def last(self) -> int:
-        """The newest collective that this rank called."""
-        return max(self.collectives, default=0)
-
-    def ended(self, sequence: int) -> bool:
-        return self.collectives[sequence]["finished"] is not None
-
-    @property
     def waits(self) -> bool:
         """Otherwise it computed, or was stuck outside of a wait."""
         return bool(self.first.get("waiting_for"))
@@ -107,7 +99,7 @@ def first_difference(flights: list[Flight]) -> str:
     if len(with_calls) < 2:
         return "There are not two records of collectives to compare."
     begin = max(min(flight.collectives) for flight in with_calls)
-    for sequence in range(begin, max(flight.last for flight in with_calls) + 1):
+    for sequence in range(begin, max(max(flight.collectives) for flight in with_calls) + 1):
         having = [flight for flight in with_calls if sequence in flight.collectives]
         without = [flight.rank for flight in with_calls if sequence not in flight.collectives]
         kinds = grouped((collective_name(flight.collectives[sequence]), flight.rank) for flight in having)
@@ -115,7 +107,7 @@ def first_difference(flights: list[Flight]) -> str:
             which = "; ".join(f"{ranks_of(ranks)} called {name}" for name, ranks in kinds.items())
             return f"Collective {sequence} is not the same on all ranks: {which}."
         called = f"{sequence}, {next(iter(kinds))} after {having[0].collectives[sequence]['step']} steps"
-        open_on = [flight for flight in having if not flight.ended(sequence)]
+        open_on = [flight for flight in having if flight.collectives[sequence]["finished"] is None]
         waiting = [flight.rank for flight in open_on if flight.waits]
         if without:
             others = f", in which {ranks_of(waiting)} waited" if waiting else ""

@@ -14,7 +14,7 @@ namespace ddptrain {
 namespace {
 
 constexpr std::int64_t kMessageBytes = std::int64_t{48} << 10;  ///< Open MPI's eager limit for TCP is 64 KiB.
-constexpr std::size_t kSlicesOnTheirWay = 8;                    ///< Between hosts; each takes a message at a time.
+constexpr std::size_t kSlicesOnTheirWay = 8;                    ///< Between hosts, with one message each at a time.
 constexpr std::int64_t kAlignment = 64;                         ///< Elements.
 
 std::int64_t divide_up(std::int64_t value, std::int64_t by) { return (value + by - 1) / by; }
@@ -27,7 +27,7 @@ void narrow(float from, float& to) { to = from; }
 void narrow(double from, double& to) { to = from; }
 void narrow(float from, Bf16& to) { to = to_bf16(from); }
 
-/// to = the sum of `terms`, in their order, rounded once to T; `to` may be one of them where Result is T.
+/// to = the sum of `terms`, added in their order and rounded once to T. `to` may be one of the terms if Result is T.
 template <class T, class Result = T>
 void add(const std::vector<const void*>& terms, void* to, std::int64_t count) {
   using Sum = decltype(wide(T{}));
@@ -99,7 +99,7 @@ HostLayout::HostLayout(const std::vector<int>& host_of_rank) {
 
 namespace {
 
-/// Messages of one step, on their way.
+/// The messages of one step.
 class Messages {
  public:
   void send(const void* data, std::int64_t bytes, int to, int tag, MPI_Comm comm) {
@@ -111,7 +111,7 @@ class Messages {
     if (bytes == 0) return;
     DDP_MPI_CHECK(MPI_Irecv(data, message_size(bytes), MPI_BYTE, from, tag, comm, &requests_.emplace_back()));
   }
-  /// One call takes all that has arrived: MPI may read one message from a socket each time that it is asked.
+  /// Tests until a message is missing: MPI may read only one message from a socket in each test.
   bool done() {
     while (finished_ < requests_.size()) {
       int finished = 0;
@@ -124,7 +124,7 @@ class Messages {
 
  private:
   std::vector<MPI_Request> requests_;
-  std::size_t finished_ = 0;  ///< The first ones.
+  std::size_t finished_ = 0;  ///< The first this many requests are done.
 };
 
 class OverHosts final : public HierarchicalCollective {
@@ -180,7 +180,7 @@ class OverHosts final : public HierarchicalCollective {
  private:
   enum Step : int { to_owner, to_host, sum, from_owner };
 
-  /// Of one slice.
+  /// The messages of one slice.
   struct Traffic {
     Messages to_owners;
     Messages from_ranks;
@@ -190,7 +190,7 @@ class OverHosts final : public HierarchicalCollective {
     Messages from_owners;
   };
 
-  /// Elements of a slice in the part of the owner with this index on that host.
+  /// The elements of a slice in one owner's part.
   struct Piece {
     std::int64_t begin;
     std::int64_t count;
@@ -198,12 +198,12 @@ class OverHosts final : public HierarchicalCollective {
 
   bool is_owner() const { return local_ < layout_.owners(); }
   bool rounds() const { return work_.between_hosts != work_.values.dtype; }
-  /// Steps 2 and 3 are one.
+  /// Whether steps 2 and 3 are done at once.
   bool exchanges() const { return layout_.hosts() == 2 && work_.scatters && work_.gathers; }
   int tag(Step step) const { return first_tag_ + step; }
 
-  /// Where hosts exchange, a slice takes two messages at a time. With rounded values, the network has half as much to
-  /// carry beside the same compute: it may run dry now and then, and what counts is how long a later sum waits.
+  /// If two hosts exchange, a slice has two messages at a time. With rounded values, the network carries half the bytes
+  /// during the same compute. Then it may idle now and then; it matters more that later sums wait briefly.
   std::size_t slices_on_their_way() const {
     if (!exchanges()) return kSlicesOnTheirWay;
     return rounds() ? 1 : kSlicesOnTheirWay / 2;
@@ -220,7 +220,7 @@ class OverHosts final : public HierarchicalCollective {
     return piece(slice, host, index).count * static_cast<std::int64_t>(size_of(work_.values.dtype));
   }
 
-  /// Of the part with this rank's index on that host.
+  /// Bytes between hosts of the part of this rank's counterpart on `host`.
   std::int64_t sent_bytes(std::size_t slice, int host) const {
     return piece(slice, host, local_).count * static_cast<std::int64_t>(size_of(work_.between_hosts));
   }
@@ -230,8 +230,9 @@ class OverHosts final : public HierarchicalCollective {
     return static_cast<char*>(work_.values.data) + piece(slice, host, index).begin * element;
   }
 
-  /// Memory of a slice: what the other ranks of this host send of every host's part; then, in the type between hosts,
-  /// what comes from each host, and, where that type is another one, what goes to it and the sum that comes from it.
+  /// The memory of a slice has, first, the other local ranks' terms of every host's part. Then come the terms that each
+  /// host sends, in the type between hosts. If that type is not the type of the values, the terms for each host and the
+  /// sums from each host follow.
   std::size_t memory_of_slice() const {
     const std::size_t between = (!rounds() ? 1 : exchanges() ? 2 : 3) * size_of(work_.between_hosts);
     const std::size_t pieces = (peers_.size() - 1) * size_of(work_.values.dtype) + between;
@@ -250,15 +251,15 @@ class OverHosts final : public HierarchicalCollective {
     return from_rank(slice, static_cast<int>(peers_.size()), 0) + place * align(slice_size_) * element;
   }
 
-  /// What that host contributes to this host's part; where exchanges(): what the other host contributes to that part.
+  /// The terms that `host` sends for this host's part; if exchanges(), the other host's terms of `host`'s part.
   void* incoming(std::size_t slice, int host) const { return between(slice, 0, host); }
 
-  /// What this host contributes to that host's part; of its own host's part: later, the sum.
+  /// The terms that this host sends for the part of `host`. For its own part, later the sum.
   void* outgoing(std::size_t slice, int host) const {
     return rounds() ? between(slice, 1, host) : values(slice, host, local_);
   }
 
-  /// The sum of that host's part.
+  /// The sum of the part of `host`.
   void* arriving(std::size_t slice, int host) const {
     return rounds() ? between(slice, 2, host) : values(slice, host, local_);
   }
@@ -278,7 +279,7 @@ class OverHosts final : public HierarchicalCollective {
     for (std::int64_t i = 0; i < count; ++i) to[i] = to_float(static_cast<const Bf16*>(from)[i]);
   }
 
-  /// visit(host, the owner there with this rank's index)
+  /// Calls visit(host, the owner on that host with this rank's index).
   template <class Visit>
   void other_hosts(const Visit& visit) const {
     for (int host = 0; host < layout_.hosts(); ++host) {
@@ -286,7 +287,7 @@ class OverHosts final : public HierarchicalCollective {
     }
   }
 
-  /// visit(place on this host, rank)
+  /// Calls visit(local rank, rank).
   template <class Visit>
   void other_ranks(const Visit& visit) const {
     for (int local = 0; local < static_cast<int>(peers_.size()); ++local) {
@@ -405,14 +406,14 @@ class OverHosts final : public HierarchicalCollective {
   Work work_;
   int host_;
   const std::vector<int>& peers_;  ///< The ranks of this host.
-  int local_;                      ///< This rank's place among them: its index where it is an owner.
+  int local_;                      ///< This rank's index among them.
   std::int64_t part_size_;         ///< Elements.
   std::int64_t slice_size_;        ///< Elements of each part.
   char* memory_ = nullptr;
   std::vector<Traffic> slices_;
   Messages sums_sent_;
   Messages shared_;
-  /// How many slices are past each point.
+  /// How many slices have passed each point.
   std::size_t ranks_added_ = 0;
   std::size_t parts_sent_ = 0;
   std::size_t hosts_added_ = 0;

@@ -11,16 +11,16 @@ namespace ddptrain {
 
 class World;
 
-/// For what is made of the ranks of a world.
+/// Access to a world's MPI communicator.
 struct MpiAccess {
   static MPI_Comm comm(const World& world);
 };
 
-/// Throws Error naming the call, this rank and its host, and MPI's text, unless `code` is MPI_SUCCESS. Communicators
-/// must have MPI_ERRORS_RETURN (World sets it; duplicates inherit it).
+/// Throws Error unless `code` is MPI_SUCCESS. The message has the call, this rank, its host and MPI's text.
+/// Communicators must have MPI_ERRORS_RETURN (World sets it; duplicates inherit it).
 void check_mpi(int code, const char* call, const char* file, int line);
 
-/// MPI_Bcast, MPI_Send and MPI_Recv of any number of bytes.
+/// MPI_Bcast, MPI_Send and MPI_Recv for any number of bytes.
 void mpi_broadcast_bytes(void* data, std::size_t bytes, int root, MPI_Comm comm);
 void mpi_send_bytes(const void* data, std::size_t bytes, int to, MPI_Comm comm);
 void mpi_receive_bytes(void* data, std::size_t bytes, int from, MPI_Comm comm);

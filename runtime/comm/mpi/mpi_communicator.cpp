@@ -22,7 +22,7 @@ namespace ddptrain {
 
 namespace {
 
-/// Each addition is rounded to bf16.
+/// MPI's operation for bf16. Each addition is rounded to bf16.
 void add_bf16(void* in, void* inout, int* count, MPI_Datatype*) {
   const auto* a = static_cast<const Bf16*>(in);
   auto* b = static_cast<Bf16*>(inout);
@@ -41,28 +41,28 @@ int largest_tag(MPI_Comm comm) {
   return known != 0 ? *static_cast<int*>(largest) : 32767;
 }
 
-/// On one host, ranks that round what they send are hosts of their own.
+/// The host of each rank. With one host and bf16 messages, each rank counts as a host.
 int host_of(const World& world, bool rounds) { return rounds && world.nodes() == 1 ? world.rank() : world.node(); }
 
-/// `mine`: the number of this rank's host.
+/// `mine` is the number of this rank's host.
 HostLayout layout_of(const World& world, int mine) {
   std::vector<int> hosts(static_cast<std::size_t>(world.size()));
   DDP_MPI_CHECK(MPI_Allgather(&mine, 1, MPI_INT, hosts.data(), 1, MPI_INT, MpiAccess::comm(world)));
   return HostLayout(hosts);
 }
 
-/// A collective passes through these in order; on CPUs memory is sent as it is, and only the middle one takes time.
+/// A collective in progress. It passes through these members in order. On CPUs only the middle one takes time.
 struct Outstanding {
   const char* name = nullptr;
   std::uint64_t sequence = 0;               ///< Of the watch's records.
-  std::unique_ptr<Event> copied;            ///< From the device; null where nothing is copied.
-  std::function<void(Outstanding&)> start;  ///< Makes requests, or `hierarchical`, which has the memory.
+  std::unique_ptr<Event> copied;            ///< The copy from the device; null if nothing is copied.
+  std::function<void(Outstanding&)> start;  ///< Makes the requests, or `hierarchical` with its memory.
   bool started = false;
   bool finished = false;
   std::vector<MPI_Request> requests;
   std::vector<char> memory;
   std::unique_ptr<HierarchicalCollective> hierarchical;
-  std::function<void()> arrived;  ///< Brings the result to where it belongs.
+  std::function<void()> arrived;  ///< Copies the result to its place.
 };
 
 class MpiCommunicator final : public Communicator {
@@ -251,7 +251,8 @@ class MpiCommunicator final : public Communicator {
     }
   }
 
-  /// start(at, count, request) for `bytes` bytes of such elements: from byte `at` on, as many as MPI counts.
+  /// Calls start(at, count, request) for pieces of `bytes` bytes: `count` elements from byte `at` on, as many as MPI
+  /// can count.
   template <class Start>
   void in_pieces(Outstanding& started, std::size_t bytes, std::size_t element, const Start& start) const {
     const std::size_t most = static_cast<std::size_t>(largest_count_) * element;
@@ -260,7 +261,7 @@ class MpiCommunicator final : public Communicator {
     }
   }
 
-  /// Where MPI finds the values of `from`, once the copy that this queues on `stream` is done.
+  /// The memory from which MPI sends `from`. Queues the copy to it on `stream`.
   void* sent(const Tensor& from, Stream stream) {
     if (!staged_) return from.data;
     void* host = staging(from);
@@ -269,7 +270,7 @@ class MpiCommunicator final : public Communicator {
   }
   void* received(const Tensor& to) { return staged_ ? staging(to) : to.data; }
 
-  /// Pinned memory of a tensor; kept, since a step sends the same tensors as the one before.
+  /// Pinned memory for a tensor. It is kept, because each step sends the same tensors.
   void* staging(const Tensor& values) {
     Buffer& buffer = staging_[{values.data, values.bytes()}];
     if (buffer.data() == nullptr) buffer = device_.allocate_pinned(values.bytes());
@@ -281,11 +282,11 @@ class MpiCommunicator final : public Communicator {
     return {values, rounds ? DType::bf16 : values.dtype, true, gathers};
   }
 
-  /// `send`: the values of `from`.
+  /// `send` has the values of `from`.
   Ticket scatter_over_hosts(const Tensor& from, const Tensor& to, void* send, Stream stream) {
     const std::size_t offset = static_cast<std::size_t>(rank_) * to.bytes();
     const bool in_place = static_cast<char*>(from.data) + offset == to.data;
-    // What is added up there is lost.
+    // The sum in this memory is not used.
     auto sums = std::make_shared<std::vector<char>>(in_place || staged_ ? 0 : from.bytes());
     char* values = sums->empty() ? static_cast<char*>(send) : sums->data();
     const HierarchicalCollective::Work work = sum_work({values, from.dtype, from.shape}, false);
@@ -300,7 +301,7 @@ class MpiCommunicator final : public Communicator {
         });
   }
 
-  /// The collectives that are sequences of messages, on a communicator of their own.
+  /// Collectives that are made of messages. They use an MPI communicator of their own.
   struct Sequence {
     MPI_Comm* comm;
     int next = 0;
@@ -316,7 +317,7 @@ class MpiCommunicator final : public Communicator {
     started.hierarchical = start_hierarchical(layout_, rank_, *sequence.comm, tag, work, started.memory);
   }
 
-  /// `to` is what MPI leaves in `recv`. `arrived`: brings it there on a CPU.
+  /// `to` gets what MPI leaves in `recv`. On a CPU `arrived` copies it.
   Ticket begin(
       const char* name, const Tensor& to, void* recv, Stream stream, std::function<void(Outstanding&)> start,
       std::function<void()> arrived = [] {}) {
@@ -376,12 +377,12 @@ class MpiCommunicator final : public Communicator {
   int rank_;
   int size_;
   Device& device_;
-  bool staged_;  ///< Through pinned memory.
+  bool staged_;  ///< Messages go through pinned memory.
   HostLayout layout_;
   bool rounds_between_hosts_;
   int largest_count_;
   MPI_Comm comm_ = MPI_COMM_NULL;
-  MPI_Comm gather_comm_ = MPI_COMM_NULL;    // lets ranks gather at different points of the sequence of sums
+  MPI_Comm gather_comm_ = MPI_COMM_NULL;    // so that ranks may gather at different points of the order of sums
   MPI_Comm exchange_comm_ = MPI_COMM_NULL;  // messages of hierarchical sums have the same ranks and tags
   MPI_Op bf16_sum_ = MPI_OP_NULL;
   int largest_tag_ = 0;

@@ -21,12 +21,12 @@ namespace ddptrain {
 
 namespace {
 
-/// Where these differ between ranks, collectives hang.
+/// Collectives hang if ranks have different values of these variables.
 constexpr const char* kSharedSettings[] = {"NCCL_ALGO", "NCCL_PROTO"};
 
 bool is_set(const char* name) { return std::getenv(name) != nullptr; }
 
-/// Those of `names` that are set, as "NCCL_ALGO=Tree, NCCL_PROTO=LL".
+/// The variables among `names` that are set, as "NCCL_ALGO=Tree, NCCL_PROTO=LL".
 template <class Names>
 std::string values_of(const Names& names) {
   std::string text;
@@ -41,7 +41,7 @@ std::string settings() {
   return text.empty() ? "neither NCCL_ALGO nor NCCL_PROTO set" : text;
 }
 
-/// UsageError on all ranks where they do not have the same.
+/// All ranks throw a UsageError if their settings differ.
 void require_same_settings(const World& world) {
   const std::string difference = differences(world.all_gather(settings()));
   world.agree([&] {
@@ -50,7 +50,7 @@ void require_same_settings(const World& world) {
   });
 }
 
-/// An NCCL communicator with what its error messages name. Buffers in its windows keep it alive.
+/// An NCCL communicator, with the names for its error messages. Buffers in its windows keep it alive.
 class NcclComm {
  public:
   NcclComm(const World& world, int max_ctas) : rank_(world.rank()), host_(world.hostname()), watch_(world.watch()) {
@@ -94,7 +94,7 @@ class NcclComm {
     if (result != ncclSuccess) throw Error(message(result, call));
   }
 
-  /// UsageError where NCCL refuses what it was asked for; `what` follows "NCCL".
+  /// Throws a UsageError unless NCCL has accepted the call. The message is "NCCL", `what` and the settings.
   void require_accepted(ncclResult_t result, const char* what) const {
     if (result == ncclSuccess) return;
     usage_error("NCCL {} with {}: {}. Change these variables, or unset them.", what, settings(), reason(result));
@@ -114,14 +114,14 @@ class NcclComm {
     return result;
   }
 
-  /// From the watchdog's thread.
+  /// Called by the watchdog's thread.
   std::string health() const {
     ncclResult_t state = ncclSuccess;
     if (ncclCommGetAsyncError(comm_, &state) != ncclSuccess) return {};
     return state == ncclSuccess || state == ncclInProgress ? std::string() : message(state, "A collective");
   }
 
-  /// What every rank answers alike, because it follows from the settings alone.
+  /// Whether NCCL refuses because of the settings. Then all ranks get the same result.
   static bool is_refusal(ncclResult_t result) { return result == ncclInvalidUsage || result == ncclInvalidArgument; }
 
   /// UsageError if NCCL is too old for ranks that share a GPU.
@@ -164,8 +164,8 @@ ncclDataType_t nccl_type(DType dtype) {
   }
 }
 
-/// Why symmetric memory is not to be used; empty where NCCL may be asked for it. Symmetric kernels need one node as
-/// NCCL sees it, and would bypass an algorithm or protocol that the user chose. The same on all ranks.
+/// Why symmetric memory is not used; empty if NCCL can be asked for it. Symmetric kernels need a single node in NCCL's
+/// view, and ignore the algorithm and protocol of the user. All ranks get the same text.
 std::string why_not_to_ask(const World& world, bool wanted) {
   if (!wanted) return "symmetric memory is off";
   if (!kHasSymmetricWindows) return "this program was compiled with an NCCL older than 2.27.3";
@@ -180,7 +180,7 @@ std::string why_not_to_ask(const World& world, bool wanted) {
   return world.nodes() > 1 ? "ranks on several nodes" : "";
 }
 
-/// The settings that keep NCCL from mapping the memory of peers.
+/// Says that NCCL maps no memory of peers, and with which settings.
 std::string why_not_mapped() {
   const std::string set = values_of(std::array{"NCCL_P2P_LEVEL", "NCCL_P2P_DISABLE", "NCCL_P2P_DIRECT_DISABLE",
                                                "NCCL_CUMEM_ENABLE", "NCCL_WIN_ENABLE"});
@@ -188,7 +188,8 @@ std::string why_not_mapped() {
 }
 
 void free_symmetric(const NcclComm& comm, ncclWindow_t window, void* memory) {
-  // Waiting for work that waits for lost peers would hang; the process is about to end.
+  // During an exception, queued work may wait for lost peers, so waiting for it would hang. The process is about to
+  // end.
   if (std::uncaught_exceptions() > 0) return;
   const Watch::Wait wait(comm.watch(), "the release of symmetric memory");
   if (cudaDeviceSynchronize() != cudaSuccess) spdlog::warn("freeing symmetric memory: the GPU's last work failed");
@@ -278,7 +279,7 @@ class NcclCommunicator final : public Communicator {
     return next_++;
   }
 
-  /// As sends and receives: NCCL has had an all-to-all of its own since 2.28.
+  /// Uses sends and receives, because only NCCL 2.28 and newer have an all-to-all.
   Ticket all_to_all(const Tensor& from, const Tensor& to, Stream stream) override {
     note("all-to-all", to.bytes());
     const std::size_t bytes = own_part(*this, from).bytes();
@@ -308,7 +309,7 @@ class NcclCommunicator final : public Communicator {
   bool test(Ticket) override { return true; }
   void wait(Ticket) override {}
 
-  /// Over MPI where NCCL_ALGO is set: what it leaves for sums need not do for broadcasts.
+  /// Uses MPI if NCCL_ALGO is set, because an algorithm for sums may not exist for broadcasts.
   Ticket broadcast(const Tensor& from, const Tensor& to, int root, Stream stream) override {
     if (is_set("NCCL_ALGO")) {
       std::vector<char> host(to.bytes());
@@ -332,7 +333,7 @@ class NcclCommunicator final : public Communicator {
   std::string library() const override { return "NCCL"; }
 
  private:
-  /// `wanted` (0: NCCL's choice), or fewer if ranks share the device.
+  /// The maximum of thread blocks: `wanted` (0: NCCL chooses), or fewer if ranks share the device.
   static int most_ctas(int wanted, int ranks) {
     const int most = cuda::most_waiting_blocks(ranks);
     return wanted == 0 || most == 0 ? std::max(wanted, most) : std::min(wanted, most);
@@ -347,8 +348,8 @@ class NcclCommunicator final : public Communicator {
 
   bool on_all_ranks(bool mine) const { return world_.min(mine ? 1.0 : 0.0) > 0.0; }
 
-  /// Each kind of collective once, in memory of the device: what NCCL cannot do with NCCL_ALGO and NCCL_PROTO, it
-  /// refuses when it is called.
+  /// Calls each kind of collective once, in memory of the device. If NCCL_ALGO and NCCL_PROTO rule one out, NCCL only
+  /// says so in the call.
   void try_collectives(bool scatters_sums) {
     const Buffer memory = device_.allocate(static_cast<std::size_t>(size()) * kPartBytes);
     const Tensor values = memory.view(DType::f32, {static_cast<std::int64_t>(memory.bytes() / sizeof(float))});
@@ -373,7 +374,7 @@ class NcclCommunicator final : public Communicator {
     if (!on_all_ranks(is_symmetric(window.handle))) why_not_symmetric_ = why_not_mapped();
   }
 
-  /// NCCL has no result of its own for it. OutOfMemory where the GPU cannot have had as much.
+  /// Throws OutOfMemory if the GPU has fewer than `bytes` bytes free. NCCL has no error code for that.
   static void require_room(std::size_t bytes) {
     cudaGetLastError();
     std::size_t free = 0;
@@ -385,7 +386,7 @@ class NcclCommunicator final : public Communicator {
 
   struct Window {
     Buffer memory;
-    ncclWindow_t handle = nullptr;  ///< As long as the memory.
+    ncclWindow_t handle = nullptr;  ///< Valid as long as the memory.
   };
 
   Window allocate_window(std::size_t bytes) {

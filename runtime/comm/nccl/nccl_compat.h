@@ -5,12 +5,12 @@
 
 #include <string>
 
-/// What NCCL's headers of 2.18 and newer lack beside the newest: the project compiles against all of them, and its code
-/// asks kHasSymmetricWindows before it uses what is only declared here.
+/// Declarations that older NCCL headers lack, so that the project compiles with NCCL 2.18 and newer. Check
+/// kHasSymmetricWindows before a call of a function that this header had to declare.
 
 namespace ddptrain {
 
-/// Windows of symmetric memory, for which NCCL has fast kernels.
+/// Whether NCCL has windows of symmetric memory, for which it has fast kernels.
 inline constexpr bool kHasSymmetricWindows = NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 3);
 
 }  // namespace ddptrain
@@ -33,8 +33,8 @@ inline ncclResult_t ncclCommWindowDeregister(ncclComm_t, ncclWindow_t) { return 
 
 namespace ddptrain {
 
-/// ncclAllReduce (sum) by the algorithm and protocol `choice`, such as RING_LL; empty: NCCL's choice. An error if this
-/// NCCL or this job does not have it.
+/// ncclAllReduce (sum) with the algorithm and protocol `choice`, such as RING_LL; empty: NCCL chooses. Returns an error
+/// if this NCCL or this job does not have it.
 inline ncclResult_t all_reduce_by(const std::string& choice, const void* from, void* to, size_t count,
                                   ncclDataType_t type, ncclComm_t comm, cudaStream_t stream) {
   if (choice.empty()) return ncclAllReduce(from, to, count, type, ncclSum, comm, stream);

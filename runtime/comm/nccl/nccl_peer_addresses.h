@@ -7,17 +7,17 @@
 
 namespace ddptrain {
 
-/// Whether NCCL has mapped the memory of all ranks behind `window`. Where it has not (no peer-to-peer access, cuMem or
-/// windows turned off), ncclCommWindowRegister succeeds all the same, with no window or the handle of a registration.
+/// Whether NCCL has mapped the memory of all ranks behind `window`. Without peer-to-peer access, or with cuMem or
+/// windows turned off, it does not; ncclCommWindowRegister then succeeds without a window or with another handle.
 bool is_symmetric(ncclWindow_t window);
 
-/// Where the current device reaches each rank's memory of a symmetric window; empty where not all `ranks` are within
-/// reach of loads and stores, and with NCCL before 2.28. Waits. Throws Error.
+/// The address of each rank's memory of a symmetric window for the current device. Empty if loads and stores cannot
+/// reach all `ranks`, or with NCCL before 2.28. Waits. Throws Error.
 std::vector<void*> nccl_peer_addresses(ncclComm_t comm, ncclWindow_t window, int ranks);
 
-/// Whether a kernel of each rank has written to the memory of all `addresses` what the others find there. The memory
-/// (8 bytes per rank at least) is zero before and after. Collective: `barrier` waits for all ranks. Waits. Throws
-/// Error.
+/// Tries the addresses: a kernel of each rank writes to all of them, and each rank checks what it has received. The
+/// memory, at least 8 bytes per rank, is zero before and after. `barrier` waits for all ranks. Collective; waits.
+/// Throws Error.
 bool peers_exchange(const std::vector<void*>& addresses, int rank, const std::function<void()>& barrier);
 
 }  // namespace ddptrain

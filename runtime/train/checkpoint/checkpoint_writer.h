@@ -15,29 +15,29 @@
 namespace ddptrain {
 
 struct CheckpointOptions {
-  std::string folder;            ///< Empty: none are written.
+  std::string folder;            ///< Empty: no checkpoints.
   std::int64_t every_steps = 0;  ///< 0: not by steps.
   double every_seconds = 0.0;    ///< 0: not by time.
-  std::int64_t keep = 2;         ///< Complete checkpoints that stay.
-  bool stop_on_error = true;     ///< Where one cannot be written, else go on without it.
+  std::int64_t keep = 2;         ///< Number of complete checkpoints to keep.
+  bool stop_on_error = true;     ///< Stop the run if a checkpoint cannot be written. Otherwise continue without it.
 };
 
-/// What has become of a checkpoint; the same on all ranks.
+/// The outcome of a checkpoint; the same on all ranks.
 struct WrittenCheckpoint {
   std::int64_t step = 0;
   std::string path;
-  std::uint64_t bytes = 0;     ///< Of all ranks.
-  double pause_seconds = 0.0;  ///< For which the slowest rank stood still.
-  double write_seconds = 0.0;  ///< Beside training, from then on.
-  std::string error;           ///< Empty: it is complete.
+  std::uint64_t bytes = 0;     ///< The sum over all ranks.
+  double pause_seconds = 0.0;  ///< How long training paused on the slowest rank.
+  double write_seconds = 0.0;  ///< How long writing took after that, overlapped with training.
+  std::string error;           ///< Empty: the checkpoint is complete.
 };
 
-/// Writes checkpoints while training goes on: copies the state into pinned host memory, from where a thread writes it.
-/// A checkpoint is complete when fault_of_layout() has found nothing; only then are older ones removed.
-/// Host memory for it is taken once, at the start: this rank's share of the state.
+/// Writes checkpoints while training continues. It copies the state into pinned host memory, and a thread writes that
+/// to disk. Older checkpoints are removed only after fault_of_layout() has found the new one complete. The host memory
+/// has the size of this rank's share of the state and is allocated once.
 class CheckpointWriter {
  public:
-  /// All but options and run outlive the writer. Collective.
+  /// Trainer and world outlive the writer. Collective.
   CheckpointWriter(CheckpointOptions options, RunIdentity run, const Trainer& trainer, const World& world);
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
@@ -46,27 +46,27 @@ class CheckpointWriter {
   const CheckpointOptions& options() const { return options_; }
   bool busy() const { return phase_ != Phase::idle; }  ///< The same on all ranks.
 
-  /// Copies the state as the steps queued so far leave it, and starts to write it; returns when the next steps may be
-  /// queued. Error where it is busy. Returns a checkpoint that has failed at once. Collective.
+  /// Copies the state after all steps queued so far and starts to write it. Returns when the next steps may be queued.
+  /// The result is empty unless the checkpoint has failed already. Error while busy(). Collective.
   std::optional<WrittenCheckpoint> start(RunProgress progress);
-  /// The checkpoint that has been finished, or has failed, since the last call. Does not wait for the disk. Collective.
+  /// Returns the checkpoint that has ended since the last call, if any. Does not wait for the disk. Collective.
   std::optional<WrittenCheckpoint> poll();
-  /// The same of the one that is being written; waits for it.
+  /// Waits for the checkpoint that is being written, and returns it.
   std::optional<WrittenCheckpoint> wait();
 
  private:
-  /// Where a piece of the state lies in the file.
+  /// The place of a piece of the state in the file.
   struct Place {
     Tensor values;
     std::size_t at;
   };
   enum class Phase : std::uint8_t { idle, writing, publishing };
 
-  /// The arrays of this stage, on the first of its ranks.
+  /// The names of this stage's arrays, on the first rank of the stage; empty on the others.
   std::vector<std::string> own_arrays() const;
   void lay_out();
   bool enough_space() const;
-  std::string write_file() const;  ///< Its CheckpointFile, or an error, as JSON.
+  std::string write_file() const;  ///< Returns the CheckpointFile or an error, as JSON.
   std::string publish(Manifest manifest);
   std::optional<WrittenCheckpoint> advance();
   std::optional<WrittenCheckpoint> finish(std::string error);
@@ -78,16 +78,16 @@ class CheckpointWriter {
   Device& device_;
   std::vector<Place> places_;
   std::string file_name_;
-  Buffer image_;  ///< The file of this rank.
+  Buffer image_;  ///< The content of this rank's file.
   std::size_t image_bytes_ = 0;
-  double total_bytes_ = 0.0;  ///< Of all ranks.
+  double total_bytes_ = 0.0;  ///< The sum over all ranks.
 
   Phase phase_ = Phase::idle;
   RunProgress progress_;
-  std::vector<MetricSums> sums_;  ///< Of this rank.
+  std::vector<MetricSums> sums_;  ///< This rank's metric sums.
   WrittenCheckpoint current_;
   double started_ = 0.0;
-  std::map<std::int64_t, bool> undamaged_;  ///< By step: those that this writer wrote or has checked.
+  std::map<std::int64_t, bool> undamaged_;  ///< By step: whether a checkpoint that this writer has checked is good.
   std::future<std::string> work_;
 };
 

@@ -121,12 +121,20 @@ CheckpointFile file_in(const nlohmann::json& json) {
   return file;
 }
 
+/// Of UTF-8, as the texts of JSON are: up to U+001F, and U+007F to U+009F.
+bool has_control_characters(const std::string& text) {
+  const auto is_control = [](unsigned char byte) { return byte < ' ' || byte == 0x7F; };
+  if (std::any_of(text.begin(), text.end(), is_control)) return true;
+  for (std::size_t i = text.find('\xC2'); i < text.size(); i = text.find('\xC2', i + 1)) {
+    if (static_cast<unsigned char>(text[i + 1]) < 0xA0) return true;
+  }
+  return false;
+}
+
 /// What a manifest quotes goes to terminals and logs.
 void require_printable(const nlohmann::json& json) {
   const auto check = [](const std::string& text) {
-    if (printable_text(text) != text || text.find_first_of("\n\t") != std::string::npos) {
-      usage_error("damaged: it has control characters");
-    }
+    if (has_control_characters(text)) usage_error("damaged: it has control characters");
   };
   const nlohmann::json values = json.flatten();
   for (const auto& [path, value] : values.items()) {

@@ -13,17 +13,17 @@
 #include "runtime/train/report/results.h"
 #include "runtime/train/step/store/training_state.h"
 
-/// The manifest of a checkpoint: which run wrote it, how far that run had come, and size and hash of every file.
+/// The manifest of a checkpoint: the run that wrote it, the run's progress, and size and hash of every file.
 
 namespace ddptrain {
 
 inline constexpr const char* kManifestName = "manifest.json";
 
-/// What a run is, for the run that resumes it to compare with.
+/// Properties of a run. A run that resumes it compares them with its own.
 struct RunIdentity {
   std::string model;
-  std::map<std::string, std::int64_t> sizes;  ///< Of the model.
-  std::string data;                           ///< Size and hash of its content.
+  std::map<std::string, std::int64_t> sizes;  ///< The model's sizes by name.
+  std::string data;                           ///< Size and hash of the data.
   std::string precision;
   std::uint64_t seed = 0;
   std::int64_t batch = 0;
@@ -31,17 +31,17 @@ struct RunIdentity {
   std::int64_t samples_per_step = 0;
   std::int64_t steps_per_epoch = 1;
   MeshShape mesh;
-  bool other_tensor = false;                    ///< Earlier steps ran with another number of ranks that split layers.
+  bool other_tensor = false;                    ///< Earlier steps ran with another --tp.
   std::map<std::string, std::string> flags;     ///< All flags of the program, with their values.
-  std::map<std::string, std::string> versions;  ///< Of the program and its libraries.
+  std::map<std::string, std::string> versions;  ///< Versions of the program and its libraries.
 };
 
-/// How far a run has come. What it keeps besides is in the TrainingState.
+/// The progress of a run. The TrainingState has the rest of what a resume needs.
 struct RunProgress {
   std::int64_t step = 0;
-  std::vector<EpochResult> epochs;    ///< Those that have been reported.
-  MetricSums epoch_sums;              ///< Of all ranks: what has been logged of the epoch in progress.
-  std::vector<MetricSums> rank_sums;  ///< Of each replica, or each virtual rank: what has been added up since.
+  std::vector<EpochResult> epochs;    ///< Epochs that have been reported.
+  MetricSums epoch_sums;              ///< The part of the current epoch that has been logged, over all ranks.
+  std::vector<MetricSums> rank_sums;  ///< The rest of it, for each replica or each virtual rank.
 };
 
 struct CheckpointFile {
@@ -62,18 +62,18 @@ struct Manifest {
   RunProgress progress;
   std::vector<ArrayInfo> arrays;
   std::vector<CheckpointFile> files;  ///< In the order of ranks.
-  std::string written;                ///< When: UTC, ISO 8601.
+  std::string written;                ///< Time of writing: UTC, ISO 8601.
 
-  std::uint64_t bytes() const;  ///< Of all files.
+  std::uint64_t bytes() const;  ///< The size of all files together.
 };
 
 std::string to_json(const Manifest& manifest);
 std::string to_json(const ArrayInfo& array);
 ArrayInfo parse_array(std::string_view json);
-/// An indented JSON object with its checksum as the last field, in place of one that it has: of all bytes before it.
+/// Indents a JSON object and sets its last field, the checksum of all bytes before it.
 std::string with_checksum(std::string_view json);
-/// UsageError, naming `name`, if `text` is not a manifest of this version, or a byte of it was changed. The texts of a
-/// manifest can be printed.
+/// UsageError, naming `name`, if `text` is not a manifest of this version or one of its bytes has changed. The texts in
+/// the result contain no control characters.
 Manifest parse_manifest(std::string_view text, const std::string& name);
 Manifest read_manifest(const std::filesystem::path& checkpoint);
 

@@ -12,99 +12,101 @@
 
 namespace ddptrain {
 
-/// What is timed in turn.
+/// The kinds of work that are timed in turn.
 enum class TimedWork : std::uint8_t {
-  alone,          ///< The step without communication, on rank 0 with its whole device, while the others sleep.
-  step,           ///< As in training.
-  silent,         ///< The step without communication, on all ranks, with what their kernels leave to communication.
-  communication,  ///< What a step sends, alone.
+  alone,   ///< The step without communication, on rank 0 with its whole device, while the others sleep.
+  step,    ///< The training step.
+  silent,  ///< The step without communication, on all ranks. Kernels leave room for communication as in training.
+  communication,  ///< The communication of a step without its compute.
 };
 
-/// The job that is timed: that of a Trainer, or one made up by a test. Every method is collective.
+/// The job that is timed: a Trainer's, or a simulated job of a test. Every method is collective.
 class TimedJob {
  public:
   struct Window {
-    std::vector<double> seconds;  ///< Of each rank, from a start in common until its device is done; 0: takes no part.
+    std::vector<double> seconds;  ///< Per rank: from the common start until its device is done. 0: takes no part.
     double sm_mhz = 0.0;          ///< Mean clock of the slowest GPU that takes part; 0: unknown.
-    std::vector<double> cpu_seconds = {};  ///< CPU time of each rank in this window; empty if GPUs compute.
+    std::vector<double> cpu_seconds = {};  ///< Per rank: CPU time in this window. Empty if GPUs compute.
   };
 
   virtual ~TimedJob() = default;
-  /// Times `steps` steps, behind `lead` that are not timed, which bring the device to the clock of this work.
+  /// Times `steps` steps. Before them it runs `lead` steps, which bring the device to the clock of this work.
   virtual Window time(TimedWork work, std::uint64_t steps, std::uint64_t lead) = 0;
-  /// Of each rank, seconds from the beginning of a step to the end of its backward pass, with or without communication.
+  /// Per rank: seconds from the beginning of a step to the end of its backward pass.
   virtual std::vector<double> time_compute(bool communicates) = 0;
-  virtual void progress(double /*seconds*/, double /*of_seconds*/) {}  ///< At the beginning of a round.
-  virtual double agreed(double mine) { return mine; }  ///< One value for all ranks, which may round differently.
+  virtual void progress(double /*seconds*/, double /*of_seconds*/) {}  ///< Called at the beginning of a round.
+  virtual double agreed(double mine) { return mine; }  ///< The same value on all ranks, which may round differently.
 };
 
 /// Means over the windows of one round, in seconds per step.
 struct CalibrationRound {
   double alone = 0.0;
-  double step = 0.0;               ///< Of the slowest rank.
-  double communication = 0.0;      ///< Of the slowest rank.
-  std::vector<double> silent;      ///< Of each rank.
-  std::vector<double> silent_cpu;  ///< CPU time of each rank in it; empty if GPUs compute.
-  double compute_beside = 0.0;     ///< To the end of backward, mean over the ranks, with communication ...
-  double compute_silent = 0.0;     ///< ... and without.
+  double step = 0.0;               ///< The slowest rank.
+  double communication = 0.0;      ///< The slowest rank.
+  std::vector<double> silent;      ///< Per rank.
+  std::vector<double> silent_cpu;  ///< Per rank: its CPU time. Empty if GPUs compute.
+  double compute_beside = 0.0;     ///< To the end of backward with communication, mean over the ranks.
+  double compute_silent = 0.0;     ///< To the end of backward without communication, mean over the ranks.
   double alone_sm_mhz = 0.0;       ///< 0: unknown.
-  double step_sm_mhz = 0.0;        ///< Of the slowest GPU; 0: unknown.
-  bool clock_fell = false;         ///< A clock is more than 3% below that of the round in which it was highest.
+  double step_sm_mhz = 0.0;        ///< The slowest GPU; 0: unknown.
+  bool clock_fell = false;         ///< A clock is more than 3% below its highest in any round.
 };
 
 struct CalibrationLimits {
-  double seconds = 20.0;         ///< Rounds go on no longer; the first one is always made.
-  double interval_width = 0.01;  ///< They end where the interval of the efficiency is narrower.
+  double seconds = 20.0;         ///< No round begins after this time. There is always one round.
+  double interval_width = 0.01;  ///< No round begins once the interval of the efficiency is narrower.
 };
 
-/// What a job measures about itself after training, over rounds. A round is windows of the four kinds of work and then
-/// the same in reverse order, so that a drift cancels within it; its means over both are one observation. Seconds are
-/// per step. A GPU that has rested is faster for a while, until it is at its power limit again: where steps are long
-/// enough to bring a GPU there, a window behind one in which a rank rested has a longer lead.
+/// The baseline measurement: what a job measures about itself after training. A round has windows of the four kinds of
+/// work and then the same windows in reverse order, so that a drift cancels. The means of a round are one observation.
+/// Seconds are per step. An idle GPU is faster for a while, until it reaches its power limit again. So if steps are
+/// long enough to heat a GPU, the lead is longer after a window in which a rank was idle.
 ///
-/// From the step of rank 0 alone to that of the job the parts add up, each with its sign:
-///   together      mean of the silent step over the ranks - alone: clocks, memory bandwidth and cores that ranks share,
-///                 multiprocessors left to communication, and what rank 0 differs from the others
-///   stragglers    the rank whose silent step is the slowest on average - mean over the ranks. The largest of several
-///                 means is too large by chance: the intervals of this part and of what follows allow for it
-///   exposed       step - silent step of that rank, which is the sum of
-///     slowed_down   what communication takes from compute: to the end of backward, with - without communication
-///     waiting       the rest: for the end of communication, and in each step for the rank that is late
+/// The parts below add up from the step of rank 0 alone to the step of the job. Each has a sign. "Silent" is the step
+/// without communication.
+///   together      mean silent step over the ranks - step of rank 0 alone. Causes are contention for clocks, memory and
+///                 cores, multiprocessors that are left to communication, and differences of rank 0 from other ranks
+///   stragglers    silent step of the slowest rank - mean silent step. The largest of several means is biased, and the
+///                 intervals of this part and the next ones allow for that
+///   exposed       step - silent step of the slowest rank; the sum of the next two
+///     slowed_down   how much longer the compute takes (to the end of backward) with communication than without
+///     waiting       the rest: waits for the end of communication, and in each step for the slowest rank
 struct Calibration {
-  double samples_per_second = 0.0;        ///< Of all ranks.
-  double baseline_per_second = 0.0;       ///< Of rank 0 alone, same batch per rank.
+  double samples_per_second = 0.0;        ///< All ranks.
+  double baseline_per_second = 0.0;       ///< Rank 0 alone, with the same batch per rank.
   Estimate scaling_efficiency{1.0, 0.0};  ///< Step of rank 0 alone / step of the job.
   double alone_seconds = 0.0;
   double step_seconds = 0.0;
   double communication_seconds = 0.0;
-  std::vector<double> silent_seconds;  ///< Of each rank (empty for one rank).
+  std::vector<double> silent_seconds;  ///< Per rank (empty for one rank).
   std::size_t slowest_rank = 0;
   double silent_mean_seconds = 0.0;
-  /// Silent step of rank 0 / mean over the ranks. The baseline is that much longer than one of the mean rank, as far as
-  /// ranks differ alone as they do together.
+  /// Silent step of rank 0 / mean over the ranks. The baseline of rank 0 differs from a mean rank's by about this
+  /// factor.
   Estimate rank_0{1.0, 0.0};
-  /// Of each rank, CPU time / time of the silent step, which waits for nothing: below 1, the rank had to wait for a
-  /// core. Empty for one rank and if GPUs compute.
+  /// Per rank: CPU time / time of the silent step. A value below 1 means that the rank waited for a core. Empty for one
+  /// rank and if GPUs compute.
   std::vector<double> cpu_share;
   Estimate together, stragglers, exposed, slowed_down, waiting;
   Estimate exposed_fraction{0.0, 0.0};  ///< exposed / communication
   std::vector<CalibrationRound> rounds;
-  /// The limit that ended the rounds before the efficiency's interval was narrow.
+  /// The limit of time, if it ended the rounds before the interval of the efficiency was narrow enough.
   std::optional<double> limit_seconds;
 
   double silent_slowest_seconds() const { return silent_seconds.empty() ? 0.0 : silent_seconds[slowest_rank]; }
 };
 
-/// For a run that trained so long, and whose steps were to be timed for `min_seconds`: a quarter of the longer one, 4
-/// to 20 s, so that there are four rounds of a second.
+/// The time for the baseline measurement: a quarter of the longer argument, but 4 to 20 s. `min_seconds` is the time
+/// for which steps were to be measured.
 double calibration_seconds(double train_seconds, double min_seconds);
 
-/// Collective. `step_seconds`: what a step takes, about. `gpu`: windows are long enough to bring a GPU to its clock.
+/// Measures a job. `step_seconds` is about the time of a step. `gpu`: windows are long enough to bring a GPU to its
+/// clock. Collective.
 Calibration calibrate(TimedJob& job, double samples_per_step, double step_seconds, bool gpu,
                       const CalibrationLimits& limits);
 
-/// Of `trainer`, whose parameters it spoils. `samples_per_second`: what training reached, to choose the windows by (and
-/// the answer for one rank). `sensors` may be null. Collective.
+/// Measures the job of `trainer`, whose parameters change. `samples_per_second` is the throughput of training; it
+/// decides the length of windows, and is the result for one rank. `sensors` may be null. Collective.
 Calibration calibrate(Trainer& trainer, const World& world, double samples_per_second, const CalibrationLimits& limits,
                       SensorSampler* sensors = nullptr);
 

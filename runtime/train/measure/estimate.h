@@ -6,17 +6,17 @@
 
 namespace ddptrain {
 
-/// A value with its 95% confidence interval, value - half_width to value + half_width. Infinite for fewer than two
-/// observations.
+/// A value with its 95% confidence interval, value - half_width to value + half_width. The interval is infinite for
+/// fewer than two observations.
 ///
-/// Observations are in the order in which they were made, because neighbours may be alike: a disturbance lasts longer
-/// than one of them. n observations whose neighbours have the correlation r tell as much as n (1 - r) / (1 + r)
-/// independent ones, and the interval is Student's for that number. r is measured (lag 1), corrected for its bias, and
-/// taken as 0 if it is negative or if there are fewer than 4 observations.
+/// Observations are in the order of time. Successive observations may be correlated, because a disturbance can outlast
+/// one of them. With a lag-1 correlation of r, n observations are worth n (1 - r) / (1 + r) independent ones, and the
+/// interval is Student's for that number. The measured r is corrected for its bias. It counts as 0 if it is negative or
+/// if there are fewer than 4 observations.
 ///
-/// In simulations of 4 to 40 observations the interval holds the truth in 96% to 97% of the cases if observations are
-/// independent, in at least 90% if they are an AR(1) series with the correlation 0.5, and in at least 83% with 0.7. If
-/// observations end as soon as the interval is narrow, but not before the eighth, it is at least 94%, 86% and 80%.
+/// In simulations of 4 to 40 observations the interval contained the truth in 96% to 97% of the cases with independent
+/// observations, and in at least 90% and 83% with an AR(1) series of correlation 0.5 and 0.7. If measuring stops as
+/// soon as the interval is narrow, but not before the eighth observation, it is at least 94%, 86% and 80%.
 struct Estimate {
   double value = 0.0;
   double half_width = std::numeric_limits<double>::infinity();
@@ -24,19 +24,19 @@ struct Estimate {
   bool contains(double truth) const { return truth >= value - half_width && truth <= value + half_width; }
 };
 
-/// Error of nothing.
+/// Error without values.
 double mean(const std::vector<double>& values);
 
-/// Of the mean. `candidates`: what is observed was chosen among so many because it was the largest, and its interval is
-/// as much wider as holds the truth nevertheless (Bonferroni). Error of nothing.
+/// Estimates the mean. If the observed quantity was chosen as the largest of several, `candidates` is their number; the
+/// interval is then wider (Bonferroni). Error without observations.
 Estimate estimate_mean(const std::vector<double>& observations, std::size_t candidates = 1);
 
-/// Of mean(numerators) / mean(denominators), where the i-th of both were observed together: what changes both alike
-/// does not widen the interval. Error of nothing, or where the lengths differ.
+/// Estimates mean(numerators) / mean(denominators). The i-th values of both were observed together, so a change of both
+/// does not widen the interval. Error without observations, or if the lengths differ.
 Estimate estimate_ratio(const std::vector<double>& numerators, const std::vector<double>& denominators);
 
-/// The value that Student's distribution of `degrees` degrees of freedom, 1 or more, exceeds with the probability
-/// `above`, in (0, 0.5).
+/// The value that Student's distribution with `degrees` degrees of freedom exceeds with probability `above`. `degrees`
+/// is at least 1, and `above` is in (0, 0.5).
 double student_quantile(double above, double degrees);
 
 }  // namespace ddptrain

@@ -9,10 +9,10 @@
 
 namespace ddptrain {
 
-/// Steps of a trainer that tell when their parts begin and end; as one graph if its steps are graphs.
+/// Steps of a trainer that record when their parts begin and end. They are one graph if the trainer uses graphs.
 class TracedSteps {
  public:
-  /// A step must have been run before. The trainer outlives this.
+  /// A step must have run before. The trainer outlives the object.
   TracedSteps(Trainer& trainer, std::uint32_t steps, bool communicates);
   /// Runs the steps once. Collective if they communicate; waits.
   std::vector<TimelineSpan> run();
@@ -28,7 +28,7 @@ class TracedSteps {
   std::unique_ptr<Graph> graph_;
 };
 
-/// When the parts of `steps` steps began and ended. Collective; waits.
+/// Runs `steps` steps and returns the spans of their parts. Collective; waits.
 std::vector<TimelineSpan> trace_steps(Trainer& trainer, std::uint32_t steps);
 
 }  // namespace ddptrain

@@ -15,7 +15,6 @@
 #include "runtime/core/error.h"
 #include "runtime/core/files/json.h"
 #include "runtime/core/files/writable.h"
-#include "runtime/core/process/progress.h"
 #include "runtime/core/text.h"
 #include "runtime/train/checkpoint/checkpoint_writer.h"
 #include "runtime/train/measure/sensor_report.h"
@@ -26,18 +25,6 @@ namespace ddptrain {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-/// Bytes that are not UTF-8 are replaced.
-std::string utf8(const std::string& text) {
-  return Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace)).get<std::string>();
-}
-
-/// In Markdown.
-std::string as_code(const std::string& text) {
-  std::string code = "    ";
-  for (const char c : text) code += c == '\n' ? std::string("\n    ") : std::string(1, c);
-  return code;
-}
 
 Json info_fields(const RunInfo& info) {
   const Description& run = info.description;
@@ -172,11 +159,9 @@ void MetricsFile::write(Json line) {
   fail("writing to the metrics file {} failed", path_);
 }
 
-Report::Report(RunInfo info, const ReportFiles& files, Progress* progress)
-    : info_(std::move(info)), files_(files), progress_(progress) {}
+Report::Report(RunInfo info, const ReportFiles& files) : info_(std::move(info)), files_(files) {}
 
 void Report::print(const std::string& text) const {
-  if (progress_ != nullptr) return progress_->print(text);
   std::fputs(text.c_str(), stdout);
   std::fflush(stdout);
 }
@@ -199,7 +184,7 @@ void Report::start() {
   if (files_.tensorboard == nullptr) return;
   std::string table = "| flag | value |\n| --- | --- |\n";
   for (const auto& [flag, value] : info_.configuration) table += fmt::format("| --{} | `{}` |\n", flag, value);
-  files_.tensorboard->text("configuration", 0, utf8(table));
+  files_.tensorboard->text("configuration", 0, table);
 }
 
 void Report::step(const StepResult& result) {
@@ -264,12 +249,6 @@ void Report::tested(std::int64_t step, double loss, double accuracy) const {
   scalar("test/loss", step, loss);
   scalar("test/accuracy", step, accuracy);
   if (has_text()) scalar("test/perplexity", step, std::exp(loss));
-}
-
-void Report::sample(std::int64_t step, const std::string& text) {
-  print(fmt::format("step {}  sample: {}\n", step, printable_text(text)));
-  write({{"event", "sample"}, {"step", step}, {"text", text}});
-  if (files_.tensorboard != nullptr) files_.tensorboard->text("sample", step, as_code(utf8(text)));
 }
 
 void Report::restart(std::int64_t step, const std::string& checkpoint) {

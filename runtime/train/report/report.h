@@ -33,11 +33,13 @@ struct RunInfo {
   int local_world_size = 1;
   int shared_gpus = 0;        ///< GPUs of the job if ranks share them; 0: each rank has its own device.
   int zero = 0;               ///< Stage of ZeRO.
+  bool baseline = true;       ///< A measurement of the single-rank baseline is asked for.
   bool other_tensor = false;  ///< The run was resumed, and earlier steps had another number of ranks that split layers.
   GradientPath gradient_path;
   std::map<std::string, std::int64_t> shape;  ///< Sizes of the model, such as its layers and width.
   std::int64_t epochs = 0;
   std::int64_t steps = 0;
+  std::int64_t resumed_at = 0;                          ///< Steps that were done before this run.
   std::vector<std::pair<std::string, double>> startup;  ///< Seconds of each phase before the first step.
   PeakRate peak;                                        ///< Of one device.
   std::map<std::string, std::string> environment;       ///< NCCL_* variables.
@@ -88,15 +90,13 @@ struct ReportFiles {
 /// What a run says on standard output, in the log and in files. For rank 0.
 class Report {
  public:
-  /// Standard output goes through `progress` where it is not null.
-  explicit Report(RunInfo info, const ReportFiles& files = {}, Progress* progress = nullptr);
+  explicit Report(RunInfo info, const ReportFiles& files = {});
 
   void start();
   void restart(std::int64_t step, const std::string& checkpoint);
   void step(const StepResult& result);
   void epoch(const EpochResult& result);
   void evaluation(std::int64_t step, double loss, double accuracy);  ///< Within an epoch.
-  void sample(std::int64_t step, const std::string& text);           ///< What a language model writes.
   void checkpoint(const WrittenCheckpoint& checkpoint);
   void interrupted(std::int64_t step, const std::string& signal, const std::string& checkpoint);
   void summary(const RunResult& result);
@@ -113,7 +113,6 @@ class Report {
 
   RunInfo info_;
   ReportFiles files_;
-  Progress* progress_;
 };
 
 }  // namespace ddptrain

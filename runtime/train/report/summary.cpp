@@ -12,18 +12,6 @@
 namespace ddptrain {
 namespace {
 
-/// "2,970", "41.3", "0.0533": rounded to `digits`, all zeros kept.
-std::string significant(double value, int digits = 3) {
-  if (value == 0.0 || !std::isfinite(value)) return fmt::format("{:.3g}", value);
-  const auto exponent = [](double of) { return static_cast<int>(std::floor(std::log10(std::abs(of)))); };
-  const double unit = std::pow(10.0, exponent(value) - digits + 1);
-  const double rounded = std::round(value / unit) * unit;
-  std::string text = fmt::format("{:.{}f}", rounded, std::max(0, digits - 1 - exponent(rounded)));
-  const std::size_t first = rounded < 0.0 ? 1 : 0;
-  for (std::size_t at = std::min(text.find('.'), text.size()); at > first + 3;) text.insert(at -= 3, 1, ',');
-  return text;
-}
-
 /// "1.9 +- 0.4": to the first digit of the half width, and one more where "0.3 +- 0.3" would seem to hold 0.
 std::string interval(const Estimate& e, double unit) {
   const auto [value, half] = std::pair(e.value / unit, e.half_width / unit);
@@ -51,8 +39,10 @@ std::string result_line(const RunInfo& info, const RunResult& result) {
       result.nonfinite_steps == 0
           ? ""
           : fmt::format(" ({} left out: loss or gradient NaN or infinite)", result.nonfinite_steps);
+  const std::string here =
+      info.resumed_at == 0 ? ", " : fmt::format(", {} of them here in ", info.steps - info.resumed_at);
   return line("Result", value,
-              fmt::format("{}, {}{}, {} s", counted(info.epochs, "epoch"), counted(info.steps, "step"), left_out,
+              fmt::format("{}, {}{}{}{} s", counted(info.epochs, "epoch"), counted(info.steps, "step"), left_out, here,
                           significant(result.train_seconds)));
 }
 
@@ -135,7 +125,8 @@ std::string step_line(const Calibration& c) {
 
 std::string lines_of_ranks(const RunInfo& info, const RunResult& result) {
   const Description& run = info.description;
-  if (run.mesh.ranks() == 1) return "";
+  if (run.mesh.ranks() == 1 || !info.baseline) return "";
+  if (!run.mesh.replica_is_one_rank()) return line("Scaling", "not measured: no rank has the whole model");
   if (info.shared_gpus > 0) {
     const std::string gpus = counted(info.shared_gpus, "GPU");
     return line("Scaling", fmt::format("not measured: {} share {}", counted(run.mesh.ranks(), "rank"), gpus));
@@ -146,7 +137,7 @@ std::string lines_of_ranks(const RunInfo& info, const RunResult& result) {
 
 /// Beside what a pipeline of even stages waits: (P - 1) / (M + P - 1) with P stages and M passes.
 std::string pipeline_line(const Description& run, const std::optional<double>& waits) {
-  if (run.mesh.stages == 1) return "";
+  if (run.mesh.stages == 1 || (run.device == "cpu" && !waits)) return "";
   const double even = static_cast<double>(run.mesh.stages - 1) / static_cast<double>(run.passes + run.mesh.stages - 1);
   const std::string seen =
       waits ? percent(*waits) + " of the time waiting for other stages, even stages " : "even stages wait ";
@@ -161,12 +152,12 @@ std::string tensor_line(const Description& run, const std::optional<double>& sha
                : line("Tensor", split);
 }
 
-/// Of runs whose ranks do not all keep everything.
+/// What several ranks exchange. If the single-rank baseline is measured, Step has the wait for other replicas.
 std::string lines_of_axes(const RunInfo& info, const RunResult& result) {
   const Description& run = info.description;
-  if (run.mesh.replica_is_one_rank() && info.zero == 0) return "";
+  if (run.mesh.ranks() == 1) return "";
   std::string lines = pipeline_line(run, result.waits_for_stages) + tensor_line(run, result.in_split_layers);
-  if (run.mesh.replicas > 1 && result.waits_for_replicas) {
+  if (run.mesh.replicas > 1 && result.waits_for_replicas && !result.calibration) {
     lines += line("Data", percent(*result.waits_for_replicas) + " of the time waiting for gradients and weights",
                   fmt::format("{} replicas, --zero {}", run.mesh.replicas, info.zero));
   }
@@ -179,6 +170,7 @@ std::string lines_of_axes(const RunInfo& info, const RunResult& result) {
   for (const auto& [axis, bytes] : axes) {
     texts.push_back(fmt::format("{} {}", axis, size_text(static_cast<std::size_t>(bytes))));
   }
+  if (texts.empty()) return lines;
   return lines + line("Sent", fmt::format("{}", fmt::join(texts, ", ")), "by rank 0 in a step");
 }
 

@@ -9,7 +9,7 @@ namespace ddptrain {
 /// FLOP/s that the model needs, as MFU counts them, on each GPU or rank of a CPU.
 double flops_per_device(const RunInfo& info, double samples_per_second);
 
-/// What a run prints at its end: at most 7 lines, and 4 of one rank. A line that has nothing to say is missing.
+/// What a run prints at its end. A line that has nothing to say is missing.
 std::string summary_text(const RunInfo& info, const RunResult& result);
 
 }  // namespace ddptrain

@@ -6,15 +6,15 @@
 
 namespace ddptrain {
 
-double median(std::vector<double> values);  ///< NaN of nothing; the mean of the two in the middle of an even number.
+double median(std::vector<double> values);  ///< NaN without values.
 
-/// Samples per second, from windows of steps between two synchronisations.
+/// Measures samples per second in windows of steps between two synchronizations.
 struct Rate {
   double median = std::numeric_limits<double>::quiet_NaN();
   double min = median;
   double max = median;
   std::size_t windows = 0;
-  double seconds = 0.0;  ///< Of all these windows.
+  double seconds = 0.0;  ///< The sum over these windows.
 };
 
 class Meter {

@@ -9,10 +9,10 @@
 
 namespace ddptrain {
 
-/// Names the ranks whose replicas differ from most others', or what each rank holds where no replica has a majority,
-/// and the first array in which they differ; empty where all are the same. Compares checksums of what every rank has
-/// alike: weights, and master weights and moments that are not sharded. `group`: the ranks that split layers, or null;
-/// of these, what is not split is compared. Collective; waits.
+/// Names the ranks whose replicas differ from the majority, and the first array that differs. Without a majority it
+/// says what each rank has. Empty if all replicas are the same. It compares checksums of weights, and of master weights
+/// and moments that are not sharded. `group` has the ranks that split layers, or is null; the arrays that they do not
+/// split are compared among them, too. Collective; waits.
 std::string differing_replicas(const TrainingState& state, const World& replicas, const TensorGroup* group,
                                Device& device);
 

@@ -8,18 +8,19 @@
 
 namespace ddptrain {
 
-/// Ends a run whose numbers have gone wrong, on all ranks, with an error that they have agreed on.
+/// Ends a run with wrong numbers. All ranks throw the same error.
 class RunGuard {
  public:
   /// All outlive the guard.
   RunGuard(const Trainer& trainer, const World& world);
 
-  /// Where a loss or a gradient was NaN or infinite since the last call: Error that names step and parameter, or, where
-  /// such steps are left out, a warning, and an Error when too many in a row were. Collective; waits.
+  /// Checks for a NaN or infinite loss or gradient since the last call. If there was one, throws an Error that names
+  /// step and parameter. If such steps are skipped, it warns instead, and throws an Error if too many in a row were
+  /// skipped. Collective; waits.
   void check_finite();
-  /// Error that says what differing_replicas() does. `step`: steps done. Collective; waits.
+  /// Throws an Error with the text of differing_replicas() if replicas differ after step `step`. Collective; waits.
   void check_replicas(std::int64_t step);
-  /// Steps that were left out, as of the last check_finite().
+  /// The number of skipped steps, as of the last check_finite().
   std::uint64_t left_out() const { return left_out_; }
 
  private:
@@ -27,7 +28,7 @@ class RunGuard {
   const World& world_;
   Device& device_;
   std::uint64_t left_out_ = 0;
-  std::int64_t verified_ = 0;  ///< Steps after which replicas were last the same.
+  std::int64_t verified_ = 0;  ///< The last step after which replicas were the same.
 };
 
 }  // namespace ddptrain

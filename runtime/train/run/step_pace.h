@@ -10,16 +10,16 @@
 
 namespace ddptrain {
 
-/// Cuts training into pieces after each of which the ranks can agree on what is asked of them from outside. A piece
-/// takes about a third of a second. Two are queued at a time: the ranks speak to each other while the second one runs,
-/// so the device does not run dry.
+/// Divides training into pieces of about a third of a second. After each piece the ranks agree on signals and due
+/// checkpoints. Two pieces are queued at a time: the ranks agree while the second one runs, so the device is never
+/// idle.
 class StepPace {
  public:
   StepPace(const World& world, Device& device);
 
-  std::int64_t left() const { return left_; }  ///< Steps of this piece still to be queued, above 0; agreed.
-  /// `steps` have been queued, at most left(). Where that is the whole piece, waits for the one before it and returns
-  /// true: it is time to agree, and then to call next_piece().
+  std::int64_t left() const { return left_; }  ///< Steps of this piece that are not queued; above 0, same on all ranks.
+  /// Call it after `steps` steps have been queued, at most left(). If the piece is complete, waits for the piece before
+  /// it and returns true: the ranks must now agree and call next_piece().
   bool queued(std::int64_t steps);
   /// Collective.
   void next_piece();
@@ -30,7 +30,7 @@ class StepPace {
   const World& world_;
   Device& device_;
   std::int64_t piece_ = 1;
-  std::int64_t before_ = 0;  ///< Length of the piece before; 0: there is none.
+  std::int64_t before_ = 0;  ///< Length of the piece before; 0: none.
   std::int64_t left_ = 1;
   Clock::time_point begin_ = Clock::now();
   std::deque<std::unique_ptr<Event>> ends_;

@@ -17,12 +17,12 @@
 
 #include "runtime/core/clocked.h"
 #include "runtime/core/error.h"
-#include "runtime/core/process/progress.h"
 #include "runtime/train/measure/sensor_report.h"
 #include "runtime/train/measure/step_window.h"
 #include "runtime/train/measure/trace.h"
 #include "runtime/train/measure/traced_steps.h"
 #include "runtime/train/run/meter.h"
+#include "runtime/train/run/progress_log.h"
 #include "runtime/train/run/run_guard.h"
 #include "runtime/train/run/step_pace.h"
 
@@ -32,41 +32,11 @@ namespace {
 constexpr std::uint32_t kTracedSteps = 3;
 constexpr double kLongWait = 0.1;  // seconds for which training may wait for the checkpoint before without a word
 
+constexpr std::chrono::seconds kProgressInterval{10};
+
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-/// The loss of this rank's samples, while steps go on: a copy is queued behind the steps of each piece of StepPace, and
-/// read when the next piece has been queued, as the one before it has ended then.
-class RunningLoss {
- public:
-  explicit RunningLoss(Trainer& trainer)
-      : trainer_(trainer),
-        pinned_(trainer.device().allocate_pinned(2 * trainer.metrics().count() * sizeof(MetricSums))) {}
-
-  void queue() { trainer_.metrics().copy_training(copy(++pieces_)); }
-
-  /// Over the steps of the last piece that has ended; nothing where that is not known.
-  std::optional<double> read() {
-    if (pieces_ < 2) return std::nullopt;
-    MetricSums sums;
-    for (std::size_t i = 0; i < trainer_.metrics().count(); ++i) sums = sums + copy(pieces_ - 1)[i];
-    if (sums.samples < before_.samples) before_ = {};  // taken meanwhile
-    const MetricSums piece = sums - std::exchange(before_, sums);
-    if (piece.samples == 0) return std::nullopt;
-    return piece.mean_loss();
-  }
-
- private:
-  MetricSums* copy(std::size_t piece) const {
-    return static_cast<MetricSums*>(pinned_.data()) + piece % 2 * trainer_.metrics().count();
-  }
-
-  Trainer& trainer_;
-  Buffer pinned_;
-  std::size_t pieces_ = 0;
-  MetricSums before_;
-};
 
 class TrainingRun {
  public:
@@ -83,7 +53,7 @@ class TrainingRun {
     if (hooks.checkpoints != nullptr) result_.checkpoints.emplace();
     if (hooks.resumed != nullptr) go_on_from(*hooks.resumed);
     logged_step_ = step_;
-    if (hooks.progress != nullptr && hooks.progress->draws()) show_progress();
+    if (report != nullptr) log_progress();
   }
 
   RunResult run() {
@@ -123,12 +93,12 @@ class TrainingRun {
     std::function<void()> act;
   };
 
-  void show_progress() {
+  void log_progress() {
     const DistributedSampler& sampler = trainer_.sampler();
     const Model& model = trainer_.model();
     const double units_per_step = static_cast<double>(sampler.samples_per_step() * model.predictions_per_sample());
-    hooks_.progress->set_plan(step_, steps_, sampler.steps_per_epoch(), units_per_step, model.unit());
-    running_loss_.emplace(trainer_);
+    progress_.emplace(world_.watch(), ProgressLog::Plan{step_, steps_, units_per_step, model.unit()},
+                      kProgressInterval);
   }
 
   void go_on_from(const RunProgress& progress) {
@@ -197,11 +167,6 @@ class TrainingRun {
     if (step_ > last_step_of_epoch_) return;
     const MetricSums test = trainer_.evaluate(options_.eval_samples);
     if (report_ != nullptr) report_->evaluation(step_, test.mean_loss(), test.accuracy());
-  }
-
-  void write_sample() {
-    if (report_ != nullptr) report_->sample(step_, options_.samples.write());
-    world_.quiet_barrier();
   }
 
   /// The window that starts now ends when something is due. The first one holds the eager steps.
@@ -305,13 +270,8 @@ class TrainingRun {
   }
 
   void end_piece(std::int64_t steps) {
-    if (running_loss_ && steps == pace_.left()) running_loss_->queue();
     const Clocked clocked(agreeing_seconds_);
-    if (!pace_.queued(steps)) return;
-    if (running_loss_) {
-      if (const auto loss = running_loss_->read()) hooks_.progress->set_loss(*loss);
-    }
-    agree_on_requests();
+    if (pace_.queued(steps)) agree_on_requests();
   }
 
   std::int64_t next_piece(std::int64_t end) const {
@@ -432,9 +392,7 @@ class TrainingRun {
   ReplicaSeconds in_replica_;
   double for_replicas_ = 0.0;   ///< Waiting for gradients and weights.
   double noted_seconds_ = 0.0;  ///< Of these windows.
-  std::optional<RunningLoss> running_loss_;
   const std::vector<Periodic> periodic_ = {{options_.verify_every, [this] { guard_.check_replicas(step_); }},
-                                           {options_.samples.every, [this] { write_sample(); }},
                                            {options_.eval_every, [this] { evaluate_within_epoch(); }},
                                            {options_.log_every, [this] { log_steps(); }}};
   MetricSums epoch_sums_;  ///< What has been logged of the epoch in progress.
@@ -449,6 +407,7 @@ class TrainingRun {
   std::string newest_checkpoint_;  ///< Complete, of this run.
   Meter meter_;
   RunResult result_;
+  std::optional<ProgressLog> progress_;
 };
 
 }  // namespace

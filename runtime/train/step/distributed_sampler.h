@@ -13,14 +13,13 @@ struct EvaluationShard {
   std::int64_t count = 0;
 };
 
-/// Deals the training samples to ranks. A step consumes samples_per_step() = batch * grad_accum * world_size samples,
-/// the next stretch of the epoch's permutation; rank r takes in micro-step m the rows from (m * world_size + r) *
-/// batch. So a step's set of samples depends on samples_per_step() alone, not on how ranks and micro-steps cut it, and
-/// no sample comes twice in an epoch. What is left at the end of the permutation (dropped() samples, others every
-/// epoch) is left out.
+/// Deals the training samples to ranks. A step takes the next samples_per_step() = batch * grad_accum * world_size
+/// samples of the epoch's permutation. In micro-step m, rank r takes `batch` of them from index (m * world_size + r) *
+/// batch on. So the set of samples in a step depends only on samples_per_step(), and not on how ranks and micro-steps
+/// divide it. No sample comes twice in an epoch. The last dropped() samples of each permutation are not used.
 class DistributedSampler {
  public:
-  /// UsageError where a size is not positive or one step needs more samples than there are.
+  /// UsageError if a size is not positive, or if one step needs more samples than there are.
   DistributedSampler(std::int64_t dataset_size, std::int64_t batch, std::int64_t grad_accum, int rank, int world_size,
                      std::uint64_t seed);
 
@@ -28,11 +27,11 @@ class DistributedSampler {
   std::int64_t samples_per_step() const { return samples_per_step_; }
   std::int64_t dropped() const { return dataset_size_ - steps_per_epoch_ * samples_per_step_; }
 
-  /// The samples of this rank's batch in micro-step `micro_step`, in [0, grad_accum); of rank `rank + neighbour` for
-  /// who takes the part of several.
+  /// The samples of rank `rank + neighbour` in micro-step `micro_step`, which is in [0, grad_accum). A rank with
+  /// several virtual ranks uses `neighbour` to name them.
   SampleOrder order(std::int64_t micro_step, std::int64_t neighbour = 0) const;
 
-  /// This rank's part of a data set of `size` samples that are each to be seen once; sizes differ by at most one.
+  /// This rank's part of a data set of which each sample is evaluated once. The parts' sizes differ by at most one.
   static EvaluationShard evaluation(std::int64_t size, int rank, int world_size);
 
  private:
@@ -45,7 +44,7 @@ class DistributedSampler {
   std::uint64_t seed_;
 };
 
-/// The batches of `share`, of a test set of `test_count` samples. `state`: of the step, on the device.
+/// The batches of `share`, a part of a test set of `test_count` samples. `state` is in device memory.
 std::vector<Slice> evaluation_slices(const StepState* state, std::int64_t test_count, const EvaluationShard& share,
                                      std::int64_t batch);
 

@@ -25,8 +25,8 @@ GradientNorm::GradientNorm(const ParameterArena& arena, Pipeline* pipeline)
 
 Tensor GradientNorm::squares() const { return memory_.view(DType::f32, {static_cast<std::int64_t>(count_)}); }
 
-/// This rank writes the sums of its own chunks, and of its own stage; those of others are added to zeros. Chunks of
-/// several parts of a stage are added to each other.
+/// This rank writes the sums of its own chunks and leaves zeros for the chunks of other ranks and stages. Adding all
+/// ranks' arrays gives every sum. If ranks split a layer, their sums of one chunk are added, too.
 void GradientNorm::begin() {
   const bool has_others = pipeline_ != nullptr && pipeline_->stages().count() > 1;
   if (arena_.whole_chunks() || has_others) device_.zero(squares().data, squares().bytes(), device_.compute_stream());

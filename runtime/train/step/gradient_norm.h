@@ -8,31 +8,32 @@
 
 namespace ddptrain {
 
-/// The norm of the whole gradient: sums of squares of each bucket, or of each chunk if the arena has whole chunks.
+/// The norm of the whole gradient. It adds the sums of squares of all buckets, or of all chunks if the arena has whole
+/// chunks.
 class GradientNorm {
  public:
-  /// `pipeline`: to the ranks with the rest of the gradient; null: there are none. Arena and pipeline outlive this.
-  /// Collective among these ranks.
+  /// `pipeline` connects the ranks with the rest of the gradient; null: this rank has all of it. Arena and pipeline
+  /// outlive the object. Collective among these ranks.
   GradientNorm(const ParameterArena& arena, Pipeline* pipeline);
 
-  /// Before the first bucket of a step.
+  /// Call it before the first bucket of a step.
   void begin();
-  /// The sums of this rank's part of a bucket's reduced gradients, in the order of `stream`.
+  /// Adds the squares of this rank's part of a bucket's reduced gradients, in the order of `stream`.
   void add(std::size_t bucket, Stream stream);
-  /// After the last bucket, on the compute stream: the sums are those of all ranks' parts. Collective.
+  /// Call it after the last bucket: adds the squares of all ranks, on the compute stream. Collective.
   void finish(WeightStore& weights);
 
-  Tensor squares() const;                                                             ///< f32, of all stages
-  float* clip_scale() const { return static_cast<float*>(memory_.data()) + count_; }  ///< Room for it, on the device.
-  double value() const;  ///< NaN or infinite as the sums are. Waits.
+  Tensor squares() const;                                                             ///< f32, of all stages.
+  float* clip_scale() const { return static_cast<float*>(memory_.data()) + count_; }  ///< In device memory.
+  double value() const;  ///< NaN or infinite if the gradient is. Waits.
 
  private:
   const ParameterArena& arena_;
   Device& device_;
   ReductionOps& ops_;
   Pipeline* pipeline_;
-  std::size_t first_ = 0;  ///< Of this stage, among
-  std::size_t count_;      ///< those of all.
+  std::size_t first_ = 0;  ///< Index of this stage's first sum of squares.
+  std::size_t count_;      ///< Number of sums over all stages.
   Buffer memory_;          ///< f32: squares(), then the scale.
 };
 

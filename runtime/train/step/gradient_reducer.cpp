@@ -142,7 +142,7 @@ void GradientReducer::launch(std::size_t bucket) {
   device_.watch().set_bucket(-1);
 }
 
-/// What is under way for the bucket, if there is something.
+/// Records the running operation of the bucket, if there is one.
 void GradientReducer::note(std::size_t bucket, Stream stream, std::optional<Communicator::Ticket> ticket) {
   if (!ticket) return;
   newest_ = ticket;

@@ -29,10 +29,6 @@ void MetricBuffers::set_training(std::vector<MetricSums> sums) {
   device_.copy_to_device(at(Part::training, 0), sums.data(), bytes());
 }
 
-void MetricBuffers::copy_training(MetricSums* pinned) const {
-  device_.copy(pinned, at(Part::training, 0), bytes(), device_.compute_stream());
-}
-
 void MetricBuffers::mark_training() {
   device_.copy(at(Part::marked, 0), at(Part::training, 0), bytes(), device_.compute_stream());
 }

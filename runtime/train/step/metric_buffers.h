@@ -10,32 +10,31 @@
 
 namespace ddptrain {
 
-/// The sums of loss, correct predictions and samples that passes over the model leave on the device, one for each
-/// virtual rank of this rank (one without virtual ranks). Totals are added in the order of virtual ranks.
+/// Sums of loss, correct predictions and samples on the device. The passes of each virtual rank of this rank add to
+/// sums of their own (one set without virtual ranks). Totals are added in the order of virtual ranks.
 class MetricBuffers {
  public:
-  /// `may_skip`: the sums of a step count only if the step is not left out. World and device outlive this.
+  /// `may_skip`: skipped steps do not count. World and device outlive the buffers.
   MetricBuffers(const VirtualRanks& ranks, bool may_skip, const World& world, Device& device);
 
-  /// Where the `i`th virtual rank's training step adds.
+  /// The sums to which a training step of virtual rank `i` adds.
   MetricSums* step(std::int64_t i) const { return at(may_skip_ ? Part::step : Part::training, i); }
   MetricSums* evaluation(std::int64_t i) const { return at(Part::evaluation, i); }
-  /// At the end of a step, in the order of the compute stream: adds the step's sums unless `found` leaves the step out.
+  /// Call it at the end of a step: adds the step's sums to the training sums unless `found` skips the step. In the
+  /// order of the compute stream.
   void finish_step(const NonFinite* found);
 
   std::size_t count() const { return static_cast<std::size_t>(count_); }
-  /// Training sums since take_training(), of each virtual rank. Waits.
+  /// The training sums of each virtual rank since take_training(). Waits.
   std::vector<MetricSums> training() const { return read(Part::training); }
-  void set_training(std::vector<MetricSums> sums);  ///< Missing ones are zero.
-  /// Queues a copy of training() to pinned memory; does not wait.
-  void copy_training(MetricSums* pinned) const;
+  void set_training(std::vector<MetricSums> sums);  ///< Missing sums become zero.
 
-  /// Totals over all ranks, which are then zero. Collective; wait.
+  /// Return the totals over all ranks, and set the sums to zero. Collective; wait.
   MetricSums take_training() { return take(Part::training); }
   MetricSums take_evaluation() { return take(Part::evaluation); }
   /// Remembers the training sums, in the order of the steps; does not wait.
   void mark_training();
-  /// Total over all ranks since mark_training(), with no take_training() in between. Collective; waits.
+  /// The total over all ranks since mark_training(). take_training() must not be called in between. Collective; waits.
   MetricSums since_mark() const;
 
  private:

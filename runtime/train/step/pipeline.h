@@ -12,21 +12,22 @@
 
 namespace ddptrain {
 
-/// The ranks that train one replica, each a stage of it, or a part of one. Without a world there is one stage.
+/// The ranks that train one replica: its stages, and the parts of this rank's stage. Without a world there is one
+/// stage.
 struct Stages {
-  const World* world = nullptr;          ///< Rank s is stage s.
-  Communicator* communicator = nullptr;  ///< Of the same ranks.
-  TensorGroup* group = nullptr;          ///< The ranks that split the layers of this stage; null: this one has all.
+  const World* world = nullptr;          ///< Rank s has stage s.
+  Communicator* communicator = nullptr;  ///< Connects the ranks of `world`.
+  TensorGroup* group = nullptr;          ///< The ranks that split this stage's layers; null: layers are not split.
 
   int count() const { return world == nullptr ? 1 : world->size(); }
   int index() const { return world == nullptr ? 0 : world->rank(); }
   bool is_last() const { return index() + 1 == count(); }
 };
 
-/// Time of the host with the other ranks of a replica.
+/// How long the host waits for other ranks of its replica.
 struct ReplicaSeconds {
-  double stages = 0.0;  ///< Waiting for other stages.
-  double layers = 0.0;  ///< Summing and gathering over the ranks that split layers.
+  double stages = 0.0;  ///< For other stages.
+  double layers = 0.0;  ///< For the collectives of ranks that split layers.
 
   ReplicaSeconds& operator+=(const ReplicaSeconds& more) {
     stages += more.stages;
@@ -38,26 +39,26 @@ struct ReplicaSeconds {
   }
 };
 
-/// Of counts that stages have, in the order in which the backward pass completes them: the last stage's are first.
+/// This stage's share of a count, in the order of the backward pass: the last stage comes first.
 struct StageShare {
-  std::int64_t before = 0;  ///< Of the stages behind this one.
-  std::int64_t all = 0;
+  std::int64_t before = 0;  ///< The sum over the stages behind this one.
+  std::int64_t all = 0;     ///< The sum over all stages.
 };
 StageShare share_of(const Stages& stages, std::int64_t mine);  ///< Collective.
 
-/// Hands activations and gradients on between this rank's stage and its neighbours.
+/// Exchanges activations and gradients with the neighbouring stages.
 class Pipeline {
  public:
   using ModelOf = std::function<Model&(std::int64_t pass)>;
 
-  /// What `stages` names and the device outlive this.
+  /// The members of `stages` and the device outlive the pipeline.
   Pipeline(const Stages& stages, Device& device) : stages_(stages), device_(device) {}
 
   const Stages& stages() const { return stages_; }
-  /// Sends and receives in the order of the compute stream. The weight that units of several stages read is sent with
-  /// pass 0. The host waits if the communicator needs it.
+  /// Sends and receives in the order of the compute stream. A tied weight goes with the activations of pass 0. The host
+  /// waits if the communicator needs it.
   void exchange(const Exchange& messages, const ModelOf& model_of);
-  /// squares += those of all other ranks of the replica, in the order of the compute stream.
+  /// squares = the sum of all ranks' squares in the replica, in the order of the compute stream.
   void sum_over_replica(const Tensor& squares);
   ReplicaSeconds seconds() const { return {seconds_waited_, stages_.group ? stages_.group->seconds_waited() : 0.0}; }
 

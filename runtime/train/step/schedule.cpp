@@ -7,7 +7,7 @@
 namespace ddptrain {
 namespace {
 
-/// Puts an exchange between the passes of a stage wherever it has something to send or to receive.
+/// Puts an exchange between two passes of a stage if the stage has something to send or to receive.
 class Stage {
  public:
   Stage(std::int64_t stages, std::int64_t stage) : first_(stage == 0), last_(stage + 1 == stages) {}

@@ -6,10 +6,11 @@
 
 namespace ddptrain {
 
-/// What a stage of a pipeline sends to its neighbours and receives from them at one time; each is of a pass.
+/// Messages that a stage exchanges with its neighbours at the same time. Each member is the number of a pass.
 struct Exchange {
-  std::optional<std::int64_t> activations_in = {}, activations_out = {};  ///< From the stage before; to the one behind.
-  std::optional<std::int64_t> gradients_in = {}, gradients_out = {};      ///< From the stage behind; to the one before.
+  std::optional<std::int64_t> activations_in = {},
+                              activations_out = {};                   ///< From the stage before, to the stage behind.
+  std::optional<std::int64_t> gradients_in = {}, gradients_out = {};  ///< From the stage behind, to the stage before.
 
   bool operator==(const Exchange&) const = default;
 };
@@ -18,19 +19,20 @@ struct Exchange {
 struct Action {
   enum class Kind : std::uint8_t { exchange, forward, backward };
   Kind kind;
-  std::int64_t pass = 0;   ///< Of forward and backward.
-  Exchange messages = {};  ///< Of exchange.
+  std::int64_t pass = 0;   ///< Used by forward and backward.
+  Exchange messages = {};  ///< Used by exchange.
 
   bool operator==(const Action&) const = default;
 };
 
-/// The actions of stage `stage` of `stages` in a step of `passes` passes: one forward, one backward (1F1B: Narayanan et
-/// al. 2019, "PipeDream"; flushed after each step). A stage is ahead of the last one by as many passes as there are
-/// stages behind it. What a stage has to send goes with what it is to receive next, so that no two stages wait for each
-/// other's receipt. One stage has F0 B0 F1 B1 and so on.
+/// The actions of stage `stage` of `stages` in a step of `passes` passes, by the schedule "one forward, one backward"
+/// (1F1B: Narayanan et al. 2019, "PipeDream") with a flush after each step. A stage with n stages behind it begins with
+/// n extra forward passes. A stage sends and receives in one exchange, so that no two stages wait for each other to
+/// receive. With one stage the actions are F0 B0 F1 B1 and so on.
 std::vector<Action> schedule(std::int64_t stages, std::int64_t stage, std::int64_t passes);
 
-/// Passes between whose forward and backward passes a stage is at a time, at most: activations that it keeps.
+/// The maximum number of passes in flight: passes whose forward is done and whose backward is not. The stage keeps
+/// their activations.
 std::int64_t passes_in_flight(std::int64_t stages, std::int64_t stage, std::int64_t passes);
 
 }  // namespace ddptrain

@@ -36,7 +36,7 @@ class Chooser {
  private:
   /// Whether the sum of this rank's virtual ranks has more bits than a gradient.
   bool wider() const { return ranks_.count > 1 && master_dtype(device_.precision()) != arena_.gradient_type(); }
-  /// With two ranks, an all-reduce adds two numbers: the same in any order, and rounded once.
+  /// With two ranks, an all-reduce adds two numbers. The result has one rounding and does not depend on the order.
   bool exchanges() const {
     return options_.virtual_ranks > 0 && (communicator_.size() > 2 || (communicator_.size() == 2 && wider()));
   }
@@ -94,8 +94,8 @@ class Chooser {
     return make_all_reduce(arena_);
   }
 
-  /// Memory for the kernel that reduces and updates the last bucket, or why there is no such kernel. All ranks come to
-  /// the same answer: those that fuse wait for each other.
+  /// Memory for the kernel that reduces and updates the last bucket, or why this kernel cannot be used. All ranks get
+  /// the same answer, because the kernels of all ranks wait for each other.
   std::string find_inboxes() {
     const std::size_t last = arena_.plan().buckets.size() - 1;
     std::string why = what_forbids_fusing();

@@ -15,25 +15,25 @@ namespace ddptrain {
 struct GradientPath {
   std::string name;  ///< none, mpi, plain, symmetric, symmetric+fused (one kernel reduces and updates the last bucket),
                      ///< peers (direct peer reduction), tree (of virtual ranks)
-  std::string text;  ///< The same for people, such as "NCCL symmetric + fused last bucket".
+  std::string text;  ///< For people, such as "NCCL symmetric + fused last bucket".
   std::string reason;  ///< Why it is not the fastest path of this library; empty if it is.
 };
 
 /// The communication of a step, chosen once for a run.
 struct StepCommunication {
   std::unique_ptr<VirtualRankSums> virtual_ranks;  ///< Null without virtual ranks.
-  Buffer peer_memory;                              ///< Of the paths whose GPUs reach each other's memory.
+  Buffer peer_memory;                              ///< For paths whose GPUs access each other's memory.
   std::unique_ptr<GradientSync> gradients;
   std::unique_ptr<WeightStore> weights;
-  std::unique_ptr<GradientSync> no_gradients;  ///< Of steps without communication.
+  std::unique_ptr<GradientSync> no_gradients;  ///< For steps without communication.
   std::unique_ptr<WeightStore> no_weights;
   GradientPath path;
 
   std::size_t tree_bytes() const;  ///< Device memory of the tree of virtual ranks.
 };
 
-/// Chooses by the options, the arena, and what all ranks can do. All but the options outlive the result. Collective;
-/// the same path on all ranks.
+/// Chooses the path from the options, the arena and the abilities of all ranks. All ranks choose the same. Arena and
+/// optimizer outlive the result. Collective.
 StepCommunication make_step_communication(const TrainerOptions& options, const ParameterArena& arena,
                                           Optimizer& optimizer);
 

@@ -11,24 +11,24 @@ namespace ddptrain {
 
 struct StepGraphOptions {
   bool enabled = true;
-  std::uint32_t eager_steps = 3;  ///< Before the capture, so that libraries have set themselves up.
-  std::uint32_t unroll = 8;       ///< Steps of the larger graph.
+  std::uint32_t eager_steps = 3;  ///< Steps before the capture, in which libraries initialize themselves.
+  std::uint32_t unroll = 8;       ///< Number of steps in the larger graph.
 };
 
-/// Queues steps: the first ones eagerly, then by replaying two captured graphs, of one step and of `unroll` steps.
-/// Eager throughout where it is not enabled or the device has no graphs. The numbers are bitwise the same.
+/// Queues steps. The first steps run eagerly. Then two captured graphs are replayed: one with one step and one with
+/// `unroll` steps. All steps are eager if graphs are not enabled or the device has none. Results have the same bits.
 class StepGraph {
  public:
-  /// Queues step number `state->step + offset` on the device's streams, joined to the compute stream at the end.
+  /// Queues step number `state->step + offset` on the device's streams. At the end the compute stream waits for the
+  /// others.
   using Step = std::function<void(std::uint32_t offset)>;
 
-  /// `state` lies where the device computes. Device and what `step` refers to outlive this.
+  /// `state` is in device memory. Device and the references in `step` outlive the object.
   StepGraph(Device& device, StepState* state, Step step, const StepGraphOptions& options);
 
-  /// Queues the next `count` steps; returns without waiting. Where steps communicate: on every rank with the same
-  /// counts.
+  /// Queues the next `count` steps. Does not wait. If steps communicate, every rank calls it with the same counts.
   void run(std::uint64_t count);
-  /// Captures now if enough eager steps have been run, else does nothing. run() does so by itself.
+  /// Captures the graphs now if enough eager steps have run. run() does so by itself.
   void prepare();
 
  private:

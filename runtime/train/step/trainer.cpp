@@ -61,7 +61,7 @@ Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, co
   if (!difference.empty()) throw Error(fmt::format("the parameters at the start differ: {}", difference), true);
 }
 
-/// A CPU updates a bucket under the next forward pass if the update needs nothing but the bucket's own sum.
+/// A CPU updates a bucket during the next forward pass if the update needs only the bucket's own sum.
 OverlapMode Trainer::overlap() const {
   const bool alone = communication_.gradients->may_outlast_step() && optimizer_.updates_at_once();
   return options_.overlap == OverlapMode::on && !alone ? OverlapMode::backward : options_.overlap;
@@ -132,7 +132,7 @@ void Trainer::train_backward(const Pass& pass, GradientReducer& reducer, WeightS
   if (pass.ends_virtual_rank) put_away(pass);
 }
 
-/// A model knows how large a batch is once it works on it.
+/// begin() comes first, because the size of the activations depends on the micro-batch.
 void Trainer::exchange(const Exchange& messages, std::uint32_t offset) {
   if (const auto pass = messages.activations_in) {
     model_of(*pass).begin(micro_batch(passes_[static_cast<std::size_t>(*pass)], offset, gradient_scale_));
@@ -159,7 +159,7 @@ void Trainer::backward(const Pass& pass, GradientReducer& reducer, WeightStore& 
   std::optional<Span> span(std::in_place, device_.timeline(), Lane::compute, device_.compute_stream(), "backward");
   std::size_t left = arena_.specs().size();
   const auto ready = [&](std::size_t parameter) {
-    if (--left == 0) span.reset();  // what follows is the last bucket's
+    if (--left == 0) span.reset();  // the rest of this call belongs to the last bucket
     reducer.ready(parameter);
   };
   const bool accumulate = pass.micro > 0 && !reducer.sums_every_pass();
@@ -177,7 +177,7 @@ void Trainer::claim_gradients(std::size_t unit, GradientReducer& reducer) {
   }
 }
 
-/// What the model knows of its buffers on the host may differ between virtual ranks until all have used them.
+/// Until every virtual rank has used the buffers, the model's host state about them may differ between virtual ranks.
 void Trainer::take_up(std::int64_t virtual_rank) {
   if (ranks_.count == 1) return;
   state_.take_up(virtual_rank);
@@ -267,7 +267,7 @@ void Trainer::evaluate(const EvaluationShard& shard, std::size_t batches, Metric
   }
 }
 
-/// What the passes of a step send, without the passes.
+/// The communication of all passes of a step, without their compute.
 void Trainer::communicate(const Pass& pass, GradientReducer& reducer, WeightStore& weights) {
   for (std::size_t unit = 0; unit < units_.size(); ++unit) weights.acquire(unit, unit);
   if (!pass.ends_step && !reducer.sums_every_pass()) return;

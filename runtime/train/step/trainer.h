@@ -23,12 +23,13 @@
 
 namespace ddptrain {
 
-/// One replica of a model, or a stage of one, and what trains it on this rank's share of the data.
+/// Trains this rank's replica of a model, or its stage of a replica, on this rank's share of the data.
 class Trainer {
  public:
-  /// `data`: what `model` was bound to. `world` and `communicator`: the ranks with replicas of this model. `stages`:
-  /// those with the rest of this replica; with several stages the model has siblings. Collective. All start with rank
-  /// 0's parameters; Error if replicas differ nevertheless. What is referred to outlives the trainer.
+  /// `data` is the data set of `model`. `world` and `communicator` connect the ranks with replicas of this model, and
+  /// `stages` the ranks with the other stages and parts of this replica. With several stages, the model must support
+  /// sibling(). All replicas start with rank 0's parameters; Error if they differ nevertheless. References outlive the
+  /// trainer. Collective.
   Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, const Dataset& data, const World& world,
           Device& device, Communicator& communicator, const Stages& stages = {});
   Trainer(const Trainer&) = delete;
@@ -41,9 +42,9 @@ class Trainer {
   const Model& model() const { return *models_.front(); }
   Model& model() { return *models_.front(); }
   const World& replicas() const { return world_; }
-  /// Of the whole model: see TrainingState. Collective; waits.
+  /// The hash of the whole model's parameters: see TrainingState. Collective; waits.
   std::string parameter_hash() const;
-  /// Host time spent with the other ranks of the replica, in all: on GPUs nothing.
+  /// How long the host has spent in exchanges with other ranks of the replica. Zero on GPUs.
   ReplicaSeconds seconds_in_replica() const { return pipeline_.seconds(); }
   const Stages& stages() const { return pipeline_.stages(); }
   MetricBuffers& metrics() { return metrics_; }
@@ -52,43 +53,43 @@ class Trainer {
   std::size_t tree_bytes() const { return communication_.tree_bytes(); }
   bool communicates() const { return reducer_.communicates(); }
   OnNonFinite on_nonfinite() const { return options_.on_nonfinite; }
-  /// Of the step that ends when `step` are done.
+  /// The learning rate of step number `step`, counted from 1.
   double learning_rate(std::int64_t step) const {
     return options_.optimizer.schedule.at(static_cast<std::uint64_t>(step - 1));
   }
 
-  /// After values have been copied into state().arrays(): the next step starts from them. `sums`: see
+  /// Call it after values have been copied into state().arrays(). The next step starts from them. For `sums` see
   /// MetricBuffers::set_training().
   void restored(std::vector<MetricSums> sums = {});
-  /// Queues the next steps of training; does not wait. Collective.
+  /// Queues the next training steps. Does not wait. Collective.
   void run(std::uint64_t steps);
-  /// Captures the step now if enough eager steps have been run. Collective.
+  /// Captures the step as a graph now, if enough eager steps have run. Collective.
   void prepare_graph() { training_.prepare(); }
-  /// Every test sample exactly once, over all ranks together; the first `most` of them if that is not 0. Collective;
+  /// Evaluates each test sample once; all ranks share the work. `most`: only the first samples; 0: all. Collective;
   /// waits.
   MetricSums evaluate(std::int64_t most = 0);
-  /// The training sums since the last call; see MetricBuffers. Collective; wait.
+  /// Training sums since the last call: see MetricBuffers. Collective; waits.
   MetricSums take_training() { return from_last_stage(metrics_.take_training()); }
   MetricSums since_mark() { return from_last_stage(metrics_.since_mark()); }
-  /// Of the whole gradient of the last step, before clipping; NaN or infinite if the gradient is. Collective; waits.
+  /// The norm of the last step's whole gradient before clipping. NaN or infinite if the gradient is. Collective; waits.
   double gradient_norm();
-  /// See GradientReducer.
+  /// How long the host has waited for gradients and weights of other replicas.
   double seconds_waited() const { return reducer_.seconds_waited() + communication_.weights->seconds_waited(); }
 
-  /// For measurements, which spoil the state of training. The steps of training, and what queues one of them; without
-  /// communication, some ranks alone may run it. The communication of a step by itself (with the update, if the update
-  /// sends).
+  // For measurements. They change parameters, so training cannot go on afterwards.
   StepGraph& training_steps() { return training_; }
+  /// Queues one step. A step without communication may run on some ranks only.
   StepGraph::Step step(bool communicates);
+  /// Steps that only communicate. If the update itself sends weights, they include the update.
   StepGraph make_communication_steps();
-  /// As graphs if the steps of training are graphs.
+  /// Makes steps that use graphs if training does.
   StepGraph make_steps(StepGraph::Step step, std::uint32_t eager_steps = 0);
   bool uses_graphs() const { return options_.graph; }
-  /// Whether all-reduces go on under the next forward pass, on the cores that compute.
+  /// Whether all-reduces overlap with the next forward pass and use the cores that compute it.
   bool computes_beside_sums() const { return reducer_.goes_on(); }
 
  private:
-  /// One pass forward and backward: the `micro`th micro-step of the `virtual_rank`th virtual rank of this rank.
+  /// One forward and backward pass: micro-step `micro` of this rank's virtual rank `virtual_rank`.
   struct Pass {
     std::int64_t number = 0;
     std::int64_t virtual_rank = 0;
@@ -98,7 +99,6 @@ class Trainer {
   };
 
   std::vector<Pass> passes() const;
-  /// `gradient_scale`: see MicroBatch.
   MicroBatch micro_batch(const Pass& pass, std::uint32_t offset, float gradient_scale);
   Model& model_of(std::int64_t pass) { return *models_[static_cast<std::size_t>(pass) % models_.size()]; }
   MetricSums from_last_stage(MetricSums sums) const;
@@ -113,7 +113,7 @@ class Trainer {
   void communicate(const Pass& pass, GradientReducer& reducer, WeightStore& weights);
   void take_up(std::int64_t virtual_rank);
   void put_away(const Pass& pass);
-  /// `batches`: of the largest shard; all ranks acquire weights as often.
+  /// `batches` is the number of batches of the largest shard. All ranks acquire weights that often.
   void evaluate(const EvaluationShard& shard, std::size_t batches, MetricSums* sums);
   OverlapMode overlap() const;
   GradientSync::Reduced update_bucket();
@@ -125,10 +125,10 @@ class Trainer {
   std::int64_t test_count_;
   VirtualRanks ranks_;
   DistributedSampler sampler_;
-  std::vector<Pass> passes_;                    ///< Of a step.
-  std::vector<Action> schedule_;                ///< Of a step.
-  std::vector<std::unique_ptr<Model>> models_;  ///< Siblings: passes in flight take them in turn.
-  std::vector<Unit> units_;                     ///< Of a model.
+  std::vector<Pass> passes_;                    ///< The passes of a step.
+  std::vector<Action> schedule_;                ///< The actions of a step.
+  std::vector<std::unique_ptr<Model>> models_;  ///< Siblings. Passes in flight use them in turn.
+  std::vector<Unit> units_;
   std::vector<std::vector<std::size_t>> unit_buckets_;
   float gradient_scale_;
   ParameterArena arena_;
@@ -137,7 +137,7 @@ class Trainer {
   StepCommunication communication_;
   GradientReducer reducer_;
   GradientReducer silent_reducer_;  ///< Never communicates.
-  bool buffers_used_ = false;       ///< By every virtual rank of this rank.
+  bool buffers_used_ = false;       ///< Every virtual rank of this rank has used the model's buffers.
   MetricBuffers metrics_;
   StepGraph training_;
 };

@@ -27,10 +27,9 @@ VirtualRanks virtual_ranks(const TrainerOptions& options, int rank, int world_si
   }
   if (all % world_size != 0) {
     usage_error(
-        "--virtual-ranks {} on {}: the virtual ranks do not divide among the ranks. Start 1, 2, 4 or another power of "
-        "two "
-        "of ranks, up to {}.",
-        all, counted(world_size, "rank"), all);
+        "--virtual-ranks {} on {}: the virtual ranks do not divide among the replicas. Start 1, 2, 4 or another "
+        "power of two of replicas, up to {}. A replica is --pp x --tp ranks.",
+        all, counted(world_size, "replica"), all);
   }
   const std::int64_t count = all / world_size;
   if (options.zero < Zero::gradients) return {all, rank * count, count};

@@ -19,14 +19,14 @@ namespace ddptrain {
 struct TrainerOptions {
   std::int64_t batch = 512;  ///< Samples per rank and micro-step.
   std::int64_t grad_accum = 1;
-  std::int64_t virtual_ranks = 0;  ///< The number of ranks as which the ranks train (VirtualRanks); 0: the world size.
+  std::int64_t virtual_ranks = 0;  ///< Train as if on this many ranks (VirtualRanks). 0: the world size.
   std::uint64_t seed = 1;
   OptimizerSettings optimizer;
   float clip_norm = 0.0f;  ///< 0: no clipping.
   OnNonFinite on_nonfinite = OnNonFinite::stop;
   std::size_t bucket_bytes = std::size_t{25} << 20;
   std::size_t last_bucket_bytes = std::size_t{256} << 10;
-  std::optional<DType> gradient_type = {};  ///< See ArenaOptions; bf16 with f32 weights: the type that is sent.
+  std::optional<DType> gradient_type = {};  ///< See ArenaOptions. bf16 with f32 weights: gradients are sent in bf16.
   Zero zero = Zero::nothing;
   OverlapMode overlap = OverlapMode::on;
   bool fused_sum = true;  ///< Fused paths may be chosen: see make_step_communication().
@@ -36,10 +36,10 @@ struct TrainerOptions {
 /// UsageError if the ranks cannot train as options.virtual_ranks.
 VirtualRanks virtual_ranks(const TrainerOptions& options, int rank, int world_size);
 
-/// How the parameters of a model of these units lie in memory.
+/// The arena's options for a model with these units.
 ArenaOptions arena_options(const TrainerOptions& options, const std::vector<Unit>& units);
 
-/// Deals the training samples to ranks as `options` says. UsageError as the sampler's.
+/// The sampler of the training samples. UsageError as the sampler's.
 DistributedSampler make_sampler(const TrainerOptions& options, const Dataset& data, int rank, int world_size);
 
 }  // namespace ddptrain

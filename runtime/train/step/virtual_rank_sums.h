@@ -10,25 +10,25 @@
 
 namespace ddptrain {
 
-/// Adds the gradients of a rank's virtual ranks, which it computes one after the other, over a binary tree: neighbours
-/// in pairs, these sums in pairs, and so on. Leaves have the type of gradients, sums the type of master weights.
+/// Adds the gradients of this rank's virtual ranks in a binary tree. The rank computes them one after another. Leaves
+/// have the type of gradients, sums the type of master weights.
 class VirtualRankSums {
  public:
-  /// `count`: virtual ranks of this rank; a power of two, else Error. `wide`: what is sent has the type of sums, not of
-  /// gradients. The arena outlives this.
+  /// `count` is the number of this rank's virtual ranks. Error unless it is a power of two. `wide`: the sum that is
+  /// sent to other ranks has the type of sums instead of gradients. The arena outlives the object.
   VirtualRankSums(const ParameterArena& arena, std::int64_t count, bool wide);
 
-  /// Takes the gradients of virtual rank `i` (any but the last) on the compute stream, which may then begin the
-  /// backward pass of the next one.
+  /// Stores the gradients of virtual rank `i`, which is not the last, on the compute stream. Then the backward pass of
+  /// the next virtual rank may begin.
   void keep(std::int64_t i);
-  /// After the last virtual rank's gradients of a bucket are complete, in the order of `stream`: adds all. The sum,
-  /// rounded once, takes the place of the bucket's gradients.
+  /// Adds all virtual ranks' gradients of a bucket when the last ones are complete in the order of `stream`. The sum is
+  /// rounded once and replaces the bucket's gradients.
   void fold(std::size_t bucket, Stream stream);
-  /// The same for a sum that is sent to other ranks. If wide, it is not rounded and lies in memory of this object.
+  /// The same for a sum that is sent to other ranks. If wide, it is not rounded and is in this object's memory.
   Tensor fold_to_send(std::size_t bucket, Stream stream);
 
   bool wide() const { return wide_; }
-  std::size_t bytes() const { return total_bytes(levels_); }  ///< Of memory.
+  std::size_t bytes() const { return total_bytes(levels_); }  ///< Device memory.
 
  private:
   Tensor level(std::size_t i, std::int64_t begin, std::int64_t size) const;
@@ -42,7 +42,7 @@ class VirtualRankSums {
   bool wide_;
   DType sum_type_;
   std::size_t depth_;
-  std::vector<Buffer> levels_;  ///< [i]: the sum of 2^i virtual ranks, until that of their neighbours is complete.
+  std::vector<Buffer> levels_;  ///< [i]: the sum of 2^i virtual ranks, kept until the next 2^i are complete.
 };
 
 }  // namespace ddptrain

@@ -67,9 +67,6 @@ TEST_P(GptReferenceTest, IsWhatPyTorchComputes) {
   }
   const double predictions = static_cast<double>(batch.count * shape_.sequence);
   const double tolerance = GetParam().tolerance;
-  const std::vector<float> logits = as_language_model(run).next_token_logits(batch, shape_.sequence - 1);
-  EXPECT_LE(relative_error({logits.begin(), logits.end()}, reference_.at("last_logits_of_window_0")),
-            std::max(tolerance, 1e-7));
   run.forward(batch, static_cast<float>(1.0 / predictions));
   const Gradients gradients = run.backward(false);
   const MetricSums sums = run.sums();

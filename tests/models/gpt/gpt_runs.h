@@ -5,7 +5,6 @@
 #include <string>
 
 #include "models/gpt/gpt.h"
-#include "models/language_model.h"
 #include "tests/models/model_run.h"
 #include "tests/ops/token_batches.h"
 
@@ -32,7 +31,5 @@ inline BoundModel bind_gpt(Device& device, const GptOptions& options, const Toke
                            const TokenBatch& validation) {
   return {make_gpt(device, options, {train.source, validation.source}), train};
 }
-
-inline LanguageModel& as_language_model(ModelRun& run) { return dynamic_cast<LanguageModel&>(run.model()); }
 
 }  // namespace ddptrain::tests

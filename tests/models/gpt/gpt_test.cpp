@@ -259,33 +259,6 @@ TEST_F(GptTest, EvaluationHasNoDropoutAndTakesPartOfABatch) {
   EXPECT_NEAR(sum + last.loss, loss, 1e-12 * loss);
 }
 
-TEST_F(GptTest, NextTokenLogitsAreThoseOfTheLoss) {
-  const std::vector<std::uint16_t> text = {3, 1, 4, 1, 5, 9, 2};
-  TokenBatch window;
-  ModelRun run(*device_, DType::f64, [&](Bench& bench) {
-    window = put_tokens(bench, text, 1, 6);
-    return bind_gpt(*device_, make_options(kTiny), window, window);
-  });
-  randomise(run);
-  LanguageModel& model = as_language_model(run);
-  double loss = 0.0;
-  for (std::size_t position = 0; position < 6; ++position) {
-    const std::vector<float> logits = model.next_token_logits(window, static_cast<std::int64_t>(position));
-    ASSERT_EQ(logits.size(), 11u);
-    double total = 0.0;
-    for (const float logit : logits) total += std::exp(static_cast<double>(logit));
-    loss += std::log(total) - static_cast<double>(logits[text[position + 1]]);
-  }
-  EXPECT_NEAR(loss, run.evaluate(window).loss, 1e-5);
-  const std::vector<float> logits = model.next_token_logits(window, 2);
-  const TokenBatch changed = put_tokens(run.bench(), {3, 1, 4, 7, 7, 7, 7}, 1, 6);
-  EXPECT_EQ(model.next_token_logits(changed, 2), logits);  // what comes later is not seen
-  const TokenBatch shorter = put_tokens(run.bench(), {3, 1, 4, 1}, 1, 3);
-  const std::vector<float> of_shorter = model.next_token_logits(shorter, 2);
-  for (std::size_t i = 0; i < logits.size(); ++i) EXPECT_NEAR(of_shorter[i], logits[i], 1e-5);
-  EXPECT_THROW(model.next_token_logits(window, 6), Error);
-}
-
 TEST(GptShapeTest, ImpossibleShapesAreRefusedInTheNamesOfThoseWhoGaveThem) {
   const GptShapeNames names = {"x.json: ", "n_layer", "n_embd", "n_head", "n_inner", "n_positions", "vocab_size"};
   const auto refused = [&](const char* message, const GptShape& shape) {

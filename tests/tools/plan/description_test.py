@@ -112,6 +112,7 @@ class DescribeTest(unittest.TestCase):
                 self.assertEqual(sum(sent["times"] for (axis, _), sent in sends.items() if axis == "tensor"),
                                  spans.get("exchange of split layers", 0) + together)  # fmt: skip
         self.assertEqual(described(*shape)["sends"], [])
+        self.assertEqual(described(*shape, "--overlap=none", "--ranks=2")["sends"], [])
 
     def test_the_type_that_is_sent(self) -> None:
         for flags, dtype, size in ((["--precision=fp8"], "bf16", 2), (["--precision=bf16"], "bf16", 2),

@@ -104,6 +104,9 @@ class MeshTest(unittest.TestCase):
             self.assertEqual(found and found["zero"], proposed)
             self.assertEqual([mesh["fits"] for mesh in meshes.document()["meshes"]], [m <= there_gb for m, _ in rows])
         self.assertIn("None fits", meshes.table().footnote)
+        self.assertIn("do not fit a GPU's 10 GB (!)\n", meshes.table().footnote)
+        more = Meshes(80.0, 6 * all_of_them).table()
+        self.assertIn("(!). The first 20 of 24; --json has all", more.footnote)
 
 
 class ProgramTest(unittest.TestCase):
@@ -129,7 +132,3 @@ class ProgramTest(unittest.TestCase):
         told = json.loads(run_ranks(1, *flags, "--grad-accum=2", "--describe").stdout)
         self.assertAlmostEqual(meshes[(2, 3, 2, 1)]["memory_gb"], 1e-9 * sum(told["memory"].values()))
         self.assertEqual(meshes[(2, 3, 2, 1)]["passes"], 2)
-
-
-if __name__ == "__main__":
-    unittest.main()

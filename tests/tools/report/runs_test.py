@@ -7,7 +7,7 @@ from typing import Any
 from ddptools.common.errors import UsageError
 from ddptools.common.files import read_records
 from ddptools.report.training import page, runs
-from tests.tools.support import FolderCase, run_tool, write_lines
+from tests.tools.support import FolderCase, gpt2_description, run_tool, write_lines
 
 
 def start(time: float, **changes: Any) -> dict[str, Any]:
@@ -52,6 +52,19 @@ class RunsTest(FolderCase):
         self.assertEqual(sorted(rows), [["--lr", "0.001", "0.01"], ["NCCL_ALGO", "", "Ring"]])
         alone = [row[0] for row in page.configuration_table(pair[:1]).rows]
         self.assertEqual(alone, ["--batch", "--lr", "model", "world_size"])
+
+    def test_meshes_are_compared(self) -> None:
+        sends = [{"axis": axis, "when": "", "times": 1, "bytes": size}
+                 for axis, size in (("data", 3e6), ("tensor", 1e6), ("tensor", 2e6))]  # fmt: skip
+        summary = {"event": "summary", "tokens_per_second": 1.0, "waits_for_stages": 0.25, "waits_for_replicas": None,
+                   "parameter_hash": "ab", "description": gpt2_description(sends=sends)}  # fmt: skip
+        lines = [start(0, configuration={"pp": "2", "tp": "1", "zero": '"3"'}), summary]
+        pair = runs.load_runs([self.write("a.jsonl", WHOLE), self.write("b.jsonl", lines)])
+        self.assertEqual(page.mesh_tables(pair[:1]), [])
+        (table,) = page.mesh_tables(pair)
+        self.assertEqual(table.rows, [["a", "2", "1", "1", "0", "", "", ""],
+                                      ["b", "2", "2", "1", "3", "stages 25.0%", "data 3, tensor 3", "ab"]])  # fmt: skip
+        self.assertIn(table, page.blocks_of_runs(pair))
 
     def test_pictures_have_every_run_and_mark_restarts(self) -> None:
         pair = runs.load_runs([self.write("a.jsonl", WHOLE), self.write("b.jsonl", RESUMED)])

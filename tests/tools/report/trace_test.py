@@ -126,6 +126,15 @@ class TimesTest(TraceCase):
         times = rank_times(trace)
         self.assertEqual((times.communication_us, times.beside_us), (70, 30))
 
+    def test_exchanges_of_a_replica_are_communication(self) -> None:
+        (trace,) = self.load([event("step 0", 0, 0, 0, 100), event("forward", 0, 0, 0, 40), event("backward", 0, 0, 40, 100),
+                              event("exchange with stages", 0, 0, 30, 40), event("bucket 0 gradients", 0, 1, 35, 50),
+                              event("exchange of split layers", 0, 1, 60, 80)])  # fmt: skip
+        times = rank_times(trace)
+        self.assertEqual((times.communication_us, times.beside_us), (40, 30))  # backward goes on until 100
+        self.assertIn(["exchange with stages", "communication"], [row[:2] for row in part_table([trace]).rows])
+        self.assertEqual(kind_of(trace.compute[2]), "communication, exposed")
+
     def test_no_steps_and_no_communication(self) -> None:
         (trace,) = self.load([event("forward", 3, 0, 5, 10), event("backward", 3, 0, 10, 30)])
         times = rank_times(trace)

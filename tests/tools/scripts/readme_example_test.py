@@ -14,7 +14,7 @@ TUTORIAL = (ROOT / "docs" / "tutorial" / "first-run.md").read_text(encoding="utf
 FASHION_MNIST = ("/usr/share/datasets/fashion-mnist", ROOT / "data" / "downloads" / "fashion-mnist")
 RANKS, BATCH = 2, 64
 EXAMPLE = re.compile(r"^```text\n\$ (?P<command>mpirun .*)\n(?P<output>Epoch [^`]*)^```", re.MULTILINE)
-LABELS = ["Result", "Speed", "Scaling", "Step", "Hash"]
+LABELS = ["Result", "Speed", "Scaling", "Step", "Sent", "Hash"]
 LINE = re.compile(rf"^({'|'.join(LABELS)}) +(\S.*)$", re.MULTILINE)
 EPOCH = re.compile(r"^loss (?P<loss>[\d.]+)  accuracy (?P<accuracy>[\d.]+)$", re.MULTILINE)
 RATE = re.compile(r"(?P<rate>[\d,]+) images/s \([\d,]+ to [\d,]+\)")

@@ -129,10 +129,12 @@ TEST_F(Damaged, AChangedManifestIsFoundOut) {
       "no samples",
       [](const fs::path& path) { change_manifest(path, [](Manifest& manifest) { manifest.run.batch = 0; }); },
       "batch_per_rank is 0");
-  expect_skipped_after(
-      "escape sequences",
-      [](const fs::path& path) { change_manifest(path, [](Manifest& manifest) { manifest.run.data = "\x1b[2J"; }); },
-      "it has control characters");
+  for (const char* control : {"\x1b[2J", "a\n", "\xc3\xa9\xc2\x9b"}) {
+    expect_skipped_after(
+        "escape sequences",
+        [&](const fs::path& path) { change_manifest(path, [&](Manifest& manifest) { manifest.run.data = control; }); },
+        "it has control characters");
+  }
   expect_skipped_after(
       "an array that no file has",
       [](const fs::path& path) {

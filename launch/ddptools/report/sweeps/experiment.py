@@ -97,11 +97,6 @@ class Case:
         """Whether its ranks communicate: without, it is a ceiling and no competitor."""
         return self.settings.get("overlap") != "none"
 
-    @property
-    def shares_gpus(self) -> bool:
-        """Whether several of its ranks had one GPU, so that they had less to compute with than as many alone."""
-        return any(run.summary.get("shared_gpus") for run in self.runs)
-
     def hashes(self) -> set[str]:
         return {str(run.summary["parameter_hash"]) for run in self.runs if run.summary.get("parameter_hash")}
 
@@ -173,8 +168,9 @@ class Experiment:
         otherwise the same."""
         found = {}
         for _, ((ranks, one), *others) in self.series("ranks"):
-            compared = [case for _, case in others if case.ranks > 1 and case.trains and not case.shares_gpus]
-            found |= {case.key: one for case in compared if ranks == 1}
+            compared = [case for _, case in others if case.ranks > 1 and case.trains]
+            alone = [case for case in compared if not any(run.summary.get("shared_gpus") for run in case.runs)]
+            found |= {case.key: one for case in alone if ranks == 1}
         return found
 
     def efficiencies(self, case: Case) -> list[float]:
@@ -213,15 +209,11 @@ def load(paths: list[pathlib.Path]) -> Results:
         records = list(read_records(file, bad_lines, needed="case"))
         if bad_lines and not records and not path.is_dir():
             raise UsageError(f"{path}: not a line of this file is a run of ddpsweep: give its folder or results.jsonl")
-        plan = _plan(file.with_name("plan.json"))
+        plan_file = file.with_name("plan.json")  # may be missing or damaged
+        plan = table_of(from_json(plan_file.read_bytes()) if plan_file.is_file() else None)
         results.notes += [f"{file.parent.name}: {note}" for note in _notes(records, bad_lines, plan)]
         results.experiments += _experiments(file, records, plan)
     return results
-
-
-def _plan(path: pathlib.Path) -> dict[str, Any]:
-    """Empty if the file is missing or damaged."""
-    return table_of(from_json(path.read_bytes())) if path.is_file() else {}
 
 
 def _places(plan: dict[str, Any]) -> dict[str, int]:

@@ -112,7 +112,7 @@ def kind_of(span: Span) -> str:
     if span.is_step:
         return "step"
     if span.is_wait:
-        return "waiting"
+        return "communication, exposed" if span.is_exchange else "waiting"
     for kind in ("forward", "backward"):
         if kind in span.name.split():
             return kind

@@ -45,8 +45,13 @@ class Span:
         return re.fullmatch(r"bucket \d+ update", self.name) is not None
 
     @property
+    def is_exchange(self) -> bool:
+        """With other stages or parts of a replica; in the row of compute, compute waits for it."""
+        return self.name.startswith("exchange ")
+
+    @property
     def is_wait(self) -> bool:
-        return self.name.startswith("wait for ")
+        return self.name.startswith("wait for ") or self.is_exchange
 
 
 @dataclasses.dataclass
@@ -73,6 +78,10 @@ class RankTrace:
         return [span for span in self.compute if span.is_wait]
 
     @property
+    def sent(self) -> list[Span]:
+        return [*self.communication, *(span for span in self.compute if span.is_exchange)]
+
+    @property
     def steps(self) -> list[Span]:
         """If none is marked, all there is counts as one."""
         marked = [span for span in self.compute if span.is_step]
@@ -87,7 +96,7 @@ class RankTimes:
     rank: int
     steps: int
     step_us: float
-    communication_us: float  # while a bucket is on its way
+    communication_us: float  # while a bucket or an exchange is on its way
     beside_us: float  # of it, while forward or backward compute and do not wait
 
 
@@ -136,7 +145,8 @@ def _end_backward_at_last_bucket(trace: RankTrace) -> None:
     """Buckets start in order, each when it is complete, so nothing is left to compute when the last one of a step
     starts. The spans of backward may end later: on a GPU, that bucket is on the compute stream."""
     for step in trace.steps:
-        begins = [span.begin_us for span in trace.communication if step.begin_us <= span.begin_us < step.end_us]
+        buckets = (span for span in trace.communication if not span.is_exchange)
+        begins = [span.begin_us for span in buckets if step.begin_us <= span.begin_us < step.end_us]
         for span in trace.compute if begins else []:
             if not span.is_step and span.begin_us < max(begins) < span.end_us:
                 span.end_us = max(begins)
@@ -183,8 +193,8 @@ def length_us(intervals: list[Interval]) -> float:
 
 def rank_times(trace: RankTrace) -> RankTimes:
     inside = [(step.begin_us, step.end_us) for step in trace.steps]
-    sent = (covered(step, trace.communication) for step in inside)
-    beside = (covered(step, trace.communication, trace.work, free_of=trace.waits) for step in inside)
+    sent = (covered(step, trace.sent) for step in inside)
+    beside = (covered(step, trace.sent, trace.work, free_of=trace.waits) for step in inside)
     return RankTimes(
         rank=trace.rank,
         steps=len(inside),
@@ -220,7 +230,7 @@ def part_table(traces: list[RankTrace]) -> Table:
     counts: collections.Counter[tuple[str, str]] = collections.Counter()
     steps = {trace.rank: len(trace.steps) for trace in traces}
     for trace, row, span in ((t, row, span) for t in traces for row, spans in t.rows.items() for span in spans):
-        part = (_part_name(span), row)
+        part = (_part_name(span), "communication" if span.is_exchange else row)
         by_rank = times_us.setdefault(part, {})
         own_us = max(span.duration_us - span.within_us, 0.0) / steps[trace.rank]
         by_rank[trace.rank] = by_rank.get(trace.rank, 0.0) + own_us

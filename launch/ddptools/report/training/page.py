@@ -6,14 +6,17 @@ import time
 
 from ddptools.common.table import Table
 from ddptools.common.text import duration, number, percent
-from ddptools.common.values import finite, median_of
+from ddptools.common.values import finite, grouped, median_of, table_of
 from ddptools.page.blocks import Block, Heading, Notes
 from ddptools.pictures.charts import COLORS, Curves, Line, Picture
 from ddptools.report.training.confusion import evaluation_blocks
 from ddptools.report.training.runs import Point, TrainingRun, step_of
+from ddptools.results.description import parsed
 
 MOST_POINTS = 2000  # of a curve
 LOGARITHMIC = 20.0  # from this ratio of the largest to the smallest value on
+MESH = {"pp": "1", "tp": "1", "zero": "0"}  # flags, and their values where replicas are ranks that keep everything
+WAITS = {"waits_for_stages": "stages", "in_split_layers": "split layers", "waits_for_replicas": "replicas"}
 
 
 @dataclasses.dataclass
@@ -61,19 +64,16 @@ def blocks_of_runs(runs: list[TrainingRun]) -> list[Block]:
     notes = [
         f"{run.name}: {run.bad_lines} lines are cut or damaged, and left out." for run in runs if run.bad_lines > 0
     ]
-    notes += [f"{run.name}: no steps: --log-every N writes a line each N steps." for run in runs if not _logged(run)]
+    unlogged = [run for run in runs if all(line["event"] != "step" for line in run.lines)]
+    notes += [f"{run.name}: no steps: --log-every N writes a line each N steps." for run in unlogged]
     blocks: list[Block] = [Notes(notes)] if notes else []
     drawn = run_pictures(runs)
-    blocks += [*words(runs), *drawn[:2], Heading(2, "Runs"), run_table(runs)]
+    blocks += [*words(runs), *drawn[:2], Heading(2, "Runs"), run_table(runs), *mesh_tables(runs)]
     if drawn[2:]:
         blocks += [Heading(2, "Over steps and over time"), *drawn[2:]]
     for run in runs:
         blocks += evaluation_blocks(run.evaluations, f" of {run.name}" if len(runs) > 1 else "")
     return [*blocks, Heading(2, "Configuration"), configuration_table(runs)]
-
-
-def _logged(run: TrainingRun) -> bool:
-    return any(line["event"] == "step" for line in run.lines)
 
 
 def words(runs: list[TrainingRun]) -> list[str]:
@@ -104,6 +104,24 @@ def run_table(runs: list[TrainingRun]) -> Table:
     header = ["run", "end", "steps", "restarts", "time", "last loss", "test loss", "accuracy", "throughput"]
     footnote = "Last loss: of the last line of steps. Throughput: median. Time: from the first start on, with breaks."
     return Table("What the runs came to.", header, rows, footnote)
+
+
+def mesh_tables(runs: list[TrainingRun]) -> list[Table]:
+    """None if no run divides the model or its state."""
+    rows, meshes = [], set()
+    for run in runs:
+        flags, summary = MESH | table_of(run.start.get("configuration")), run.summary or {}
+        mesh = [str(flags[name]).strip('"') for name in MESH]
+        waits = [_shown(summary.get(field), lambda v, who=who: f"{who} {percent(v)}") for field, who in WAITS.items()]
+        work = parsed(summary.get("description"))
+        sent = grouped((each.axis, 1e-6 * each.bytes) for each in work.sends) if work else {}
+        rows.append([run.name, str(run.start.get("world_size", "")), *mesh, ", ".join(filter(None, waits)),
+                     ", ".join(f"{axis} {sum(sizes):.3g}" for axis, sizes in sent.items()),
+                     str(summary.get("parameter_hash", ""))])  # fmt: skip
+        meshes.add(tuple(mesh))
+    header = ["run", "ranks", *(f"--{name}" for name in MESH), "waits for", "MB sent", "hash"]
+    caption = "Meshes. Waits: mean share of a rank's time in steps, on CPUs. Sent: by rank 0 in a step, by axis."
+    return [Table(caption, header, rows)] if meshes - {tuple(MESH.values())} else []
 
 
 def _shown(value: object, show) -> str:

@@ -94,7 +94,8 @@ def step_of(line: Record) -> int:
 
 def are_runs(paths: list[pathlib.Path]) -> bool:
     """Whether these are files of ddptrain --metrics, by their first lines. UsageError for files of both kinds."""
-    kinds = {path: _is_run(path) for path in paths}
+    firsts = {path: next(read_records(path), {}) if path.is_file() else {} for path in paths}
+    kinds = {path: isinstance(first.get("event"), str) for path, first in firsts.items()}
     if not any(kinds.values()):
         return False
     others = [str(path) for path, is_run in kinds.items() if not is_run]
@@ -102,11 +103,6 @@ def are_runs(paths: list[pathlib.Path]) -> bool:
         files = ", ".join(others)
         raise UsageError(f"{files}: no file of ddptrain --metrics, as the others are: give one kind at a time")
     return True
-
-
-def _is_run(path: pathlib.Path) -> bool:
-    first = next(read_records(path), {}) if path.is_file() else {}
-    return isinstance(first.get("event"), str)
 
 
 def load_runs(paths: list[pathlib.Path]) -> list[TrainingRun]:

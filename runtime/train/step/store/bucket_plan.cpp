@@ -13,7 +13,7 @@ std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-/// Index of the first parameter of the last bucket; the number of parameters where there is no such bucket.
+/// Index of the first parameter of the last bucket, or the number of parameters if there is no last bucket.
 std::size_t tail_begin(const std::vector<ParameterSpec>& specs, std::size_t element_size, std::size_t bytes) {
   std::size_t first = specs.size();
   std::size_t used = 0;
@@ -25,7 +25,7 @@ std::size_t tail_begin(const std::vector<ParameterSpec>& specs, std::size_t elem
   return first;
 }
 
-/// Of the parameters of these buckets, each with its padding; the bucket's size ends a bucket.
+/// The sizes of the buckets' parameters, with padding. The size of the bucket follows its parameters.
 std::vector<Shape> shapes_of(const BucketPlan& plan, const std::vector<ParameterSpec>& specs,
                              const std::vector<std::size_t>& buckets) {
   std::vector<Shape> shapes;
@@ -64,12 +64,12 @@ BucketPlaces separate_places(const BucketPlan& plan) {
 BucketPlaces shared_places(const BucketPlan& plan, const std::vector<ParameterSpec>& specs,
                            const std::vector<Unit>& units, std::size_t ring) {
   struct Kind {
-    std::vector<std::vector<std::size_t>> buckets;  // of the units that have places of their own
+    std::vector<std::vector<std::size_t>> buckets;  // of units that do not share the places of others
     std::size_t units = 0;
   };
   std::vector<Unit> in_order = units;
   std::ranges::sort(in_order, {}, &Unit::first);
-  std::map<std::vector<Shape>, Kind> kinds;  // by the shapes of a unit's parameters, bucket by bucket
+  std::map<std::vector<Shape>, Kind> kinds;  // the key has the shapes of a unit's parameters, bucket by bucket
   BucketPlaces places{std::vector<std::int64_t>(plan.buckets.size()), std::vector<std::size_t>(plan.buckets.size())};
   for (const Unit& unit : in_order) {
     const std::vector<std::size_t> mine = buckets_of(plan, unit);

@@ -26,7 +26,7 @@ Four uniform(const Philox& random) {
   return values;
 }
 
-/// Box and Muller's transform of two pairs.
+/// The Box-Muller transform of two pairs.
 Four normal(const Philox& random) {
   Four values;
   for (std::size_t k = 0; k < 4; k += 2) {
@@ -38,7 +38,7 @@ Four normal(const Philox& random) {
   return values;
 }
 
-/// Values [begin, end) of a parameter; `begin` is a multiple of 4.
+/// Fills values [begin, end) of a parameter. `begin` is a multiple of 4.
 void fill_random(float* values, std::int64_t begin, std::int64_t end, const InitialValue& initial,
                  std::uint32_t identity, std::uint64_t seed) {
   for (std::int64_t i = begin; i < end; i += 4) {
@@ -50,14 +50,14 @@ void fill_random(float* values, std::int64_t begin, std::int64_t end, const Init
   }
 }
 
-/// What one thread fills of a parameter: elements [begin, end) of `values`, all that the parameter has on all ranks.
+/// The work of one thread: elements [begin, end) of `values`, which has the whole parameter.
 struct Piece {
   const ParameterSpec* spec;
   float* values;
   std::int64_t begin, end;
 };
 
-/// Calls work(i) for i below `count`, on as many threads as there are cores for them.
+/// Calls work(i) for i below `count`, on as many threads as this process has cores.
 template <class Work>
 void share_out(std::size_t count, const Work& work) {
   std::atomic<std::size_t> next = 0;
@@ -70,14 +70,14 @@ void share_out(std::size_t count, const Work& work) {
   take();
 }
 
-constexpr std::size_t kRing = 3;  // a unit's gradients are computed, those of the one before begun, others are summed
+constexpr std::size_t kRing = 3;  // one unit computes gradients, the next may begin, and a third is being reduced
 
 BucketPlaces places_of(const BucketPlan& plan, const std::vector<ParameterSpec>& specs, const std::vector<Unit>& units,
                        bool shared) {
   return shared ? shared_places(plan, specs, units, kRing) : separate_places(plan);
 }
 
-/// Parameters of one identity would be given the same random numbers.
+/// Error if two parameters have the same identity: they would get the same random numbers.
 void require_distinct(const std::vector<ParameterSpec>& specs) {
   DDP_CHECK(specs.size() <= UINT16_MAX, "{} parameters, at most {} fit", specs.size(), UINT16_MAX);
   std::map<std::uint32_t, std::string> names;
@@ -87,7 +87,7 @@ void require_distinct(const std::vector<ParameterSpec>& specs) {
   }
 }
 
-/// Initial values of all of a parameter; random ones are still to be filled in, by `pieces`.
+/// Sets a whole parameter to its initial values. Random values are left to `pieces`.
 void begin_values(const ParameterSpec& spec, float* values, std::int64_t size, std::vector<Piece>& pieces) {
   constexpr std::int64_t kValues = 1 << 18;
   if (spec.initial.read) {
@@ -104,11 +104,11 @@ void begin_values(const ParameterSpec& spec, float* values, std::int64_t size, s
   }
 }
 
-/// Of a bucket, with padding. Of a parameter that ranks split, each makes the values of the whole.
+/// The initial values of a bucket, with padding. If ranks split a parameter, each makes the whole and keeps its part.
 std::vector<float> initial_values(const std::vector<ParameterSpec>& specs, const BucketPlan& plan, const Bucket& bucket,
                                   std::uint64_t seed) {
   std::vector<float> values(static_cast<std::size_t>(bucket.size), 0.0f);
-  std::vector<std::vector<float>> whole(bucket.parameter_count);  // of those that are split
+  std::vector<std::vector<float>> whole(bucket.parameter_count);  // of split parameters
   std::vector<Piece> pieces;
   const auto each = [&](const auto& visit) {
     for (std::size_t k = 0; k < bucket.parameter_count; ++k) {
@@ -137,7 +137,7 @@ DType kept_type(std::optional<DType> asked, DType compute) {
   return asked == DType::bf16 ? compute : asked.value_or(compute);
 }
 
-/// Also where some parameters count, and others are copies.
+/// Split parameters need whole chunks, because some of a stage's parameters are copies and do not count in the norm.
 bool needs_whole_chunks(const std::vector<ParameterSpec>& specs, const ArenaOptions& options) {
   const auto is_split = [](const ParameterSpec& spec) { return spec.split.has_value(); };
   return options.whole_chunks || std::ranges::any_of(specs, is_split);
@@ -220,7 +220,7 @@ void ParameterArena::number_chunks() {
   device_.copy_to_device(first_square_.data(), first.data(), first_square_.bytes());
 }
 
-/// What of each parameter lies within this rank's part of the bucket.
+/// The chunks of parameters within this rank's part of the bucket.
 std::vector<UpdateChunk> ParameterArena::chunks_of(std::size_t index) const {
   const Bucket& bucket = plan_.buckets[index];
   const std::int64_t part = bucket.size / partition_.parts;
@@ -347,7 +347,7 @@ Buffer ParameterArena::allocate_staging(DType dtype) const {
   return device_.allocate(dtype, {largest});
 }
 
-/// Rank 0 makes the values of a bucket while it copies and broadcasts those of the bucket before.
+/// Rank 0 makes the values of a bucket while it copies and broadcasts the bucket before.
 void ParameterArena::initialise(std::uint64_t seed, int rank) {
   const Stream stream = device_.compute_stream();
   const Buffer staging = allocate_staging(DType::f32);
@@ -396,7 +396,7 @@ void ParameterArena::visit(const std::function<void(const ParameterSpec&, const 
   }
 }
 
-/// Of the optimizer's state.
+/// An array of the optimizer's state.
 StateArray ParameterArena::array_of(const std::string& kind, std::size_t parameter, const Buffer& buffer,
                                     DType dtype) const {
   const ParameterSpec& spec = specs_[parameter];

@@ -8,7 +8,7 @@
 namespace ddptrain {
 namespace {
 
-/// A place holds the weights of the bucket that was gathered into it last, until weights change.
+/// A place keeps the weights of the last bucket that was gathered into it until weights change.
 class ShardedWeights final : public WeightStore {
  public:
   ShardedWeights(const ParameterArena& arena, Device& device, Communicator& communicator)
@@ -38,12 +38,12 @@ class ShardedWeights final : public WeightStore {
   static constexpr std::size_t kNothing = ~std::size_t{0};
   struct Gathered {
     Communicator::Ticket ticket = 0;
-    bool pending = false;          ///< The compute stream is not behind it.
-    std::unique_ptr<Event> event;  ///< Its end, as soon as that is queued.
+    bool pending = false;          ///< The compute stream does not wait for it yet.
+    std::unique_ptr<Event> event;  ///< The end of the gather, once it is queued.
     std::size_t span = 0;
   };
 
-  /// Behind all that has been queued for the place before.
+  /// Starts after all earlier work on the compute stream, which may use the bucket's place.
   void gather(std::size_t bucket) {
     std::size_t& held = holds_[arena_.weight_places().place[bucket]];
     if (held == bucket) return;
@@ -58,7 +58,7 @@ class ShardedWeights final : public WeightStore {
     gathered.pending = true;
     if (communicator_.test(gathered.ticket)) mark_end(gathered);
   }
-  /// Its last operation is queued.
+  /// Called when the last operation of the gather is queued.
   void mark_end(Gathered& gathered) {
     const Stream stream = device_.communication_stream();
     if (Timeline* timeline = device_.timeline()) timeline->end(gathered.span, stream);
@@ -82,9 +82,9 @@ class ShardedWeights final : public WeightStore {
   const ParameterArena& arena_;
   Device& device_;
   Communicator& communicator_;
-  std::vector<std::vector<std::size_t>> buckets_;  ///< That a unit reads.
-  std::vector<std::size_t> holds_;                 ///< By place: its bucket.
-  std::vector<Gathered> gathered_;                 ///< By bucket.
+  std::vector<std::vector<std::size_t>> buckets_;  ///< Per unit: the buckets that it reads.
+  std::vector<std::size_t> holds_;                 ///< Per place: its bucket.
+  std::vector<Gathered> gathered_;                 ///< Per bucket.
   double seconds_waited_ = 0.0;
 };
 

@@ -108,7 +108,8 @@ std::string TrainingState::parameter_hash() const {
   return hash.hex();
 }
 
-/// All of a parameter that ranks split: the values of every part, and zeros where others have theirs, are added.
+/// The whole values of a split parameter. Each rank fills in its part and leaves zeros for the others; then all ranks'
+/// arrays are added.
 std::vector<float> TrainingState::joined(const ParameterSpec& spec, const float* values, TensorGroup& group) const {
   std::vector<float> whole(static_cast<std::size_t>(element_count(spec.split->whole)), 0.0f);
   spec.split->visit(0, spec.size(), [&](std::int64_t at, std::int64_t in_whole, std::int64_t count) {

@@ -15,33 +15,33 @@
 
 namespace ddptrain {
 
-/// All that a run must keep so that it can go on, bit by bit, where it stopped: the step, weights, master weights,
-/// optimizer moments, and the model's buffers. What else changes from step to step (position in the data, learning
-/// rate, dropout) follows from the step. The parameter hash, saved models and checkpoints are walks over it.
+/// The state that a run needs to continue with the same bits: the step, weights, master weights, optimizer moments, and
+/// the model's buffers. Position in the data, learning rate and dropout follow from the step. The parameter hash, saved
+/// models and checkpoints all read this state.
 class TrainingState {
  public:
-  /// Gives the buffers their initial values. `ranks`: each of these virtual ranks has buffers of its own, which are one
-  /// array over all of them. The arena outlives the state.
+  /// Sets the buffers to their initial values. With `ranks`, each virtual rank has buffers, and arrays() has one array
+  /// for all of them. The arena outlives the state.
   TrainingState(const ParameterArena& arena, const std::vector<BufferSpec>& buffers,
                 std::optional<VirtualRanks> ranks = {});
 
-  StepState* step() const { return static_cast<StepState*>(step_.data()); }  ///< On the device.
-  std::vector<Tensor> buffers() const;                                       ///< What the model is bound to.
-  /// The buffers of the `neighbour`th virtual rank of this rank come into buffers(), and go from there to where
-  /// arrays() has them; in the order of the compute stream. Nothing where a rank is one.
+  StepState* step() const { return static_cast<StepState*>(step_.data()); }  ///< In device memory.
+  std::vector<Tensor> buffers() const;                                       ///< The memory that the model is bound to.
+  /// take_up() copies the buffers of this rank's virtual rank `neighbour` into buffers(), and put_away() copies them
+  /// back, in the order of the compute stream. Both do nothing if this rank has one virtual rank.
   void take_up(std::int64_t neighbour);
   void put_away(std::int64_t neighbour);
 
-  /// All arrays, of the same names and in the same order on every rank. Whoever copies values into them on a device
-  /// that runs a Trainer tells it so: Trainer::restored().
+  /// All arrays, with the same names and in the same order on every rank. After values have been copied into them, call
+  /// Trainer::restored().
   std::vector<StateArray> arrays() const;
 
-  /// Shows the f32 master values of each parameter in turn. Waits. Collective where the arena is sharded.
+  /// Calls `show` with the f32 master values of each parameter. Waits. Collective if the arena is sharded.
   void visit_parameters(const std::function<void(const ParameterSpec&, const float*)>& show) const;
-  /// Hash of names, shapes and f32 master values, 32 hexadecimal digits; the same for any bucket size. Waits.
-  /// Collective where the arena is sharded.
+  /// Hash of names, shapes and f32 master values, as 32 hexadecimal digits. It does not depend on buckets. Waits.
+  /// Collective if the arena is sharded.
   std::string parameter_hash() const;
-  /// The same, for a hash of more than these. `group`: the ranks that split parameters; null: none are split.
+  /// Adds the same to a larger hash. `group` has the ranks that split parameters; null: none are split.
   void add_parameters(Hash128& hash, TensorGroup* group = nullptr) const;
 
  private:
@@ -56,7 +56,7 @@ class TrainingState {
   std::optional<VirtualRanks> ranks_;
   Buffer step_;  ///< StepState
   std::vector<Buffer> buffers_;
-  std::vector<Buffer> put_away_;  ///< Of the virtual ranks of this rank, where these are several.
+  std::vector<Buffer> put_away_;  ///< The buffers of this rank's virtual ranks, if it has several.
 };
 
 }  // namespace ddptrain

@@ -10,40 +10,40 @@
 
 namespace ddptrain {
 
-/// How the weights that this rank updates become those of all ranks. Chosen once, with the GradientSync.
+/// Distributes the weights that this rank updates to the other ranks. Chosen once for a run, with the GradientSync.
 class WeightStore {
  public:
   virtual ~WeightStore() = default;
 
-  /// Work queued on the compute stream from now on sees the weights of the unit, a place in ParameterArena::units(),
-  /// and may leave others unseen that it saw before. `next`: the unit that will be acquired next, if there is one of
-  /// this number. Every rank calls it for the same units in the same order.
+  /// Work queued on the compute stream from now on can use the weights of unit `unit` of ParameterArena::units().
+  /// Weights of units acquired before may be gone. `next` is the unit that will be acquired next; a number without a
+  /// unit means none. Every rank calls it for the same units in the same order.
   virtual void acquire(std::size_t /*unit*/, std::size_t /*next*/) {}
-  /// Weights have been replaced, a step or an evaluation begins.
+  /// Call it when weights have been replaced, and when a step or an evaluation begins.
   virtual void changed() {}
-  virtual double seconds_waited() const { return 0.0; }  ///< In all, by the host in acquire().
-  /// Adds to `slice`, by which this rank updates its part of `bucket`, the other places that the update writes.
+  virtual double seconds_waited() const { return 0.0; }  ///< How long the host has waited in acquire() in all.
+  /// `slice` updates this rank's part of `bucket`. Adds the addresses of the copies that the update also writes.
   virtual void add_copies(UpdateSlice& /*slice*/, std::size_t /*bucket*/) const {}
-  /// Whether updates themselves write to other ranks: add_copies() does something.
+  /// Whether updates write to other ranks, by add_copies().
   virtual bool update_sends() const { return false; }
-  /// This rank's part of `bucket` has been updated in the order of `stream`: starts to send it.
+  /// Starts to send this rank's part of `bucket`, which has been updated in the order of `stream`.
   virtual void updated(std::size_t /*bucket*/, Stream /*stream*/) {}
-  /// To the ranks that update other parts; null: there are none.
+  /// Connects the ranks that update the other parts. Null if this rank updates everything.
   virtual Communicator* parts() { return nullptr; }
-  /// After the last bucket of a step. Work queued on the compute stream from now on sees all weights, or those that it
-  /// acquires.
+  /// Call it after the last bucket of a step. Work queued on the compute stream from now on can use all weights, or
+  /// those that it acquires.
   virtual void finish() {}
 };
 
-/// Every rank updates all weights, or, without communication, weights of other parts stay as they are.
+/// For ranks that update all weights. Also for steps without communication, in which other ranks' parts do not change.
 std::unique_ptr<WeightStore> make_replicated_weights();
-/// ZeRO-1 and ZeRO-2: an all-gather for each bucket, which overlaps with the update of the next one.
+/// ZeRO-1 and ZeRO-2: all-gathers each bucket while the next one is updated.
 std::unique_ptr<WeightStore> make_gathered_weights(const ParameterArena& arena);
-/// ZeRO-3: all-gathers the weights of a unit before they are used, one unit ahead. `device` and `communicator`: the
-/// arena's, or others that only count.
+/// ZeRO-3: all-gathers the weights of a unit before their use, one unit ahead. `device` and `communicator` are the
+/// arena's, or a paper device and communicator that only count.
 std::unique_ptr<WeightStore> make_sharded_weights(const ParameterArena& arena, Device& device,
                                                   Communicator& communicator);
-/// ZeRO-1 of GPUs that reach each other's weights: updates write all copies, and the ranks meet at the end.
+/// ZeRO-1 on GPUs that can write each other's weights: the update writes all copies, and the ranks meet at the end.
 std::unique_ptr<WeightStore> make_peer_weights(const ParameterArena& arena, const PeerInboxes& meeting);
 
 }  // namespace ddptrain

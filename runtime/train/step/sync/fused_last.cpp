@@ -24,7 +24,7 @@ class FusedLast final : public GradientSync {
   std::optional<Ticket> advance(std::size_t bucket, Stream stream, const Reduced& reduced) override {
     return others_->advance(bucket, stream, reduced);
   }
-  /// The kernel leaves the gradients of the last bucket as they are.
+  /// The fused kernel does not change the gradients of the last bucket, so they are reduced here.
   void complete_sums() override {
     Communicator& ranks = arena_.communicator();
     ranks.wait(ranks.all_reduce_sum(arena_.bucket_gradients(last_), arena_.device().compute_stream()));

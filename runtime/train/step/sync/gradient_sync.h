@@ -14,41 +14,41 @@
 
 namespace ddptrain {
 
-/// How the gradients of a bucket become their sum over all ranks: one class per communication path, each in the file of
-/// its name. The reducer decides when a bucket starts; nothing else in a step knows which path it takes. Every rank
-/// calls the same methods in the same order.
+/// A communication path: it turns the gradients of a bucket into their sum over all ranks. There is one class per path,
+/// each in the file of its name. The reducer decides when a bucket starts. Nothing else in a step knows the path. Every
+/// rank calls the same methods in the same order.
 class GradientSync {
  public:
   using Ticket = Communicator::Ticket;
-  /// Queues what follows a bucket's sum (ParameterArena::reduced_gradients() hold it) in the order of `stream`.
+  /// Queues the work after a bucket's reduction in the order of `stream`. ParameterArena::reduced_gradients() has the
+  /// sum.
   using Reduced = std::function<void(std::size_t bucket, Stream stream)>;
 
   virtual ~GradientSync() = default;
 
-  /// Whether buckets start in every pass, not only in the last one of a step: gradients of one pass give their place to
-  /// those of the next.
+  /// Whether buckets start in every pass of a step, because the next pass reuses the memory of their gradients.
   virtual bool sums_every_pass() const { return false; }
-  /// Before the backward pass number `pass` of a step.
+  /// Called before backward pass number `pass` of a step.
   virtual void begin_pass(std::int64_t /*pass*/, bool /*last*/) {}
-  /// Gradients of the bucket may be written by work that is queued on the compute stream from now on: it comes after
-  /// what reads others in their place. No operation on a bucket of that place is under way.
+  /// Allows work that is queued on the compute stream from now on to write gradients of the bucket: it runs after the
+  /// readers of other buckets in the same memory. No operation on a bucket in that memory is running.
   virtual void claim(std::size_t /*bucket*/) {}
-  /// Queues the first operation on a bucket whose gradients are complete in the order of `stream`. The ticket is of the
-  /// communicator. Without a ticket nothing is under way: `reduced` has been called, or the path does by itself what
-  /// follows the sum, or does all buckets when the last one starts.
+  /// Queues the first operation on a bucket whose gradients are complete in the order of `stream`. Returns the ticket
+  /// of the communicator. Without a ticket no operation is running: either `reduced` has been called, or the path
+  /// includes the update, or it handles all buckets when the last one starts.
   virtual std::optional<Ticket> start(std::size_t bucket, Stream stream, const Reduced& reduced) = 0;
-  /// The operation of the bucket's newest ticket has ended. Queues the next one, or calls `reduced`.
+  /// Called when the operation of the bucket's last ticket has ended. Queues the next one, or calls `reduced`.
   virtual std::optional<Ticket> advance(std::size_t bucket, Stream stream, const Reduced& reduced);
 
-  /// Whether a bucket needs nothing but its own sum to be updated, so that the sum may take until the next forward pass
+  /// Whether a bucket's update needs only the bucket's own sum. Then the reduction may last until the next forward pass
   /// reads the bucket's weights.
   virtual bool may_outlast_step() const { return false; }
-  /// Sums what the step has left unsummed of the gradients; the step is over. Collective.
+  /// Called after a step, for a gradient norm: reduces gradients that the step itself did not reduce. Collective.
   virtual void complete_sums() {}
-  virtual std::size_t bytes() const { return 0; }  ///< Of device memory that it has allocated.
+  virtual std::size_t bytes() const { return 0; }  ///< Device memory that the path has allocated.
 };
 
-/// No communication: each rank updates by its own gradients.
+/// No communication: each rank updates with its own gradients.
 std::unique_ptr<GradientSync> make_no_sync();
 /// All-reduce by NCCL or MPI.
 std::unique_ptr<GradientSync> make_all_reduce(const ParameterArena& arena);
@@ -57,23 +57,25 @@ std::unique_ptr<GradientSync> make_reduce_scatter(const ParameterArena& arena);
 /// All-reduce, but one kernel reduces and updates the last bucket: OptimizerOps::sum_and_update() with `inboxes`.
 std::unique_ptr<GradientSync> make_fused_last(const ParameterArena& arena, Optimizer& optimizer,
                                               const PeerInboxes& inboxes);
-/// ZeRO-1 of GPUs that reach each other's gradients: after backward, each rank adds up its parts from all ranks.
-/// `meeting`: of ReductionOps::meet().
+/// ZeRO-1 by direct peer reduction, on GPUs that can read each other's gradients: after the backward pass, each rank
+/// adds its parts from all ranks. `meeting` is for ReductionOps::meet().
 std::unique_ptr<GradientSync> make_peer_reduction(const ParameterArena& arena, const PeerInboxes& meeting);
-/// The levels of the tree of virtual ranks above those of a rank. Each rank gets one part of a bucket from all others,
-/// adds these in the tree's order and, unless the arena is sharded, all gather the sums: 2 (W - 1) / W of a bucket's
-/// bytes per rank, as a ring all-reduce sends. `below` outlives this. Error if the ranks are no power of two.
+/// The upper levels of the tree of virtual ranks, over the ranks. Each rank gets one part of a bucket from all other
+/// ranks and adds them in the tree's order. Unless the arena is sharded, all ranks then gather the sums. A rank sends
+/// 2 (W - 1) / W of a bucket's bytes, like a ring all-reduce. `below` has the lower levels and outlives the result.
+/// Error if the number of ranks is not a power of two.
 std::unique_ptr<GradientSync> make_tree_exchange(const ParameterArena& arena, VirtualRankSums& below);
-/// ZeRO-2 and ZeRO-3: each rank adds up the sums of its part of a bucket, pass by pass.
+/// ZeRO-2 and ZeRO-3: each rank accumulates the sums of its part of a bucket over the passes.
 std::unique_ptr<GradientSync> make_sharded_sums(const ParameterArena& arena);
-/// The same over the tree of virtual ranks: a pass has neighbouring ones on neighbouring ranks, and the sums of passes
-/// are the tree's levels above. Error if ranks and passes are no powers of two.
+/// The same in the order of the tree of virtual ranks. In each pass, consecutive virtual ranks are on consecutive
+/// ranks: the ranks are the lower levels of the tree, and the passes the upper ones. Error if the number of ranks or
+/// passes is not a power of two.
 std::unique_ptr<GradientSync> make_sharded_tree(const ParameterArena& arena, std::int64_t passes);
-/// `inner` behind the sum over this rank's virtual ranks, which outlive it.
+/// First adds this rank's virtual ranks, then applies `inner`. `below` outlives the result.
 std::unique_ptr<GradientSync> make_folded(VirtualRankSums& below, std::unique_ptr<GradientSync> inner);
 
-/// A bucket's span in the communication lane of the device's timeline, if there is one: begins with its first
-/// operation, ends with its last.
+/// Spans of buckets in the communication lane of the device's timeline. A span begins with the bucket's first operation
+/// and ends with its last. Does nothing without a timeline.
 class BucketSpans {
  public:
   explicit BucketSpans(const ParameterArena& arena) : device_(arena.device()), spans_(arena.plan().buckets.size()) {}

@@ -5,7 +5,7 @@ namespace {
 
 using Start = Communicator::Ticket (Communicator::*)(const Tensor&, Stream);
 
-/// One collective per bucket, which `starts` begins.
+/// One collective per bucket. `starts` begins it.
 class OneCollective final : public GradientSync {
  public:
   OneCollective(const ParameterArena& arena, Start starts, bool outlasts)

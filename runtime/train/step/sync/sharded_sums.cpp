@@ -8,13 +8,13 @@
 namespace ddptrain {
 namespace {
 
-/// What both ways to sum share: gradients of a bucket are summed in every pass, into memory of this rank's part, and
-/// then give their place to others.
+/// The common part of both classes below. They reduce the gradients of a bucket in every pass, into memory for this
+/// rank's part. Then other buckets may use the gradients' place.
 class ShardedSync : public GradientSync {
  public:
   bool sums_every_pass() const override { return true; }
 
-  /// Events of the step before are behind all that is queued from now on.
+  /// Drops the events of the step before: later work runs after them anyway.
   void begin_pass(std::int64_t pass, bool last) override {
     if (pass == 0) read_ = std::vector<std::unique_ptr<Event>>(read_.size());
     pass_ = pass;
@@ -41,7 +41,7 @@ class ShardedSync : public GradientSync {
         spans_(arena),
         read_(arena.plan().buckets.size()) {}
 
-  /// The sum over ranks to what has been added in earlier passes.
+  /// Adds the sum over ranks to the sum of earlier passes.
   virtual void add(std::size_t bucket, Stream stream) = 0;
 
   const ParameterArena& arena_;
@@ -53,7 +53,7 @@ class ShardedSync : public GradientSync {
   bool last_ = false;
 
  private:
-  std::vector<std::unique_ptr<Event>> read_;  ///< By place: its gradients have been read.
+  std::vector<std::unique_ptr<Event>> read_;  ///< Per place: the end of the last read of its gradients.
 };
 
 class ShardedSums final : public ShardedSync {
@@ -85,7 +85,7 @@ class ShardedTree final : public ShardedSync {
     const int depth = std::countr_zero(static_cast<std::uint64_t>(passes));
     for (int i = 0; i < depth; ++i) levels_.push_back(device_.allocate(sum_type_, part));
     if (depth > 0) node_ = device_.allocate(sum_type_, part);
-    // As the memory that is sent from: see Communicator::all_to_all().
+    // From the same allocator as the memory that is sent: see Communicator::all_to_all().
     inbox_ =
         communicator_.allocate(static_cast<std::size_t>(arena.gradient_places().size) * size_of(arena.gradient_type()));
   }
@@ -97,7 +97,7 @@ class ShardedTree final : public ShardedSync {
   std::size_t bytes() const override { return inbox_.bytes() + node_.bytes() + total_bytes(levels_); }
 
  private:
-  /// The pass completes as many levels of the tree as its number ends in ones.
+  /// A pass completes as many levels of the tree as its number has trailing ones.
   void add(std::size_t bucket, Stream stream) override {
     Tensor leaves = received(bucket);
     leaves.shape = {communicator_.size(), leaves.size() / communicator_.size()};
@@ -116,7 +116,7 @@ class ShardedTree final : public ShardedSync {
   }
 
   DType sum_type_;
-  std::vector<Buffer> levels_;  ///< [i]: the sum of 2^i passes, until that of their neighbours is complete.
+  std::vector<Buffer> levels_;  ///< [i]: the sum of 2^i passes, kept until the next 2^i are complete.
   Buffer node_;
   Buffer inbox_;
 };

@@ -21,7 +21,7 @@ class TreeExchange final : public GradientSync {
     const int ranks = communicator_.size();
     DDP_CHECK(std::has_single_bit(static_cast<unsigned>(ranks)), "a tree of {} ranks", ranks);
     const std::size_t bytes = static_cast<std::size_t>(arena.plan().size) * size_of(sent_type_);
-    // As the memory that is sent from: see Communicator::all_to_all().
+    // From the same allocator as the memory that is sent: see Communicator::all_to_all().
     inbox_ = below.wide() ? arena.device().allocate(bytes) : communicator_.allocate(bytes);
   }
 

@@ -1,4 +1,4 @@
-#include "launch/app/tasks/use_model.h"
+#include "launch/app/tasks/evaluate.h"
 
 #include <algorithm>
 #include <chrono>
@@ -10,7 +10,6 @@
 #include "data/images/images.h"
 #include "models/classifier.h"
 #include "runtime/core/error.h"
-#include "runtime/core/text.h"
 #include "runtime/train/step/distributed_sampler.h"
 #include "runtime/train/step/store/parameter_arena.h"
 #include "runtime/train/step/store/training_state.h"
@@ -149,7 +148,8 @@ void evaluate_model(const World& world, const Options& options, Workload& worklo
 
   const double loss = all.sums.mean_loss();
   const std::string unit = loaded.model->unit();
-  const std::string perplexity = workload.writes_text() ? fmt::format("  perplexity {:.2f}", std::exp(loss)) : "";
+  const bool has_text = unit == "tokens";
+  const std::string perplexity = has_text ? fmt::format("  perplexity {:.2f}", std::exp(loss)) : "";
   std::fputs(fmt::format("{} test {}\nloss {:.4f}  accuracy {:.4f}{}\n{:.2f} s\n", all.sums.samples, unit, loss,
                          all.sums.accuracy(), perplexity, seconds)
                  .c_str(),
@@ -159,28 +159,13 @@ void evaluate_model(const World& world, const Options& options, Workload& worklo
   line[unit] = all.sums.samples;
   line["test_loss"] = loss;
   line["accuracy"] = all.sums.accuracy();
-  if (workload.writes_text()) line["perplexity"] = std::exp(loss);
+  if (has_text) line["perplexity"] = std::exp(loss);
   line["seconds"] = seconds;
   line["parameter_hash"] = hash;
   metrics->write(std::move(line));
   const auto* images = dynamic_cast<const ImageData*>(&data);
   if (images == nullptr || all.predictions.empty()) return;
   metrics->write(confusion_line(all.predictions, *images));
-}
-
-void generate_texts(const World& world, const Options& options, Workload& workload, Device& device,
-                    Communicator& communicator, MetricsFile* metrics) {
-  world.agree([&] {
-    if (world.size() > 1) usage_error("--generate: one rank writes the text, and there are {}", world.size());
-    const LoadedModel loaded(workload.make_model(device, 1), world, options, device, communicator);
-    std::int64_t sample = 0;
-    workload.generate(*loaded.model, device, [&](const std::string& text) {
-      if (sample++ > 0) std::fputs("\n", stdout);
-      std::fputs(fmt::format("--- sample {}\n{}\n", sample, printable_text(text)).c_str(), stdout);
-      std::fflush(stdout);
-      if (metrics != nullptr) metrics->write({{"event", "generated"}, {"sample", sample}, {"text", text}});
-    });
-  });
 }
 
 }  // namespace ddptrain

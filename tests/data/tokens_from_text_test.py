@@ -1,0 +1,94 @@
+"""data/tokens-from-text: the tokens that it writes, its messages, and training with them."""
+
+import json
+import random
+import sys
+import unittest
+from array import array
+
+from tests.tools.support import ROOT, FolderCase, run, run_ranks
+
+try:
+    import tokenizers
+except ImportError:
+    tokenizers = None
+
+PROGRAM = ROOT / "data" / "tokens-from-text"
+VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+MERGES = ["\u0120 t", "\u0120 a", "h e", "i n", "r e", "o n", "\u0120t he", "\u010a \u010a"]
+
+
+@unittest.skipIf(tokenizers is None, "needs the package tokenizers")
+class TokensFromTextTest(FolderCase):
+    """With the bytes and the first merges of GPT-2's tokenizer, and another merge."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        letters = [chr(byte) for byte in VISIBLE] + [chr(256 + i) for i in range(256 - len(VISIBLE))]
+        names = [*letters, *(merge.replace(" ", "") for merge in MERGES), "<|endoftext|>"]
+        (self.folder / "vocab.json").write_text(json.dumps({name: i for i, name in enumerate(names)}))
+        (self.folder / "merges.txt").write_text("#version: 0.2\n" + "".join(f"{merge}\n" for merge in MERGES), "utf-8")
+        self.out = self.folder / "out.bin"
+
+    def write(self, name: str, text: str) -> str:
+        (self.folder / name).write_bytes(text.encode())
+        return name
+
+    def convert(self, *names: str, tokenizer: str = ".", code: int = 0, python: tuple[str, ...] = ()) -> str:
+        self.out.unlink(missing_ok=True)
+        command = [sys.executable, *python, PROGRAM, *names, "out.bin", "--tokenizer", tokenizer]
+        result = run(command, code, cwd=self.folder)
+        self.assertEqual(list(self.folder.glob("*.partial")), [])
+        return result.stdout if code == 0 else result.stderr
+
+    def tokens(self) -> list[int]:
+        return list(array("H", self.out.read_bytes()))
+
+    def test_exact_tokens(self) -> None:
+        one = self.write("one", "the in the\n\n\U0001f642\0")
+        two = self.write("two", "a<|endoftext|>\r\n ")
+        self.assertEqual(self.convert(one, two), "18 tokens: train with --data out.bin --vocab 265\n")
+        expected = [83, 258, 220, 259, 262, 198, 198, 172, 253, 247, 224, 188, 264, 64, 264, 201, 198, 220]
+        self.assertEqual(self.tokens(), expected)
+        tokenizer = tokenizers.ByteLevelBPETokenizer(str(self.folder / "vocab.json"), str(self.folder / "merges.txt"))
+        tokenizer.add_special_tokens(["<|endoftext|>"])
+        tokenizer.enable_truncation(3)
+        (self.folder / "folder").mkdir()
+        tokenizer.save(str(self.folder / "folder/tokenizer.json"))
+        for path in ("folder", "folder/tokenizer.json"):
+            self.convert(one, two, tokenizer=path)
+            self.assertEqual(self.tokens(), expected)
+
+    def test_pieces_have_the_tokens_of_the_whole(self) -> None:
+        words = ["in", "the", "on", "'s", "3", ".", " ", "  ", "\n", "\n\n", "\r\n", "\t", "\u3000"]
+        mixed = "".join(random.Random(1).choices(words, k=400_000))
+        for text in (mixed, "the" * 100_000, "the\n" * 100_000):
+            self.convert(self.write("text", text))
+            whole = tokenizers.ByteLevelBPETokenizer(str(self.folder / "vocab.json"), str(self.folder / "merges.txt"))
+            self.assertEqual(self.tokens(), whole.encode(text).ids)
+
+    def test_mistakes(self) -> None:
+        text = self.write("text", "the")
+        self.assertIn("none: No such file or directory", self.convert(text, "none", code=2))
+        self.assertIn("empty: the file is empty", self.convert(text, self.write("empty", ""), code=2))
+        (self.folder / "latin").write_bytes(b"\xff")
+        self.assertIn("a text is not UTF-8: ", self.convert(text, "latin", code=2))
+        self.assertIn("none: neither tokenizer.json nor a folder ", self.convert(text, tokenizer="none", code=2))
+        self.assertIn("text: neither tokenizer.json nor ", self.convert(text, tokenizer="text", code=2))
+        self.assertIn("`pip install tokenizers`", self.convert(text, code=2, python=("-S",)))
+        names = json.loads((self.folder / "vocab.json").read_text())
+        self.write("vocab.json", json.dumps(names | {"large": 65536}))
+        self.assertIn(".: 65537 tokens, and ddptrain takes 65536 at most", self.convert(text, code=2))
+        self.assertFalse(self.out.exists())
+        refused = run([sys.executable, PROGRAM, text, text, "--tokenizer", "."], 2, cwd=self.folder).stderr
+        self.assertEqual(refused, "tokens-from-text: text: ddptrain takes a file for tokens if its name ends in .bin\n")
+        self.write("old.bin", "old")
+        refused = run([sys.executable, PROGRAM, text, "old.bin", "--tokenizer", "."], 2, cwd=self.folder).stderr
+        self.assertEqual(refused, "tokens-from-text: old.bin: the file exists; name another one\n")
+
+    def test_ddptrain_trains_with_it(self) -> None:
+        self.convert(self.write("text", "on the in " * 400))
+        shape = ("--layers", 1, "--width", 16, "--heads", 1, "--ff", 16, "--seq", 16, "--vocab", 265)
+        train = ("--device", "cpu", "--model", "gpt", *shape, "--batch", 4, "--steps", 2, "--baseline", "off")
+        run_ranks(1, *train, "--data", self.out, "--metrics", self.folder / "metrics")
+        self.assertEqual(self.lines("metrics")[-1]["vocabulary"], 265)
