@@ -101,16 +101,6 @@ TEST(Watch, ADeviceThatHasCaughtUpHasFinishedAll) {
   EXPECT_EQ(records.back().finished, 0);
 }
 
-TEST(Watch, CountsStepsAsTheDeviceDoes) {
-  Watch watch;
-  watch.add_steps(9);
-  EXPECT_EQ(watch.device_steps(), 9u);
-  const std::uint64_t ended = 4;
-  watch.set_device_steps(&ended);
-  EXPECT_EQ(watch.steps(), 9u);
-  EXPECT_EQ(watch.device_steps(), 4u);
-}
-
 TEST(Watch, TheFirstStepOfAResumedRunIsNotOneOfBefore) {
   Watch watch;
   watch.set_steps(7);

@@ -107,7 +107,3 @@ class IdxFromImagesTest(FolderCase):
         run_ranks(1, *train, self.folder / "metrics", "--data", self.out)
         summary = self.lines("metrics")[-1]
         self.assertEqual([summary[name] for name in ("classes", "height", "width", "steps")], [12, 15, 18, 2])
-
-
-if __name__ == "__main__":
-    unittest.main()

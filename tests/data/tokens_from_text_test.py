@@ -92,7 +92,3 @@ class TokensFromTextTest(FolderCase):
         train = ("--device", "cpu", "--model", "gpt", *shape, "--batch", 4, "--steps", 2, "--baseline", "off")
         run_ranks(1, *train, "--data", self.out, "--metrics", self.folder / "metrics")
         self.assertEqual(self.lines("metrics")[-1]["vocabulary"], 265)
-
-
-if __name__ == "__main__":
-    unittest.main()

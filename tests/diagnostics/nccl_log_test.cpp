@@ -1,5 +1,6 @@
 #include "runtime/diagnostics/nccl_log.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -26,6 +27,12 @@ NcclLog recorded(const std::string& name) {
 
 NcclUsage usage_in(const std::string& text) { return usage_of(parse(text)); }
 
+/// Version, algorithm, protocol, transport and channels.
+std::string told(const std::string& text) {
+  const NcclUsage usage = usage_in(text);
+  return fmt::format("{} {} {} {} {}", usage.version, usage.algorithm, usage.protocol, usage.transport, usage.channels);
+}
+
 constexpr const char* kRing = R"(host:10:10 [0] NCCL INFO NCCL version 2.28.9+cuda13.0
 host:10:10 [0] NCCL INFO NCCL_P2P_LEVEL set by environment to NVL
 host:10:11 [0] NCCL INFO Channel 00/24 :    0   1   2   3
@@ -39,39 +46,24 @@ host:10:10 [0] NCCL INFO AllReduce: 2097152 Bytes -> Algo RING proto SIMPLE chan
 host:10:10 [0] NCCL INFO AllReduce: 65536 Bytes -> Algo RING proto LL128 channel{Lo..Hi}={0..3}
 )";
 
-TEST(NcclLog, TellsOfTheLargestAllReduce) {
-  const NcclUsage usage = usage_in(kRing);
-  EXPECT_EQ(usage.version, "2.28.9");
-  EXPECT_EQ(usage.algorithm, "Ring");
-  EXPECT_EQ(usage.protocol, "Simple");
-  EXPECT_EQ(usage.transport, "P2P/CUMEM");
-  EXPECT_EQ(usage.channels, 16);
-}
+TEST(NcclLog, TellsOfTheLargestAllReduce) { EXPECT_EQ(told(kRing), "2.28.9 Ring Simple P2P/CUMEM 16"); }
 
 TEST(NcclLog, ChannelsOfTheCommunicatorBeforeTheFirstAllReduce) {
   EXPECT_EQ(usage_in("[0] NCCL INFO 24 coll channels, 24 collnet channels, 0 nvls channels").channels, 24);
 }
 
 TEST(NcclLog, SymmetricKernels) {
-  const NcclUsage usage = usage_in(
-      "h:1:1 [0] NCCL INFO AllReduce [Symmetric]: 1048576 Bytes -> Kernel AllReduce_RSxLD_AGxST nchannels 8 nthreads "
-      "512 "
-      "nWorks 1\nh:1:1 [0] NCCL INFO AllReduce [Symmetric]: 512 Bytes -> Kernel AllReduce_AGxLL_R nchannels 1 nthreads "
-      "512\n");
-  EXPECT_EQ(usage.algorithm, "Symmetric");
-  EXPECT_EQ(usage.protocol, "RSxLD_AGxST");
-  EXPECT_EQ(usage.channels, 8);
+  EXPECT_EQ(told("h:1:1 [0] NCCL INFO AllReduce [Symmetric]: 1048576 Bytes -> Kernel AllReduce_RSxLD_AGxST nchannels 8 "
+                 "nthreads 512 nWorks 1\n"
+                 "h:1:1 [0] NCCL INFO AllReduce [Symmetric]: 512 Bytes -> Kernel AllReduce_AGxLL_R nchannels 1 "
+                 "nthreads 512\n"),
+            "unknown Symmetric RSxLD_AGxST unknown 8");
 }
 
 TEST(NcclLog, NothingKnown) {
   for (const char* text :
        {"", "\n\n", "no word of it\n", "NCCL version\n", "NCCL INFO AllReduce: many Bytes -> Algo"}) {
-    const NcclUsage usage = usage_in(text);
-    EXPECT_EQ(usage.version, "unknown") << text;
-    EXPECT_EQ(usage.algorithm, "unknown") << text;
-    EXPECT_EQ(usage.protocol, "unknown") << text;
-    EXPECT_EQ(usage.transport, "unknown") << text;
-    EXPECT_EQ(usage.channels, 0) << text;
+    EXPECT_EQ(told(text), "unknown unknown unknown unknown 0") << text;
   }
 }
 
@@ -88,15 +80,12 @@ TEST(NcclLog, CutAnywhere) {
 }
 
 TEST(NcclLog, RanksInterleavedWithinALine) {
-  const NcclUsage usage = usage_in(
-      "h:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/readh:2:2 [1] NCCL INFO NCCL version "
-      "2.27.3+cuda12.9\n"
-      "h:2:2 [1] NCCL INFO Chah:1:1 [0] NCCL INFO AllReduce: 4096 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..7}\n"
-      "nnel 01/0 : 1[1] -> 0[0] via P2P/CUM\n");
-  EXPECT_EQ(usage.version, "2.27.3");
-  EXPECT_EQ(usage.algorithm, "Tree");
-  EXPECT_EQ(usage.transport, "P2P/CUMEM");
-  EXPECT_EQ(usage.channels, 8);
+  EXPECT_EQ(told("h:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/readh:2:2 [1] NCCL INFO NCCL version "
+                 "2.27.3+cuda12.9\n"
+                 "h:2:2 [1] NCCL INFO Chah:1:1 [0] NCCL INFO AllReduce: 4096 Bytes -> Algo TREE proto LL "
+                 "channel{Lo..Hi}={0..7}\n"
+                 "nnel 01/0 : 1[1] -> 0[0] via P2P/CUM\n"),
+            "2.27.3 Tree LL P2P/CUMEM 8");
 }
 
 TEST(NcclLog, SeveralTransportsMostFrequentFirst) {
@@ -108,16 +97,12 @@ TEST(NcclLog, SeveralTransportsMostFrequentFirst) {
 }
 
 TEST(NcclLog, OldFormats) {
-  const NcclUsage usage = usage_in(
-      "NCCL version 2.18.3+cuda12.1\n"
-      "NCCL INFO Channel 00 : 1[b000] -> 0[6000] via direct shared memory\n"
-      "NCCL INFO Channel 00 : 1[1] -> 0[0] via SHM/direct/direct\n"
-      "NCCL INFO AllReduce: 4194304 Bytes -> Algo 1 proto 2 time 98.5\n"
-      "NCCL INFO 2 coll channels, 2 p2p channels, 2 p2p channels per peer\n");
-  EXPECT_EQ(usage.algorithm, "Ring");
-  EXPECT_EQ(usage.protocol, "Simple");
-  EXPECT_EQ(usage.transport, "SHM");
-  EXPECT_EQ(usage.channels, 2);
+  EXPECT_EQ(told("NCCL version 2.18.3+cuda12.1\n"
+                 "NCCL INFO Channel 00 : 1[b000] -> 0[6000] via direct shared memory\n"
+                 "NCCL INFO Channel 00 : 1[1] -> 0[0] via SHM/direct/direct\n"
+                 "NCCL INFO AllReduce: 4194304 Bytes -> Algo 1 proto 2 time 98.5\n"
+                 "NCCL INFO 2 coll channels, 2 p2p channels, 2 p2p channels per peer\n"),
+            "2.18.3 Ring Simple SHM 2");
 }
 
 TEST(NcclLog, RecordedLogs) {

@@ -14,7 +14,6 @@ import sys
 import time
 import unittest
 
-from emulated import Hosts
 from support import (
     ENVIRONMENT, HYDRA, MPIRUN, ROOT, SHARE_GPU, SHARING, Job, JobTest, find_mpirun, gpus, is_alive, wait_for,
 )  # fmt: skip
@@ -110,13 +109,12 @@ class Promise(unittest.TestCase):
 class Faults(FaultsBase):
     # --- processes that end -------------------------------------------------------------------------------------
 
-    def test_killed(self) -> None:
-        job = self.training()
-        self.check_end(job, job.signal(1, signal.SIGKILL), r"process rank 1 with PID|\(signal 9\)")
-
-    def test_crashed(self) -> None:
-        job = self.training()
-        self.check_end(job, job.signal(0, signal.SIGSEGV), r"process rank 0 with PID|\(signal 11\)")
+    def test_killed_and_crashed(self) -> None:
+        for rank, number in ((1, signal.SIGKILL), (0, signal.SIGSEGV)):
+            with self.subTest(number.name):
+                job = self.training()
+                says = rf"process rank {rank} with PID|\(signal {number}\)"
+                self.check_end(job, job.signal(rank, number), says)
 
     def test_thrown(self) -> None:
         job = self.faulty("--baseline=off", "--steps=20", "--fail-at=1:12")
@@ -222,37 +220,6 @@ class Faults(FaultsBase):
 
     def test_hangs_at_the_end(self) -> None:
         self.hangs("end", "--baseline=off", "--steps=20")
-
-
-@long_only
-class CutLink(FaultsBase):
-    """Two hosts, two ranks on each; what comes of mpirun's connections is decided by keepalive (TCP)."""
-
-    world_size = 4
-
-    def training_on_two_hosts(self, timeout: float, *flags: str) -> tuple[Job, float]:
-        """Until the link is cut; the time of that."""
-        hosts = self.enterContext(Hosts(2))
-        job = self.training(timeout=timeout, mpirun=hosts.mpirun(2, *flags))
-        return job, hosts.cut(hosts.names[1])
-
-    def test_ranks_of_both_hosts_end_by_themselves(self) -> None:
-        job, fault = self.training_on_two_hosts(self.timeout)
-        ended = self.ranks_end(job)
-        job.wait_until(lambda: job.said("has been waiting") is not None)
-        noticed = job.said("has been waiting")
-        self.tell(noticed - fault, ended - fault)
-        self.assertRegex(job.text(), r"Missing: rank \d \(\S+\) does not answer")
-        self.assertEqual(len(list((self.folder / "flight").glob("rank*.jsonl"))), self.world_size)
-
-    def test_mpirun_ends_with_keepalive(self) -> None:
-        keepalive = {"time": 3, "intvl": 2, "probes": 3}
-        flags = [word for name, value in keepalive.items() for word in ("--mca", f"oob_tcp_keepalive_{name}", str(value))]
-        job, fault = self.training_on_two_hosts(20.0, *flags)
-        ended = self.all_ended(job)
-        self.tell(ended - fault, ended - fault)
-        self.assertNotEqual(job.process.returncode, 0)
-        self.assertEqual(self.left_behind(), [])
 
 
 @unittest.skipUnless(gpus() >= 2 or SHARING, "two GPUs are needed")

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""launch/check-hosts and launch/hosts over emulated hosts: what differs, and which host is slow, is named; a job says at
-its start what differs between its hosts."""
+"""launch/check-hosts over emulated hosts: what differs, and which host is slow, is named."""
 
 import contextlib
 import json
@@ -14,8 +13,6 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "faults"))
 from emulated import HostsCase  # noqa: E402
 from support import BIN, ROOT, run  # noqa: E402
-
-RUN = "--device=cpu --baseline=off --model=mlp --hidden=16 --data=synthetic:600 --batch=8 --steps=20".split()
 
 # Of the usual rate. What is limited here has 1 part in 1000 or less; a busy machine has shown 1 part in 30 without any
 # limit.
@@ -45,9 +42,9 @@ class CheckTest(HostsCase):
         return self.call(str(ROOT / "launch" / "check-hosts"), "hostfile", *flags, code=code)
 
     def test_hosts_that_are_alike(self) -> None:
-        text = self.check_hosts("--json", "doctor.json", "--tolerance", str(SLOW), code=0)
+        text = self.check_hosts("--json", "doctor.json", "--tolerance", str(SLOW), "--data", str(self.folder), code=0)
         self.assertIn("The hosts have the same program, libraries, networks and time", text)
-        self.assertNotIn(" is slow: ", text)
+        self.assertNotRegex(text, " is slow: |: the data in ")
         result = json.loads((self.folder / "doctor.json").read_text())
         kinds = [row["kind"] for row in result["results"]]
         self.assertEqual((kinds.count("rank"), kinds.count("link")), (3, 6))
@@ -86,69 +83,34 @@ wait $!
         text = self.call(check, "hostfile", "--tolerance", "0.3", code=1, DDPBENCH=str(program))
         self.assertRegex(text, rf"{slow} is slow: it computes at .*Different there: .*time on a processor \d")
 
-    def test_data_that_differ_are_named(self) -> None:
-        other = self.hosts.names[0]
-        for folder in ("data", "damaged"):
-            (self.folder / folder).mkdir()
-            (self.folder / folder / "images").write_bytes(b"images")
-            (self.folder / folder / "labels").write_bytes(b"labels")
-        (self.folder / "damaged" / "labels").write_bytes(b"labelz")
-        data = self.folder / "data"
-        flags = ("--seconds", "0.2", "--tolerance", str(SLOW), "--data", str(data))
-        self.assertNotIn(": the data in ", self.check_hosts(*flags, code=0))
-        self.hosts.do(other, f"mount --bind {self.folder}/damaged {data}")
-        self.addCleanup(self.hosts.do, other, f"umount {data}")
-        text = self.check_hosts(*flags)
-        self.assertRegex(text, f"{other}: the data in {data} is 2 files of 12 bytes .*, and 2 files of 12 bytes .* elsewhere")
-
-    def test_a_network_that_only_one_host_has_is_named(self) -> None:
-        other = self.hosts.names[1]
-        self.hosts.do(other, "ip link add ib0 type bridge")
-        self.addCleanup(self.hosts.do, other, "ip link delete ib0")
-        self.hosts.do(other, "ip address add 10.78.0.1/24 dev ib0")
-        self.hosts.do(other, "ip link set ib0 up")
-        text = self.check_hosts("--seconds", "0.2")
-        self.assertIn(
-            f"{other}: the list of networks is 10.77.0.0/24, 10.78.0.0/24, and 10.77.0.0/24 elsewhere. Name those",
-            text,
-        )
-
     def test_differences_are_named(self) -> None:
-        other = self.hosts.names[2]
+        """Of the MTU, the program, the data and the networks; each of one host."""
+        networked, other = self.hosts.names[1:]
         self.hosts.do(other, "ip link set eth0 mtu 1400")
         self.addCleanup(self.hosts.do, other, "ip link set eth0 mtu 1500")
         (self.folder / "own").mkdir()
         shutil.copy(BIN / "ddpbench", self.folder / "own" / "ddpbench")
         with open(self.folder / "own" / "ddpbench", "ab") as file:
             file.write(b" ")
-        self.hosts.do(other, f"mount --bind {self.folder}/own {BIN}")
-        self.addCleanup(self.hosts.do, other, f"umount {BIN}")
-        text = self.check_hosts("--seconds", "0.2")
-        self.assertIn(f"{other}: the program is ", text)
-        self.assertIn(
-            f"{other}: the MTU is 1400 on 10.77.0.0/24, and 1500 on 10.77.0.0/24 elsewhere. Give a network", text
-        )
-
-    def test_a_job_says_what_differs(self) -> None:
-        other = self.hosts.names[2]
-        self.hosts.do(other, "ip link set eth0 mtu 1400")
-        self.addCleanup(self.hosts.do, other, "ip link set eth0 mtu 1500")
-        train = [str(ROOT / "launch" / "hosts" / "train"), "hostfile", "--checkpoint=c", *RUN]
-        text = self.call(*train, "--metrics=m.jsonl")
-        summary = self.lines("m.jsonl")[-1]
-        print(f"the check at the start took {summary['startup_phases']['check of hosts']:.3f} s", flush=True)
-        self.assertEqual(text.count(f"{other}: the MTU is 1400"), 1, text)
-        self.assertEqual((summary["world_size"], summary["nodes"]), (3, 3))
-
-    def test_a_job_starts_with_a_host_down(self) -> None:
-        down = self.hosts.names[2]
-        self.hosts.cut(down)
-        self.addCleanup(self.hosts.mend, down)
-        train = [str(ROOT / "launch" / "hosts" / "train"), "hostfile", "--min-ranks", "2", "--checkpoint=c", *RUN]
-        text = self.call(*train, "--metrics=down.jsonl")
-        self.assertIn(f"no answer from {down}: left out", text)
-        summary = self.lines("down.jsonl")[-1]
-        self.assertEqual((summary["world_size"], summary["nodes"]), (2, 2))
+        for name, labels in (("data", b"labels"), ("damaged", b"labelz")):
+            (self.folder / name).mkdir()
+            (self.folder / name / "labels").write_bytes(labels)
+        data = self.folder / "data"
+        for own, place in ((self.folder / "own", BIN), (self.folder / "damaged", data)):
+            self.hosts.do(other, f"mount --bind {own} {place}")
+            self.addCleanup(self.hosts.do, other, f"umount {place}")
+        self.hosts.do(networked, "ip link add ib0 type bridge")
+        self.addCleanup(self.hosts.do, networked, "ip link delete ib0")
+        self.hosts.do(networked, "ip address add 10.78.0.1/24 dev ib0")
+        self.hosts.do(networked, "ip link set ib0 up")
+        text = self.check_hosts("--seconds", "0.2", "--data", str(data))
+        for told in (
+            f"{other}: the program is ",
+            f"{other}: the MTU is 1400 on 10.77.0.0/24, and 1500 on 10.77.0.0/24 elsewhere. Give a network",
+            f"{other}: the data in {data} is 1 files of 6 bytes .*, and 1 files of 6 bytes .* elsewhere",
+            f"{networked}: the list of networks is 10.77.0.0/24, 10.78.0.0/24, and 10.77.0.0/24 elsewhere. Name",
+        ):
+            self.assertRegex(text, told)
 
 
 if __name__ == "__main__":

@@ -89,17 +89,11 @@ class EmulateHostsTest(unittest.TestCase):
         running.stdout.readline()
         return keeper
 
-    def test_ends_with_its_input(self) -> None:
-        self.held().stdin.close()
-        self.wait_for_end()
-
-    def test_ends_with_an_interrupt(self) -> None:
-        os.killpg(self.held().pid, signal.SIGINT)
-        self.wait_for_end()
-
-    def test_ends_with_its_death(self) -> None:
-        self.held().kill()
-        self.wait_for_end()
+    def test_ends_with_its_keeper(self) -> None:
+        for end in (lambda keeper: keeper.stdin.close(), lambda keeper: os.killpg(keeper.pid, signal.SIGINT),
+                    subprocess.Popen.kill):  # fmt: skip
+            end(self.held())
+            self.wait_for_end()
 
     def test_signals_reach_the_command(self) -> None:
         self.assertEqual(self.call("up", "1").returncode, 0)

@@ -123,14 +123,6 @@ class FaultsOverHosts(HostsTest):
         self.addCleanup(self.hosts.mend, self.hosts.names[2])
         self.check_end(self.hosts.cut(self.hosts.names[2]), (77,), f"lost {self.hosts.names[2]}")
 
-    def test_black_hole(self) -> None:
-        """Of the host where supervise runs; of another one in the next test."""
-        own, *others = self.hosts.names
-        self.training()
-        self.addCleanup(self.hosts.mend, own)
-        last = rf"lost {own}, which reaches no other host \({', '.join(others)}\)"
-        self.check_end(self.hosts.drop(own), (77,), last, unclean=tuple(others))
-
     def test_watchdog_before_keepalive(self) -> None:
         """mpirun hangs then: supervise ends it."""
         self.training(timeout=6)
@@ -162,11 +154,6 @@ class FaultsOverHosts(HostsTest):
         before = len(self.text())
         self.process.terminate()
         self.check_end(time.monotonic(), (75,), "exit code 75", before)
-
-    def test_preempted(self) -> None:
-        self.training()
-        self.process.terminate()
-        self.check_end(time.monotonic(), (75,), "exit code 75")
 
 
 class RestartsOverHosts(HostsTest):

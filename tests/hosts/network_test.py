@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Sums over hosts: what they send, which bits they give, and the sweep over layouts on a network whose rate is limited."""
+"""Sums over hosts: what they send, which bits they give, and the sweep over layouts on a network whose rate is limited. Ranks
+of one host in containers of their own."""
 
 import json
 import pathlib
@@ -7,11 +8,14 @@ import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "faults"))
-from emulated import HostsCase  # noqa: E402
-from support import BIN, ROOT, run  # noqa: E402
+from emulated import HostsCase, skip_without_namespaces  # noqa: E402
+from support import BIN, ENVIRONMENT, ROOT, FolderCase, run  # noqa: E402
 
 RUN = ["--device=cpu", "--baseline=off", "--data=synthetic:256", "--batch=2", "--eval-samples=8"]
 GRADIENTS = 4800512  # bytes of the CNN's buckets for two ranks
+ON_ONE_HOST = ["mpirun", "-np", "2", "--oversubscribe", "--bind-to", "none", "--mca", "btl", "self,tcp"]
+CONTAINER = ["unshare", "--mount", "--ipc", "--pid", "--fork", "--mount-proc", "sh", "-c",
+             'mount -t tmpfs tmpfs /dev/shm && exec "$@"', "sh"]  # fmt: skip
 
 
 class NetworkTest(HostsCase):
@@ -56,23 +60,21 @@ class NetworkTest(HostsCase):
                 self.assertGreater(sent, 0.99 * expected)
                 self.assertLess(sent, 1.12 * expected)  # frames, acknowledgements
 
-    def test_two_ranks_give_the_same_bits_on_two_hosts(self) -> None:
-        for flags in ([], ["--comm-dtype=bf16"], ["--virtual-ranks=2"]):
+    def test_layouts_give_the_same_bits(self) -> None:
+        two, four = ((1, 2), (2, 1)), ((1, 4), (2, 2), (4, 1), (2, 1))
+        for layouts, *flags in ((two,), (two, "--comm-dtype=bf16"), (two, "--virtual-ranks=2"), (four, "--virtual-ranks=4")):
             with self.subTest(flags=flags):
-                one, two = (self.train(layout, 7, "--model=cnn", *flags) for layout in ((1, 2), (2, 1)))
-                self.assertEqual((one["nodes"], two["nodes"]), (1, 2))
-                self.assertEqual(one["parameter_hash"], two["parameter_hash"])
+                runs = [self.train(layout, 6, "--model=cnn", *flags) for layout in layouts]
+                self.assertEqual([run["nodes"] for run in runs], [hosts for hosts, _ in layouts])
+                self.assertEqual(len({run["parameter_hash"] for run in runs}), 1)
 
     def test_sums_beneath_the_next_forward_pass_change_no_bit(self) -> None:
         often = ["--eval-every=2", "--verify-every=3", "--log-every=2", "--checkpoint-every=2"]
-        for flags in (["--model=cnn"], ["--model=cnn", "--grad-accum=2", *often], ["--model=mlp", "--comm-dtype=bf16"]):
-            with self.subTest(flags=flags):
-                runs = []
-                for mode in ("on", "backward", "off"):
-                    kept = [f"--checkpoint={mode}"] if often[0] in flags else []
-                    runs.append(self.train((2, 1), 7, *flags, *kept, f"--overlap={mode}"))
-                self.assertEqual(len({run["parameter_hash"] for run in runs}), 1)
-                self.assertEqual(len({run["loss"] for run in runs}), 1)
+        flags = ["--model=cnn", "--grad-accum=2", *often]
+        modes = ("on", "backward", "off")
+        runs = [self.train((2, 1), 7, *flags, f"--checkpoint={mode}", f"--overlap={mode}") for mode in modes]
+        self.assertEqual(len({run["parameter_hash"] for run in runs}), 1)
+        self.assertEqual(len({run["loss"] for run in runs}), 1)
 
     def test_forward_waits_only_for_the_weights_that_it_reads(self) -> None:
         for name in self.hosts.names[:2]:
@@ -98,15 +100,6 @@ class NetworkTest(HostsCase):
             orders += [within] if within else []
         return orders
 
-    def test_four_virtual_ranks_give_the_same_bits_on_any_hosts(self) -> None:
-        layouts = ((1, 4), (2, 2), (4, 1), (2, 1))
-        runs = [self.train(layout, 5, "--model=cnn", "--virtual-ranks=4") for layout in layouts]
-        self.assertEqual(len({run["parameter_hash"] for run in runs}), 1)
-
-    def test_zero_over_hosts_gives_the_parameters_of_plain_training(self) -> None:
-        plain, zero = (self.train((2, 2), 5, "--model=cnn", f"--zero={zero}") for zero in (0, 1))
-        self.assertAlmostEqual(plain["loss"], zero["loss"], places=5)
-
     def test_sweep_over_layouts(self) -> None:
         (self.folder / "hosts").write_text("".join(f"{name}\n" for name in self.hosts.names))
         sweep = [str(BIN / "ddpsweep"), str(ROOT / "configs" / "sweeps" / "node-layout-network.toml"), "--hostfile=hosts"]
@@ -118,6 +111,22 @@ class NetworkTest(HostsCase):
         for layout in ("1x4", "2x2", "4x1"):
             self.assertIn(layout, report)
         self.assertNotIn("emulated", report)  # by NCCL_HOSTID or MPI's transport: these hosts are hosts
+
+
+class ContainersTest(FolderCase):
+    """One container per rank: the ranks have processes, files, shared memory and names of IPC of their own, and count as
+    ranks of one host all the same."""
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        skip_without_namespaces()
+
+    def test_they_are_one_host(self) -> None:
+        flags = ["--device=cpu", "--baseline=off", "--model=mlp", "--hidden=16", "--data=synthetic:64", "--batch=8"]
+        program = [BIN / "ddptrain", *flags, "--steps=4", "--metrics=m.jsonl"]
+        run([*ON_ONE_HOST, *CONTAINER, *program], cwd=self.folder, env=ENVIRONMENT)
+        summary = self.lines("m.jsonl")[-1]
+        self.assertEqual((summary["nodes"], summary["local_world_size"]), (1, 2))
 
 
 if __name__ == "__main__":

@@ -152,16 +152,6 @@ TEST(Options, AModelTakesItsOwnFlagsAlone) {
   }
 }
 
-TEST(Options, AFlagOfAnotherModelIsNamedAsSuch) {
-  const std::string message = message_of({"--layers=3"});
-  EXPECT_CONTAINS(message, "flag --layers, a flag of model gpt, not of cnn");
-}
-
-TEST(Options, AnUnknownTopicOfTheHelpIsTold) {
-  EXPECT_EQ(message_of({"--help", "vgg"}),
-            fmt::format("--help vgg: unknown topic. Topics: all, {}", fmt::join(model_names(), ", ")));
-}
-
 TEST(Options, UnknownFlagsAreNamedWithTheirNeighboursInTheOrderTyped) {
   const std::string help = " (ddptrain --help all lists the flags)";
   EXPECT_EQ(message_of({"--tiemout", "5"}), "unknown flag --tiemout, did you mean --timeout?" + help);
@@ -170,6 +160,9 @@ TEST(Options, UnknownFlagsAreNamedWithTheirNeighboursInTheOrderTyped) {
   EXPECT_EQ(message_of({"--momentun=-5", "-5"}), "unknown flag --momentun, did you mean --momentum?" + help);
   EXPECT_EQ(message_of({"--batch", "3", "x", "y"}), "unexpected word x; unexpected word y" + help);
   EXPECT_EQ(message_of({"--\x1b[2J"}), "unknown flag --?[2J" + help);
+  EXPECT_CONTAINS(message_of({"--layers=3"}), "flag --layers, a flag of model gpt, not of cnn");
+  EXPECT_EQ(message_of({"--help", "vgg"}),
+            fmt::format("--help vgg: unknown topic. Topics: all, {}", fmt::join(model_names(), ", ")));
 }
 
 TEST(Options, EmptyPathsAndNegativeCountsAreTold) {

@@ -89,49 +89,33 @@ TEST_F(TunedCacheTest, TheNextRunTakesTheSame) {
   EXPECT_EQ(*choices.find("a"), "choice of rank 0");
   EXPECT_EQ(*choices.find("b"), "choice of rank 0");
   EXPECT_EQ(choices.find("c"), nullptr);
+  TunedFor newer = kMachine;
+  newer["cuBLAS"] = "13.2.0";
+  TunedChoices others;
+  const TunedCache other(test_world(), others, this->cache(), newer);
+  EXPECT_EQ(others.find("a"), nullptr) << "another machine has another file";
 }
 
-TEST_F(TunedCacheTest, JobsAddToWhatOthersHaveKept) {
+TEST_F(TunedCacheTest, JobsAddToWhatOthersHaveKeptAndRefusedOnesLeaveTheFile) {
   TunedChoices first, second;
   TunedCache cache_of_first(test_world(), first, cache(), kMachine);
   TunedCache cache_of_second(test_world(), second, cache(), kMachine);
   choose(first, "a");
   choose(second, "b");
   cache_of_first.save();
+  test_world().barrier();
   cache_of_second.save();
-  TunedChoices third;
-  const TunedCache cache_of_third(test_world(), third, cache(), kMachine);
+  test_world().barrier();
+  TunedChoices third, fourth;
+  TunedCache cache_of_third(test_world(), third, cache(), kMachine);
   EXPECT_NE(third.find("a"), nullptr);
   EXPECT_NE(third.find("b"), nullptr);
-}
-
-TEST_F(TunedCacheTest, RefusedOnesLeaveTheFile) {
-  TunedChoices first, second;
-  TunedCache cache_of_first(test_world(), first, cache(), kMachine);
-  choose(first, "a");
-  choose(first, "b");
-  cache_of_first.save();
+  third.refuse("a");
+  cache_of_third.save();
   test_world().barrier();
-  TunedCache cache_of_second(test_world(), second, cache(), kMachine);
-  second.refuse("a");
-  cache_of_second.save();
-  test_world().barrier();
-  TunedChoices third;
-  const TunedCache cache_of_third(test_world(), third, cache(), kMachine);
-  EXPECT_EQ(third.find("a"), nullptr);
-  EXPECT_NE(third.find("b"), nullptr);
-}
-
-TEST_F(TunedCacheTest, OtherMachinesHaveOtherFiles) {
-  TunedChoices choices;
-  TunedCache cache(test_world(), choices, this->cache(), kMachine);
-  choose(choices, "a");
-  cache.save();
-  TunedFor newer = kMachine;
-  newer["cuBLAS"] = "13.2.0";
-  TunedChoices others;
-  const TunedCache other(test_world(), others, this->cache(), newer);
-  EXPECT_EQ(others.find("a"), nullptr);
+  const TunedCache cache_of_fourth(test_world(), fourth, cache(), kMachine);
+  EXPECT_EQ(fourth.find("a"), nullptr);
+  EXPECT_NE(fourth.find("b"), nullptr);
 }
 
 TEST_F(TunedCacheTest, DamagedFilesAreWrittenAgain) {

@@ -198,4 +198,18 @@ inline void expect_units_read_their_weights(ModelRun& run) {
   EXPECT_EQ(run.gradients(), expected);
 }
 
+/// What every model must do. `make` makes it anew each time, in f64 on a CPU.
+inline void expect_a_model(const std::function<ModelRun()>& make, bool in_order = true) {
+  const auto expect = [&](const char* what, const std::function<void(ModelRun&)>& test) {
+    SCOPED_TRACE(what);
+    ModelRun run = make();
+    test(run);
+  };
+  expect("gradients", [](ModelRun& run) { expect_gradients_of_the_loss(run, 0.25f); });
+  expect("reports", [&](ModelRun& run) { expect_final_gradients_when_reported(run, in_order); });
+  expect("micro-steps", expect_micro_steps_that_add_up);
+  expect("work", expect_work_in_the_order_of_backward);
+  expect("units", expect_units_read_their_weights);
+}
+
 }  // namespace ddptrain::tests

@@ -24,8 +24,8 @@ LINES = {
     ("launch", CPP): 4200,
     ("launch", (".py",)): 7000,
     ("benchmarks", CPP): 4800,
-    ("tests", CPP): 19200,
-    ("tests", (".py",)): 8700,
+    ("tests", CPP): 19000,
+    ("tests", (".py",)): 8400,
 }
 
 

@@ -154,7 +154,6 @@ TEST_F(TwoSockets, TextHasTheMatrix) {
   const std::string text = machine_text(describe_machine("h", facts_, fake_.files()));
   EXPECT_CONTAINS(text, "GPU1    PIX   X     NV2   SYS   PIX     SYS   0             0");
   EXPECT_CONTAINS(text, "Nearest pair   1,2 (NV2)");
-  EXPECT_CONTAINS(text, "GPUs 0, 1, 2, 3 share mlx5_0");
   EXPECT_CONTAINS(text, "0: socket 0, CPUs 0; 1: socket 1, CPUs 1\n");
   EXPECT_CONTAINS(text, "mlx5_0  0000:1a:00.0  5.0 x16  63       infiniband  0          400\n");
 }

@@ -56,7 +56,7 @@ void expect_same_but_for_rounding(Rig& rig, Precision precision, TrainerOptions 
   }
 }
 
-TEST_P(OnDevice, FusedSumOfTheLastBucketChangesNothingButRounding) {
+TEST_P(EachDevice, FusedSumOfTheLastBucketChangesNothingButRounding) {
   if (GetParam() == DeviceKind::cpu) GTEST_SKIP() << "is a kernel";
   for (const Precision precision : precisions()) {
     Rig rig(GetParam(), precision, true);
@@ -73,7 +73,7 @@ TEST_P(OnDevice, FusedSumOfTheLastBucketChangesNothingButRounding) {
   }
 }
 
-TEST_P(OnDevice, CommunicationAloneIsWhatAStepSends) {
+TEST_P(EachDevice, CommunicationAloneIsWhatAStepSends) {
   if (GetParam() == DeviceKind::cpu) GTEST_SKIP() << "its sums are MPI's, with and without --fused-sum";
   Rig rig(GetParam(), Precision::bf16, true);
   TrainerOptions options = options_for_ranks();
@@ -90,7 +90,7 @@ TEST_P(OnDevice, CommunicationAloneIsWhatAStepSends) {
   EXPECT_EQ(fused, test_world().size() > 1 ? 1u : 0u);
 }
 
-TEST_P(OnDevice, FusedSumGivesAllRanksTheSameBitsWithAndWithoutGraph) {
+TEST_P(EachDevice, FusedSumGivesAllRanksTheSameBitsWithAndWithoutGraph) {
   if (GetParam() == DeviceKind::cpu) GTEST_SKIP() << "is a kernel";
   for (const Precision precision : precisions()) {
     Rig rig(GetParam(), precision, true);
@@ -111,7 +111,7 @@ PausingModel::Pause uneven_pause(unsigned seed) {
 
 /// A rank that is a round ahead writes into the packets of the other parity: odd and even rounds alternate, and neither
 /// may be taken for the other, however far apart the ranks are.
-TEST_P(OnDevice, FusedSumsOfRanksThatAreHeldApartInTimeAreTheSame) {
+TEST_P(EachDevice, FusedSumsOfRanksThatAreHeldApartInTimeAreTheSame) {
   if (GetParam() == DeviceKind::cpu) GTEST_SKIP() << "is a kernel";
   Rig rig(GetParam(), Precision::bf16, true);
   TrainerOptions options = options_for_ranks();
@@ -134,7 +134,7 @@ TEST_P(OnDevice, FusedSumsOfRanksThatAreHeldApartInTimeAreTheSame) {
 
 std::string peers_path() { return test_world().size() > 1 ? "peers" : "none"; }
 
-TEST_P(OnDevice, SumsByPeersChangeNothingButRounding) {
+TEST_P(EachDevice, SumsByPeersChangeNothingButRounding) {
   if (GetParam() == DeviceKind::cpu) GTEST_SKIP() << "are kernels";
   for (const Precision precision : precisions()) {
     Rig rig(GetParam(), precision, true);
@@ -153,7 +153,7 @@ TEST_P(OnDevice, SumsByPeersChangeNothingButRounding) {
   }
 }
 
-TEST_P(OnDevice, SumsByPeersOfRanksThatAreHeldApartInTimeAreTheSame) {
+TEST_P(EachDevice, SumsByPeersOfRanksThatAreHeldApartInTimeAreTheSame) {
   if (GetParam() == DeviceKind::cpu) GTEST_SKIP() << "are kernels";
   Rig rig(GetParam(), Precision::bf16, true);
   TrainerOptions options = options_for_ranks();

@@ -31,24 +31,7 @@ void flip_bit(const Trainer& trainer, Device& device, const std::string& name, i
   device.copy_to_device(byte, &flipped, 1);
 }
 
-std::string error_of(const std::function<void()>& check) {
-  std::string message;
-  try {
-    check();
-  } catch (const Error& error) {
-    EXPECT_TRUE(error.agreed());
-    message = error.what();
-  }
-  for (const std::string& other : test_world().all_gather(message)) EXPECT_EQ(other, message);
-  return message;
-}
-
-class ReplicasOnDevice : public EachDevice {};
-
-INSTANTIATE_TEST_SUITE_P(Devices, ReplicasOnDevice, testing::Values(DeviceKind::cpu, DeviceKind::cuda),
-                         [](const auto& info) { return info.param == DeviceKind::cpu ? "cpu" : "cuda"; });
-
-TEST_P(ReplicasOnDevice, OneBitOnOneRankIsFoundAndTheRankIsNamed) {
+TEST_P(EachDevice, OneBitOnOneRankIsFoundAndTheRankIsNamed) {
   const World& world = test_world();
   if (world.size() == 1) GTEST_SKIP() << "needs several ranks";
   Rig rig(GetParam(), GetParam() == DeviceKind::cpu ? Precision::fp32 : Precision::bf16);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "data/images/images.h"
 #include "data/images/synthetic.h"
 #include "models/cnn/cnn.h"
+#include "runtime/core/error.h"
 #include "runtime/train/step/trainer.h"
 #include "tests/support/gpus.h"
 #include "tests/support/mpi_main.h"
@@ -65,6 +67,19 @@ class EachDevice : public testing::TestWithParam<DeviceKind> {
     return {Precision::fp32, Precision::bf16};
   }
 };
+
+/// Message of the error that all ranks throw alike; empty: none is thrown.
+inline std::string error_of(const std::function<void()>& check) {
+  std::string message;
+  try {
+    check();
+  } catch (const Error& error) {
+    EXPECT_TRUE(error.agreed());
+    message = error.what();
+  }
+  for (const std::string& other : test_world().all_gather(message)) EXPECT_EQ(other, message);
+  return message;
+}
 
 /// Largest difference over the largest magnitude of `expected`.
 inline double relative_difference(const std::vector<double>& actual, const std::vector<double>& expected) {

@@ -3,7 +3,7 @@
 #include <chrono>
 #include <thread>
 
-#include "tests/train/checkpoint_rig.h"
+#include "tests/train/checkpoint/checkpoint_rig.h"
 
 namespace ddptrain::tests {
 namespace {

@@ -46,8 +46,6 @@ inline std::vector<double> parameters_after(Rig& rig, const TrainerOptions& opti
   return master_values(trainer->arena(), *rig.device);
 }
 
-class OnDevice : public EachDevice {};
-
 /// A model, behind a pause of this rank before every forward pass.
 class PausingModel final : public tests::ModelAround {
  public:

@@ -39,7 +39,7 @@ struct OneRank {
   Buffer sums;
 };
 
-INSTANTIATE_TEST_SUITE_P(Devices, OnDevice, testing::Values(DeviceKind::cpu, DeviceKind::cuda),
+INSTANTIATE_TEST_SUITE_P(Devices, EachDevice, testing::Values(DeviceKind::cpu, DeviceKind::cuda),
                          [](const auto& info) { return info.param == DeviceKind::cpu ? "cpu" : "cuda"; });
 
 /// The reference is worked out on one rank: others have the same parameters, as other tests show.
@@ -71,7 +71,7 @@ TEST(Replicas, GiveTheGradientAndParametersOfOneRankWithAdamInDoublePrecision) {
   expect_those_of_one_rank(rig, options_for_ranks(), 1e-12, 1e-8);
 }
 
-TEST_P(OnDevice, ReplicasGiveTheGradientAndParametersOfOneRankInSinglePrecision) {
+TEST_P(EachDevice, ReplicasGiveTheGradientAndParametersOfOneRankInSinglePrecision) {
   Rig rig(GetParam(), Precision::fp32);
   TrainerOptions options = options_for_ranks();
   options.optimizer.kind = OptimizerKind::sgd;
@@ -89,7 +89,7 @@ TEST(Replicas, AccumulationOfMicroStepsEqualsOneLargeStep) {
   EXPECT_LT(relative_difference(parameters_after(rig, parts, 6), parameters_after(rig, whole, 6)), 1e-9);
 }
 
-TEST_P(OnDevice, OverlapChangesNoBit) {
+TEST_P(EachDevice, OverlapChangesNoBit) {
   for (const Precision precision : precisions()) {
     Rig rig(GetParam(), precision);
     for (const float clip_norm : {0.0f, 0.5f}) {
@@ -125,7 +125,7 @@ TEST(Replicas, OverlapOverHostsChangesNoBit) {
 
 /// A sum of two terms is the same in any order. With more ranks, reduce-scatter and all-reduce may add in different
 /// orders; with clipping, the norm is added up by parts.
-TEST_P(OnDevice, ZeroGivesTheParametersOfPlainTraining) {
+TEST_P(EachDevice, ZeroGivesTheParametersOfPlainTraining) {
   for (const Precision precision : precisions()) {
     Rig rig(GetParam(), precision);
     for (const float clip_norm : {0.0f, 0.05f}) {
@@ -150,7 +150,7 @@ TEST_P(OnDevice, ZeroGivesTheParametersOfPlainTraining) {
   }
 }
 
-TEST_P(OnDevice, ClippingIsTheSameEveryTimeAndOnEveryRank) {
+TEST_P(EachDevice, ClippingIsTheSameEveryTimeAndOnEveryRank) {
   for (const Zero zero : kZeroStages) {
     Rig rig(GetParam(), Precision::fp32);
     TrainerOptions options = options_for_ranks();
@@ -162,7 +162,7 @@ TEST_P(OnDevice, ClippingIsTheSameEveryTimeAndOnEveryRank) {
   }
 }
 
-TEST_P(OnDevice, StochasticRoundingIsTheSameOnEveryRankAndSchedule) {
+TEST_P(EachDevice, StochasticRoundingIsTheSameOnEveryRankAndSchedule) {
   if (GetParam() == DeviceKind::cpu) GTEST_SKIP() << "the CPU has no bf16 weights";
   Rig rig(GetParam(), Precision::bf16);
   TrainerOptions options = options_for_ranks();
@@ -185,7 +185,7 @@ TEST_P(OnDevice, StochasticRoundingIsTheSameOnEveryRankAndSchedule) {
   EXPECT_NE(hash_after(rig, options, 12), hash);
 }
 
-TEST_P(OnDevice, ClippingLimitsTheNormOfTheWholeUpdate) {
+TEST_P(EachDevice, ClippingLimitsTheNormOfTheWholeUpdate) {
   Rig rig(GetParam(), Precision::fp32);
   TrainerOptions options = options_for_ranks();
   options.optimizer.kind = OptimizerKind::sgd;
@@ -205,7 +205,7 @@ TEST_P(OnDevice, ClippingLimitsTheNormOfTheWholeUpdate) {
   EXPECT_NEAR(norm_of_update(1e6f), free, 1e-4 * free);
 }
 
-TEST_P(OnDevice, GraphOnAndOffAreBitwiseTheSame) {
+TEST_P(EachDevice, GraphOnAndOffAreBitwiseTheSame) {
   if (GetParam() == DeviceKind::cpu) GTEST_SKIP() << "the CPU has no graphs";
   for (const Precision precision : precisions()) {
     Rig rig(GetParam(), precision);
@@ -221,7 +221,7 @@ TEST_P(OnDevice, GraphOnAndOffAreBitwiseTheSame) {
   }
 }
 
-TEST_P(OnDevice, BucketSizesAndShardsChangeNothingButRounding) {
+TEST_P(EachDevice, BucketSizesAndShardsChangeNothingButRounding) {
   Rig rig(GetParam(), Precision::fp32);
   TrainerOptions options = options_for_ranks();
   options.optimizer.kind = OptimizerKind::sgd;
@@ -242,7 +242,7 @@ TEST_P(OnDevice, BucketSizesAndShardsChangeNothingButRounding) {
   }
 }
 
-TEST_P(OnDevice, SameSeedSameRunAndSameParametersOnEveryRank) {
+TEST_P(EachDevice, SameSeedSameRunAndSameParametersOnEveryRank) {
   Rig rig(GetParam(), Precision::fp32);
   TrainerOptions options = options_for_ranks();
   options.optimizer.kind = OptimizerKind::lamb;

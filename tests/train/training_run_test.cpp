@@ -15,7 +15,7 @@
 namespace ddptrain::trainer_test {
 namespace {
 
-TEST_P(OnDevice, EvaluationCountsEveryImageOnce) {
+TEST_P(EachDevice, EvaluationCountsEveryImageOnce) {
   Rig rig(GetParam(), Precision::fp32);
   const TrainerOptions options = options_for_ranks();
   const auto trainer = rig.trainer(options, make_synthetic(230, 7));  // 23 test images
@@ -27,7 +27,7 @@ TEST_P(OnDevice, EvaluationCountsEveryImageOnce) {
   EXPECT_NEAR(sums.loss / 23.0, 2.3, 0.3) << "an untrained network";
 }
 
-TEST_P(OnDevice, TellsTheNormOfTheWholeGradientWhateverSumsIt) {
+TEST_P(EachDevice, TellsTheNormOfTheWholeGradientWhateverSumsIt) {
   Rig rig(GetParam(), Precision::fp32, true);
   TrainerOptions options = options_for_ranks();
   options.fused_sum = false;
@@ -63,7 +63,7 @@ TEST_P(OnDevice, TellsTheNormOfTheWholeGradientWhateverSumsIt) {
   }
 }
 
-TEST_P(OnDevice, TellsTheNormOfVirtualRanks) {
+TEST_P(EachDevice, TellsTheNormOfVirtualRanks) {
   if (12 % test_world().size() != 0 || test_world().size() == 3) GTEST_SKIP() << "4 virtual ranks";
   Rig rig(GetParam(), Precision::fp32);
   double expected = 0.0;
@@ -81,7 +81,7 @@ TEST_P(OnDevice, TellsTheNormOfVirtualRanks) {
   }
 }
 
-TEST_P(OnDevice, TheLastLossIsThatOfTheStepsSinceTheMark) {
+TEST_P(EachDevice, TheLastLossIsThatOfTheStepsSinceTheMark) {
   Rig rig(GetParam(), Precision::fp32);
   const auto trainer = rig.trainer(options_for_ranks(), data());
   trainer->run(4);
@@ -98,7 +98,7 @@ TEST_P(OnDevice, TheLastLossIsThatOfTheStepsSinceTheMark) {
   EXPECT_LT(last.loss, all.loss);
 }
 
-TEST_P(OnDevice, RunMeasuresItself) {
+TEST_P(EachDevice, RunMeasuresItself) {
   Rig rig(GetParam(), Precision::fp32);
   for (const Zero zero : {Zero::nothing, Zero::weights}) {
     TrainerOptions options = options_for_ranks();

@@ -1,6 +1,6 @@
 #include "runtime/train/step/store/training_state.h"
 
-#include "tests/train/checkpoint_rig.h"
+#include "tests/train/checkpoint/checkpoint_rig.h"
 
 namespace ddptrain::tests {
 namespace {

@@ -41,33 +41,8 @@ TEST_F(CnnTest, StartsLikePyTorch) {
   }
 }
 
-TEST_F(CnnTest, GradientsMatchFiniteDifferences) {
-  for (const bool dropout : {false, true}) {
-    ModelRun run = make_run(dropout);
-    expect_gradients_of_the_loss(run, 0.25f);
-  }
-}
-
-TEST_F(CnnTest, ReportsEveryParameterOnceWhenItsGradientIsFinal) {
-  ModelRun run = make_run(true);
-  expect_final_gradients_when_reported(run, false);
-}
-
-TEST_F(CnnTest, UnitsReadTheirWeights) {
-  ModelRun run = make_run(true);
-  expect_units_read_their_weights(run);
-}
-
-TEST_F(CnnTest, SaysWhenGradientsAreComplete) {
-  ModelRun run = make_run(true);
-  expect_work_in_the_order_of_backward(run);
-}
-
-TEST_F(CnnTest, AccumulatesMicroSteps) {
-  for (const bool dropout : {false, true}) {
-    ModelRun run = make_run(dropout);
-    expect_micro_steps_that_add_up(run);
-  }
+TEST_F(CnnTest, IsAModel) {
+  for (const bool dropout : {false, true}) expect_a_model([&] { return make_run(dropout); }, false);
 }
 
 TEST_F(CnnTest, EvaluationHasNoDropout) {

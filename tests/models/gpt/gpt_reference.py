@@ -2,7 +2,7 @@
 """Writes gpt_reference.json: what PyTorch makes of a tiny GPT-2, in double precision, for gpt_test.cpp to meet.
 
 Weights follow from a formula, so the file holds only results: losses and gradients (norm and samples).
-Needs PyTorch (CPU): python3 tests/models/gpt/gpt_reference.py > tests/models/gpt/gpt_reference.json
+Needs PyTorch and transformers: python3 tests/models/gpt/gpt_reference.py > tests/models/gpt/gpt_reference.json
 """
 
 import json
@@ -10,25 +10,11 @@ import math
 import sys
 
 import torch
-from torch.nn import functional
+import transformers
 
 SHAPE = {"layers": 3, "width": 24, "heads": 3, "feed_forward": 40, "sequence": 10, "vocabulary": 37}
 BATCH = 4
 SAMPLES = 5
-
-
-def parameter_shapes() -> dict[str, list[int]]:
-    width, hidden = SHAPE["width"], SHAPE["feed_forward"]
-    shapes = {"wte.weight": [SHAPE["vocabulary"], width], "wpe.weight": [SHAPE["sequence"], width]}
-    for layer in range(SHAPE["layers"]):
-        block = {"ln_1.weight": [width], "ln_1.bias": [width],
-                 "attn.c_attn.weight": [3 * width, width], "attn.c_attn.bias": [3 * width],
-                 "attn.c_proj.weight": [width, width], "attn.c_proj.bias": [width],
-                 "ln_2.weight": [width], "ln_2.bias": [width],
-                 "mlp.c_fc.weight": [hidden, width], "mlp.c_fc.bias": [hidden],
-                 "mlp.c_proj.weight": [width, hidden], "mlp.c_proj.bias": [width]}
-        shapes |= {f"h.{layer}.{name}": shape for name, shape in block.items()}
-    return shapes | {"ln_f.weight": [width], "ln_f.bias": [width]}
 
 
 def make_weight(place: int, name: str, shape: list[int]) -> torch.Tensor:
@@ -37,7 +23,7 @@ def make_weight(place: int, name: str, shape: list[int]) -> torch.Tensor:
     values = 0.3 * torch.sin(0.7 * elements + 1.3 * place)
     if ".ln_" in f".{name}" and name.endswith("weight"):
         values += 1.0
-    return values.reshape(shape).requires_grad_()
+    return values.reshape(shape)
 
 
 def make_tokens() -> torch.Tensor:
@@ -47,30 +33,20 @@ def make_tokens() -> torch.Tensor:
     return torch.stack([text[b * sequence:(b + 1) * sequence + 1] for b in range(BATCH)])
 
 
-def attention(qkv: torch.Tensor) -> torch.Tensor:
-    batch, sequence, columns = qkv.shape
-    width = columns // 3
-    q, k, v = (part.reshape(batch, sequence, SHAPE["heads"], -1).transpose(1, 2) for part in qkv.split(width, dim=2))
-    scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[-1])
-    hidden = torch.triu(torch.ones(sequence, sequence, dtype=torch.bool), diagonal=1)
-    return (scores.masked_fill(hidden, -math.inf).softmax(-1) @ v).transpose(1, 2).reshape(batch, sequence, width)
+def as_ours(name: str, values: torch.Tensor) -> torch.Tensor:
+    """Matrices are [out, in] in ddptrain, and [in, out] in transformers."""
+    return values.T if ".c_" in name and values.dim() == 2 else values
 
 
-def forward(weights: dict[str, torch.Tensor], tokens: torch.Tensor) -> torch.Tensor:
-    def linear(x: torch.Tensor, name: str) -> torch.Tensor:
-        return functional.linear(x, weights[f"{name}.weight"], weights[f"{name}.bias"])
-
-    def norm(x: torch.Tensor, name: str) -> torch.Tensor:
-        return functional.layer_norm(x, [SHAPE["width"]], weights[f"{name}.weight"], weights[f"{name}.bias"], 1e-5)
-
-    x = functional.embedding(tokens, weights["wte.weight"]) + weights["wpe.weight"]
-    for layer in range(SHAPE["layers"]):
-        block = f"h.{layer}"
-        attended = attention(linear(norm(x, f"{block}.ln_1"), f"{block}.attn.c_attn"))
-        x = x + linear(attended, f"{block}.attn.c_proj")
-        expanded = functional.gelu(linear(norm(x, f"{block}.ln_2"), f"{block}.mlp.c_fc"), approximate="tanh")
-        x = x + linear(expanded, f"{block}.mlp.c_proj")
-    return norm(x, "ln_f") @ weights["wte.weight"].T
+def make_model() -> transformers.GPT2LMHeadModel:
+    config = transformers.GPT2Config(
+        vocab_size=SHAPE["vocabulary"], n_positions=SHAPE["sequence"], n_embd=SHAPE["width"], n_layer=SHAPE["layers"],
+        n_head=SHAPE["heads"], n_inner=SHAPE["feed_forward"], resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)  # fmt: skip
+    model = transformers.GPT2LMHeadModel(config).double()
+    for place, (name, parameter) in enumerate(model.transformer.named_parameters()):
+        ours = as_ours(name, parameter.data)
+        ours.copy_(make_weight(place, name, list(ours.shape)))
+    return model
 
 
 def samples(values: torch.Tensor) -> list[float]:
@@ -80,16 +56,15 @@ def samples(values: torch.Tensor) -> list[float]:
 
 
 def main() -> None:
-    weights = {name: make_weight(place, name, shape)
-               for place, (name, shape) in enumerate(parameter_shapes().items())}
-    tokens = make_tokens()
-    logits = forward(weights, tokens[:, :-1])
-    loss = functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), reduction="sum")
+    model, tokens = make_model(), make_tokens()
+    logits = model(tokens[:, :-1]).logits
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), reduction="sum")
     (loss / tokens[:, 1:].numel()).backward()
+    gradients = {name: as_ours(name, weight.grad) for name, weight in model.transformer.named_parameters()}
     result = {"torch": torch.__version__, "shape": SHAPE, "batch": BATCH, "loss_sum": loss.item(),
               "hits": int((logits.argmax(-1) == tokens[:, 1:]).sum()),
-              "gradients_of_mean_loss": [{"name": name, "norm": weight.grad.norm().item(),
-                                          "samples": samples(weight.grad)} for name, weight in weights.items()]}
+              "gradients_of_mean_loss": [{"name": name, "norm": gradient.norm().item(), "samples": samples(gradient)}
+                                         for name, gradient in gradients.items()]}  # fmt: skip
     json.dump(result, sys.stdout, indent=1)
     print()
 

@@ -95,33 +95,12 @@ TEST_F(GptTest, ForwardWithoutAGradientBeginsNoBackwardPass) {
   EXPECT_EQ(loss, same_loss);
 }
 
-TEST_F(GptTest, GradientsMatchFiniteDifferences) {
-  for (const float dropout : {0.0f, 0.25f}) {
-    ModelRun run = make_run(make_options(kTiny, dropout));
-    expect_gradients_of_the_loss(run, kScale);
-  }
-}
-
-TEST_F(GptTest, ReportsParametersInOrderWhenTheirGradientsAreFinal) {
+TEST_F(GptTest, IsAModel) {
+  expect_a_model([&] { return make_run(make_options(kTiny)); });
   for (const GptShape& shape : {kTiny, GptShape{1, 12, 3, 20, 6, 11}}) {
     for (const Recompute recompute : {Recompute::none, Recompute::gelu, Recompute::block}) {
-      ModelRun run = make_run(make_options(shape, 0.25f, recompute));
-      expect_final_gradients_when_reported(run);
+      expect_a_model([&] { return make_run(make_options(shape, 0.25f, recompute)); });
     }
-  }
-}
-
-TEST_F(GptTest, UnitsReadTheirWeights) {
-  for (const Recompute recompute : {Recompute::none, Recompute::gelu, Recompute::block}) {
-    ModelRun run = make_run(make_options({3, 12, 3, 20, 6, 11}, 0.25f, recompute));
-    expect_units_read_their_weights(run);
-  }
-}
-
-TEST_F(GptTest, SaysWhenGradientsAreComplete) {
-  for (const Recompute recompute : {Recompute::none, Recompute::gelu, Recompute::block}) {
-    ModelRun run = make_run(make_options(kTiny, 0.0f, recompute));
-    expect_work_in_the_order_of_backward(run);
   }
 }
 
@@ -204,13 +183,6 @@ TEST_F(GptTest, NothingIsWrittenBehindTheEmbedding) {
     for (std::int64_t k = spec.size(); k < spec.padded_size(); ++k) {
       ASSERT_TRUE(std::isnan(gradients[i].as<double>()[k])) << spec.name << " " << k;
     }
-  }
-}
-
-TEST_F(GptTest, AccumulatesMicroSteps) {
-  for (const float dropout : {0.0f, 0.25f}) {
-    ModelRun run = make_run(make_options(kTiny, dropout));
-    expect_micro_steps_that_add_up(run);
   }
 }
 

@@ -29,29 +29,12 @@ TEST_F(MlpTest, HasThePublishedSize) {
   EXPECT_DOUBLE_EQ(mlp->flops_per_sample(), 4.0 * 784 * 512 + 6.0 * (512 * 512 + 512 * 10));
 }
 
-TEST_F(MlpTest, SaysWhenGradientsAreComplete) {
-  ModelRun run = make_run();
-  expect_work_in_the_order_of_backward(run);
+TEST_F(MlpTest, IsAModel) {
+  expect_a_model([&] { return make_run(); });
 }
 
-TEST_F(MlpTest, GradientsMatchFiniteDifferences) {
+TEST_F(MlpTest, EvaluatesWhatItTrainsOn) {
   ModelRun run = make_run();
-  expect_gradients_of_the_loss(run, 0.25f);
-}
-
-TEST_F(MlpTest, ReportsEveryParameterInOrderWhenItsGradientIsFinal) {
-  ModelRun run = make_run();
-  expect_final_gradients_when_reported(run);
-}
-
-TEST_F(MlpTest, UnitsReadTheirWeights) {
-  ModelRun run = make_run();
-  expect_units_read_their_weights(run);
-}
-
-TEST_F(MlpTest, AccumulatesMicroStepsAndEvaluatesWhatItTrainsOn) {
-  ModelRun run = make_run();
-  expect_micro_steps_that_add_up(run);
   EXPECT_EQ(run.evaluate(run.slice()).loss, run.forward(run.slice(), 0.25f).loss);
 }
 

@@ -1,11 +1,15 @@
-"""Tests of --help: the width of ddptopo's and ddpbench's help, and the examples in the help of ddptrain."""
+"""What the programs say of themselves: --help, its width and its examples, and launch/completion.sh."""
 
 import os
+import pathlib
 import re
+import shutil
+import subprocess
 import unittest
 
 from tests.tools.support import AS_ROOT, BIN, ROOT, FolderCase, run, run_ranks
 
+COMPLETION = ROOT / "launch" / "completion.sh"
 BENCHMARKS = ("p2p", "allreduce", "split", "overlap", "gemm", "memory", "doctor", "step")
 COLUMNS = 100
 # Short runs on the CPU, whatever the example asks for.
@@ -40,3 +44,38 @@ class ExamplesTest(FolderCase):
                 short = GPT if "gpt" in example else [*CNN, *(CHECKPOINTS if "--checkpoint" in example else [])]
                 run_ranks(2, *example.split(), *short, cwd=self.folder)
         self.assertTrue(list(self.folder.glob("run1/step-*")))
+
+
+def completed(program: str, *words: str) -> list[str]:
+    """What bash offers for the last word."""
+    script = pathlib.Path(__file__).with_name("completed.bash")
+    return run(["bash", script, COMPLETION, BIN / program, *words]).stdout.split()
+
+
+class CompletionTest(unittest.TestCase):
+    def test_what_bash_offers(self) -> None:
+        self.assertEqual(completed("ddptrain", "--bat"), ["--batch"])
+        self.assertEqual(completed("ddptrain", "--checkpoint-"), ["--checkpoint-every"])
+        self.assertIn("--layers", completed("ddptrain", "--"))
+        self.assertEqual(completed("ddptrain", "--bucket"), ["--bucket-mb"])
+        self.assertEqual(completed("ddptrain", "--hid"), ["--hidden"])
+        self.assertEqual(completed("ddpplan", "--gpus"), ["--gpus-per-node"])
+        self.assertEqual(completed("ddptopo", "--pa"), ["--parse"])
+        self.assertEqual(completed("ddptrain", "--device", "c"), ["cpu", "cuda"])
+        self.assertEqual(completed("ddptrain", "--model", "g"), ["gpt"])
+        self.assertEqual(completed("ddptrain", "--help", "g"), ["gpt"])
+        self.assertEqual(completed("ddptrain", "--device", "=", "cu"), ["cuda"])
+        self.assertEqual(completed("ddpplan", "--gradients", ""), ["bf16", "fp32"])
+        self.assertEqual(completed("ddptrain", "--metrics", "x"), [])  # bash then offers files
+        self.assertEqual(completed("ddpbench", "ge"), ["gemm"])
+        self.assertEqual(completed("ddpbench", "gemm", "--cu"), ["--cube"])
+        self.assertEqual(completed("ddpbench", "step", "--grad"), ["--grad-accum"])
+        self.assertEqual(completed("supervise", "--re"), ["--restarts"])
+        self.assertEqual(completed("supervise", "--restarts", "3", "mpirun", "--re"), [])
+
+    @unittest.skipUnless(shutil.which("zsh"), "no zsh here")
+    def test_zsh_takes_the_file(self) -> None:
+        script = f"source {COMPLETION} && print -r -- ${{_comps[ddptrain]}} ${{_comps[supervise]}}"
+        result = subprocess.run(["zsh", "-fc", script], capture_output=True, text=True, timeout=400, env=os.environ)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertEqual(result.stdout.count("_ddptrain_complete"), 2, result.stdout)

@@ -55,8 +55,6 @@ class TextTest(unittest.TestCase):
 class JsonTest(unittest.TestCase):
     def test_schema_of_the_documentation(self) -> None:
         nccl = log_json(recorded("a100_2x2_trees.log"), [{"name": "NCCL_X", "value": "1", "why": "because"}])
-        self.assertEqual((nccl["version"], nccl["ranks"], nccl["unreadable_lines"]), (None, 4, 0))
-        self.assertEqual(nccl["trees"][0][0], {"rank": 0, "parent": None, "children": [1, 2]})
         self.assertEqual(nccl["ineffective"][0]["why"], "because")
         rings = log_json(recorded("a100_1x4_rings.log"), [])["rings"]
         self.assertEqual((len(rings), rings[1], rings[3]), (24, [0, 1, 3, 2], None))

@@ -11,7 +11,7 @@ from ddptools.common.table import to_text
 from ddptools.plan.out_of_sample import out_of_sample, out_of_sample_table
 from ddptools.plan.prediction import Case, NetworkFit, predict
 from ddptools.results.description import parsed
-from tests.tools.support import BIN, ROOT, cnn_description, run, run_tool
+from tests.tools.support import BIN, ROOT, cnn_description, run
 
 PAGE = ROOT / "docs" / "concepts" / "planning.md"
 FIT = NetworkFit(per_rank_us=1.2, busbw_gbs=60.0, base_us=6.6)  # with NCCL's latencies: what one size leaves open
@@ -61,10 +61,6 @@ class OutOfSampleTest(unittest.TestCase):
             with self.assertRaisesRegex(UsageError, "^--fit-ranks 2: there is no run of more ranks beside runs of 2 to 2"):
                 out_of_sample(records, 2)
 
-    def test_the_program_asks_for_runs(self) -> None:
-        done = run_tool("ddpplan", "--fit-ranks", "2", code=2)
-        self.assertEqual(done.stderr, "ddpplan: --fit-ranks: give the runs with --calibrate\n")
-
     @unittest.skipUnless((BIN / "ddptrain").exists(), "no ddptrain, which describes the committed runs")
     def test_the_documentation_has_the_last_lines_that_the_command_prints(self) -> None:
         command, last = re.search(r"```bash\n(build/bin/ddpplan .*?)```\n.*?```text\n(.*?)```", PAGE.read_text(), re.S).groups()
@@ -73,12 +69,3 @@ class OutOfSampleTest(unittest.TestCase):
         done = run(["bash", "-c", script], cwd=ROOT)
         self.assertEqual(done.stderr, "")
         self.assertEqual(done.stdout.splitlines()[-2:], last.splitlines())
-
-    def test_the_runs_on_eight_gpus_are_those_of_the_page(self) -> None:
-        folder = ROOT / "benchmarks" / "results"
-        page = (folder / "cnn-h200-2026-11-20.md").read_text()
-        for line in (folder / "cnn-h200-2026-11-20" / "eight-gpus.jsonl").read_text().splitlines():
-            told = json.loads(line)
-            (row,) = (row for row in page.splitlines() if f"{told['images_per_second']:,}" in row)
-            for text in (f"batch {told['batch_per_rank']} ", f"baseline {told['baseline_per_second']:,};", told["commit"]):
-                self.assertIn(text, row)

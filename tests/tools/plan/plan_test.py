@@ -147,20 +147,6 @@ class PredictTest(unittest.TestCase):
         self.assertAlmostEqual(four.compute_seconds, 4 * once.compute_seconds)
         self.assertAlmostEqual(four.communication_seconds, once.communication_seconds)
 
-    def test_efficiency_falls_with_nodes_and_rises_with_the_network(self) -> None:
-        nodes = [predict(case(nodes=n)).efficiency for n in (1, 2, 4, 64, 4096)]
-        self.assertEqual(nodes, sorted(nodes, reverse=True))
-        networks = [predict(case(nodes=4, inter_gbs=gbs)).efficiency for gbs in (10, 20, 40, 80)]
-        self.assertEqual(networks, sorted(networks))
-
-    def test_overlap_helps_and_recomputation_costs(self) -> None:
-        slow = case(nodes=4, inter_gbs=20.0)
-        self.assertLess(predict(slow).step_seconds, predict(dataclasses.replace(slow, overlap=False)).step_seconds)
-        without = predict(dataclasses.replace(slow, overlap=False))
-        self.assertAlmostEqual(without.exposed_seconds, without.communication_seconds)
-        again = predict(dataclasses.replace(slow, work=language_model(1e9, 1024, recompute=True)))
-        self.assertAlmostEqual(again.compute_seconds / predict(slow).compute_seconds, 4 / 3)
-
     def test_sums_of_cpus_go_on_beneath_the_next_forward_pass(self) -> None:
         work = parsed(cnn_description(device="cpu"))
         fit = NetworkFit(per_rank_us=0.0, busbw_gbs=0.125)  # 1 Gbit/s: 19.2 ms
@@ -271,11 +257,13 @@ class ProgramTest(unittest.TestCase):
         batch = json.loads(output(*plan, "--batch", "7", "--", "--batch_per_rank=99"))["case"]["batch"]
         self.assertEqual(batch, 7)
 
-    def test_the_words_of_ddptrain_are_told(self) -> None:
+    def test_the_words_of_ddptrain_and_of_flags_are_told(self) -> None:
         with self.assertRaisesRegex(UsageError, "^--model vgg: there is no such model$"):
             output("--model", "vgg")
         with self.assertRaisesRegex(UsageError, "cannot be run: No such file or directory. Build it, or give --bin "):
             output("--bin", PROGRAMS.name)
+        with self.assertRaisesRegex(UsageError, "^--fit-ranks: give the runs with --calibrate$"):
+            output("--fit-ranks", "2")
 
     def test_one_gpu_needs_no_link(self) -> None:
         text = output("--gpus-per-node", "1", "--nodes", "1,2", "--target", "0.9")
@@ -289,7 +277,9 @@ class ProgramTest(unittest.TestCase):
                           ["--model", "none.toml"], ["--achievable", "0"], ["--calibrate", "/nonexistent"],
                           ["--calibrate", str(ROOT / "README.md")], ["--json", "/nonexistent/x.json"],
                           ["--model", "cnn", "--params", "2B"], ["--bucket-mb", "0"], ["stray"],
-                          ["--params", "2B", "--", "--seed", "2"], ["--bin", "/nonexistent"]):  # fmt: skip
+                          ["--params", "2B", "--", "--seed", "2"], ["--bin", "/nonexistent"],
+                          ["--mesh", "0"], ["--mesh", "12"], ["--mesh", "4", "--params", "2B"],
+                          ["--mesh", "4", "--global-batch", "8"], ["--mesh", "2", "--model", "vgg"]):  # fmt: skip
             done = run_tool("ddpplan", "--bin", BIN, *arguments, code=2)
             self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
             self.assertTrue(done.stderr.startswith("ddpplan: "), done.stderr)

@@ -190,10 +190,6 @@ class SweepFile(support.FolderCase):
             self.assertTrue(sweep.description, file)
             for case in expand(sweep):
                 self.assertTrue(not file.stem.endswith("-cpu") or case.ranks <= 2, file)
-        for name in ("p2p-level", "algo-proto", "node-layout"):
-            sweep = load_sweep(support.ROOT / "configs" / "sweeps" / f"{name}.toml")
-            found = {case.flags["symmetric"] for case in expand(sweep) if case.program == "ddptrain"}
-            self.assertEqual((found, len(sweep.notes)), ({"off"}, 1), name)
         cases = expand(load_sweep(support.ROOT / "configs" / "sweeps" / "gradient-path.toml"))
         found = [tuple(case.flags[name] for name in ("symmetric", "fused-sum", "comm")) for case in cases]
         paths = [("on", "on", "nccl"), ("on", "off", "nccl"), ("off", "off", "nccl"), ("off", "off", "mpi")]

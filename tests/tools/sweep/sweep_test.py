@@ -50,17 +50,20 @@ class SweepTest(FolderCase):
 
     def test_results_are_not_overwritten_nor_mixed_with_those_of_another_sweep(self) -> None:
         sweep = self.sweep("repeats = 1\n[[product]]\nranks = 1\n")
-        sweep.run()
+        sweep.run("--set", "steps=5")
         again = sweep.run(code=2)
         self.assertIn("--resume", again.stderr)
-        sweep.run("--resume")
+        sweep.run("--resume", "--set", "steps=5")
         self.assertEqual(len(sweep.executed()), 1)
-        sweep.run("--resume", "--repeats", "3")
+        sweep.run("--resume", "--set", "steps=5", "--repeats", "3")
         self.assertEqual(len(sweep.executed()), 3)
         before = {file.name: file.read_bytes() for file in sweep.out.iterdir() if file.is_file()}
         sweep.file.write_text('name = "other"\n' + sweep.file.read_text())
         done = sweep.run("--resume", code=2)
         self.assertIn("holds results of fake, not of other: give another --out", done.stderr)
+        sweep.file.write_text(sweep.file.read_text().replace('name = "other"\n', ""))
+        for other in ((), ("--set", "steps=6")):
+            self.assertIn("(steps = 5): give another --out", sweep.run("--resume", *other, code=2).stderr)
         self.assertEqual({file.name: file.read_bytes() for file in sweep.out.iterdir() if file.is_file()}, before)
 
     def test_what_cannot_be_written_is_one_message(self) -> None:
@@ -68,18 +71,6 @@ class SweepTest(FolderCase):
         (sweep.out / "plan.json").mkdir(parents=True)
         done = sweep.run("--resume", code=2)
         self.assertEqual(done.stderr, f"ddpsweep: {sweep.out}/plan.json: Is a directory\n")
-
-    def test_resume_with_other_settings_asks_for_a_new_folder(self) -> None:
-        sweep = self.sweep(SIX_CASES)
-        sweep.run("--set", "steps=5")
-        before = (sweep.out / "plan.json").read_text()
-        for resume in (("--resume", "--set", "steps=6"), ("--resume",)):
-            again = sweep.run(*resume, code=2)
-            self.assertIn("(steps = 5)", again.stderr)
-            self.assertIn("--out", again.stderr)
-            self.assertEqual((sweep.out / "plan.json").read_text(), before)
-        sweep.run("--resume", "--set", "steps=5")
-        self.assertEqual(len(sweep.records()), 12)
 
     def test_resume_after_a_kill(self) -> None:
         sweep = self.sweep(SIX_CASES)

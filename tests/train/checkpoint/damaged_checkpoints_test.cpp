@@ -1,4 +1,6 @@
-#include "tests/train/checkpoint_rig.h"
+#include "tests/train/checkpoint/checkpoint_rig.h"
+
+#include <sys/stat.h>
 
 #include <cstring>
 #include <fstream>
@@ -84,6 +86,15 @@ TEST_F(Damaged, AnOlderOneIsTakenAndTheReasonNamed) {
       "half a manifest", [&](const fs::path& path) { fs::resize_file(path / kManifestName, 300); }, "damaged JSON");
   expect_skipped_after(
       "not a manifest", [&](const fs::path& path) { std::ofstream(path / kManifestName) << "{}"; }, "not the manifest");
+  for (const auto make : {mkdir, mkfifo}) {
+    expect_skipped_after(
+        "no file that can be read",
+        [&](const fs::path& path) {
+          fs::remove(path / kManifestName);
+          make((path / kManifestName).c_str(), 0777);
+        },
+        "manifest.json: not a file that can be read");
+  }
 }
 
 /// Rewrites a manifest as a run would write it, with its checksum.

@@ -1,4 +1,4 @@
-#include "tests/train/checkpoint_rig.h"
+#include "tests/train/checkpoint/checkpoint_rig.h"
 
 #include <signal.h>
 #include <sys/resource.h>

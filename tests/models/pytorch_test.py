@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+"""Does ddptrain train as PyTorch does, and does PyTorch get the same from the weights that it saves?
+
+Training: transformers saves a small GPT-2. PyTorch and ddptrain start from it and train 30 steps of AdamW in fp32 on the
+same samples; every step has all of them, so their order does not matter. The losses agree within 2e-5.
+"""
+
+import array
+import logging
+import struct
+import sys
+import unittest
+import warnings
+from pathlib import Path
+
+try:
+    import torch
+    import transformers
+    from safetensors.torch import load_file
+except ImportError:
+    torch = None
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from tests.tools.support import FolderCase, run_ranks  # noqa: E402
+
+SEQUENCE, SAMPLES, STEPS, RATE = 32, 16, 30, 1e-3
+SHAPE = {"vocab_size": 96, "n_positions": SEQUENCE, "n_embd": 64, "n_layer": 4, "n_head": 4,
+         "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}  # fmt: skip
+LAYOUTS = {  # ranks, and flags with 16 samples per step
+    "one rank": (1, "--batch 16"),
+    "data 2": (2, "--batch 8"),
+    "ZeRO-3": (2, "--batch 8 --zero 3"),
+    "pipeline 2": (2, "--batch 4 --grad-accum 4 --pp 2"),
+    "tensor 2": (2, "--batch 16 --tp 2"),
+}
+
+
+CONFIGS = {
+    "plain": {"vocab_size": 97, "n_positions": 32, "n_embd": 48, "n_layer": 2, "n_head": 4},
+    "feed-forward of its own, other epsilon": {
+        "vocab_size": 50257, "n_positions": 16, "n_embd": 24, "n_layer": 1, "n_head": 2, "n_inner": 40,
+        "layer_norm_epsilon": 1e-3},
+}  # fmt: skip
+CONFIG_KEYS = ["vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "layer_norm_epsilon", "activation_function"]
+
+
+def write_tokens(folder: Path) -> "torch.Tensor":
+    """Token files for training and validation; returns the windows for training, [sample, SEQUENCE + 1]."""
+    generator = torch.Generator().manual_seed(5)
+    tokens = torch.randint(0, SHAPE["vocab_size"] // 4, (SAMPLES * SEQUENCE + 1,), generator=generator)
+    for part in ("train", "val"):
+        (folder / f"{part}.bin").write_bytes(array.array("H", tokens.tolist()).tobytes())
+    return torch.stack([tokens[i * SEQUENCE : (i + 1) * SEQUENCE + 1] for i in range(SAMPLES)])
+
+
+def losses_of_pytorch(model: "transformers.GPT2LMHeadModel", windows: "torch.Tensor") -> list[float]:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
+    losses = []
+    for _ in range(STEPS):
+        logits = model(windows[:, :-1]).logits
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@unittest.skipIf(torch is None, "needs torch and transformers")
+class TrainingTest(FolderCase):
+    def losses_of_ddptrain(self, device: str, ranks: int, flags: str) -> list[float]:
+        (self.folder / "metrics.jsonl").unlink(missing_ok=True)
+        share = ["--share-gpu"] if device == "cuda" and ranks > torch.cuda.device_count() else []
+        run_ranks(ranks, "--model", "gpt", "--device", device, *share, "--init", "start", "--seq", SEQUENCE, "--vocab",
+                  SHAPE["vocab_size"], "--data", "tokens", "--precision", "fp32", "--optimizer", "adamw", "--lr", RATE,
+                  "--epochs", STEPS, "--log-every", 1, "--baseline", "off", "--metrics", "metrics.jsonl",
+                  *flags.split(), cwd=self.folder)  # fmt: skip
+        return [line["loss"] for line in self.lines("metrics.jsonl") if line["event"] == "step"]
+
+    def compare(self, device: str) -> None:
+        torch.manual_seed(1)
+        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**SHAPE))
+        (self.folder / "tokens").mkdir()
+        windows = write_tokens(self.folder / "tokens")
+        model.save_pretrained(self.folder / "start", safe_serialization=True)
+        expected = losses_of_pytorch(model, windows)
+        self.assertLess(expected[-1], 0.9 * expected[0])
+        for layout, (ranks, flags) in LAYOUTS.items():
+            with self.subTest(layout=layout):
+                found = self.losses_of_ddptrain(device, ranks, flags)
+                self.assertEqual(len(found), STEPS)
+                apart = max(abs(ours / theirs - 1) for ours, theirs in zip(found, expected, strict=True))
+                print(f"{layout}: losses differ by at most {apart:.1e}", flush=True)
+                self.assertLess(apart, 2e-5)
+
+    def test_cpus(self) -> None:
+        self.compare("cpu")
+
+    def test_gpus(self) -> None:
+        if not torch.cuda.is_available():
+            self.skipTest("needs a GPU")
+        self.compare("cuda")
+
+
+def random_gpt2(settings: dict) -> "transformers.GPT2LMHeadModel":
+    torch.manual_seed(1)
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**settings)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn_like(parameter))
+    return model
+
+
+def write_images(folder: Path) -> "tuple[torch.Tensor, torch.Tensor]":
+    """An IDX data set of noisy stripes; returns what is for testing."""
+    generator = torch.Generator().manual_seed(3)
+    for part, count in (("train", 2000), ("t10k", 500)):
+        labels = torch.randint(0, 7, (count,), generator=generator)
+        rows = torch.arange(28).reshape(1, 28, 1) * (labels.reshape(-1, 1, 1) + 1) * 9 % 256
+        noise = torch.randint(0, 256, (count, 28, 28), generator=generator)
+        images = ((rows + 2 * noise) // 3).to(torch.uint8)
+        header = struct.pack(">4I", 0x0803, count, 28, 28)
+        (folder / f"{part}-images-idx3-ubyte").write_bytes(header + images.numpy().tobytes())
+        header = struct.pack(">2I", 0x0801, count)
+        (folder / f"{part}-labels-idx1-ubyte").write_bytes(header + labels.to(torch.uint8).numpy().tobytes())
+    return images, labels
+
+
+def cnn_logits(weights: "dict[str, torch.Tensor]", images: "torch.Tensor") -> "torch.Tensor":
+    def layer(apply, name: str, x: "torch.Tensor") -> "torch.Tensor":
+        return apply(x, weights.pop(f"{name}.weight"), weights.pop(f"{name}.bias"))
+
+    functions = torch.nn.functional
+    x = torch.relu(layer(functions.conv2d, "conv1", images.to(torch.float32).unsqueeze(1) / 255))
+    x = functions.max_pool2d(torch.relu(layer(functions.conv2d, "conv2", x)), 2)
+    return layer(functions.linear, "fc2", torch.relu(layer(functions.linear, "fc1", torch.flatten(x, 1))))
+
+
+@unittest.skipIf(torch is None, "needs torch and transformers")
+class SavedWeightsTest(FolderCase):
+    def load_strictly(self) -> "transformers.GPT2LMHeadModel":
+        """As a user would, except that every complaint is an error."""
+        with self.assertNoLogs("transformers", logging.WARNING), warnings.catch_warnings():
+            warnings.simplefilter("error")
+            loaded = transformers.GPT2LMHeadModel.from_pretrained(self.folder / "saved", output_loading_info=True)
+        model, info = loaded
+        self.assertEqual({what: names for what, names in info.items() if names}, {})
+        return model.eval()
+
+    def test_transformers_read_them(self) -> None:
+        (self.folder / "tokens").mkdir()
+        write_tokens(self.folder / "tokens")
+        for name, settings in CONFIGS.items():
+            with self.subTest(name), torch.no_grad():
+                original = random_gpt2(settings)
+                original.save_pretrained(self.folder / "start", safe_serialization=True)
+                # A step that is too short to change a weight.
+                run_ranks(1, "--model", "gpt", "--device", "cpu", "--init", "start", "--seq", settings["n_positions"],
+                          "--vocab", settings["vocab_size"], "--data", "tokens", "--batch", 1, "--steps", 1, "--lr", 1e-30,
+                          "--save", "saved", cwd=self.folder)  # fmt: skip
+                copy = self.load_strictly()
+                for key in CONFIG_KEYS:
+                    self.assertEqual(getattr(copy.config, key), getattr(original.config, key), key)
+                state = copy.state_dict()
+                self.assertEqual(state.keys(), original.state_dict().keys())
+                for name, tensor in original.state_dict().items():
+                    self.assertTrue(torch.equal(state[name], tensor), name)
+                tokens = torch.arange(20).reshape(2, 10)
+                self.assertTrue(torch.equal(copy(tokens).logits, original(tokens).logits))
+
+    def test_a_cnn_of_pytorch_has_the_same_loss_and_accuracy(self) -> None:
+        images, labels = write_images(self.folder)
+        common = ["--device", "cpu", "--data", self.folder]
+        run_ranks(1, *common, "--epochs", 1, "--batch", 50, "--baseline", "off", "--save", "saved", cwd=self.folder)
+        run_ranks(1, *common, "--evaluate", "--init", "saved", "--metrics", "evaluated.jsonl", cwd=self.folder)
+        found = self.lines("evaluated.jsonl")[0]
+        weights = load_file(self.folder / "saved" / "model.safetensors")
+        logits = cnn_logits(weights, images)
+        self.assertEqual(weights, {}, "no part of the network")
+        loss = torch.nn.functional.cross_entropy(logits, labels).item()
+        accuracy = (logits.argmax(1) == labels).to(torch.float64).mean().item()
+        self.assertAlmostEqual(found["test_loss"] / loss, 1.0, delta=1e-4)
+        self.assertLessEqual(abs(found["accuracy"] - accuracy), 1 / len(labels))  # logits that are nearly the same
+
+
+if __name__ == "__main__":
+    unittest.main()
