@@ -93,7 +93,7 @@ Flags optimizer_flags(Options& o) {
        {"--momentum", number(settings.momentum, kBelowOne), "Momentum of sgd"},
        {"--beta1", number(settings.beta1, kBelowOne), "beta1 of adam, adamw, lamb and lion"},
        {"--beta2", number(settings.beta2, kBelowOne),
-        "beta2 of adam, adamw, lamb and lion (the Lion the meta device uses 0.99)"},
+        "beta2 of adam, adamw, lamb and lion (the Lion paper uses 0.99)"},
        {"--weight-decay", number(settings.weight_decay, kZeroOrMore), "Weight decay; biases have none"},
        {"--clip-norm", number(o.trainer.clip_norm, kZeroOrMore), "Largest norm of the whole gradient (0: no clipping)"},
        {"--on-nonfinite", choice(o.trainer.on_nonfinite, {{"stop", OnNonFinite::stop}, {"skip", OnNonFinite::skip}}),
