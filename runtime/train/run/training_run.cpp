@@ -95,7 +95,7 @@ class TrainingRun {
     const DistributedSampler& sampler = trainer_.sampler();
     const Model& model = trainer_.model();
     const double units_per_step = static_cast<double>(sampler.samples_per_step() * model.predictions_per_sample());
-    progress_.emplace(world_.watch(), ProgressLog::Plan{step_, steps_, units_per_step, model.unit()},
+    progress_.emplace(device_.watch(), ProgressLog::Plan{step_, steps_, units_per_step, model.unit()},
                       std::chrono::milliseconds(std::llround(1e3 * options_.progress_seconds)));
   }
 
