@@ -202,8 +202,8 @@ void check_plan(const Job& job) {
     spdlog::warn("--warmup {}: the run ends after {} steps, at {:.0f}% of the learning rate", warmup, steps,
                  100.0 * static_cast<double>(steps) / static_cast<double>(warmup));
   }
-  if (options.trainer.overlap == OverlapMode::none && world.size() > 1) {
-    spdlog::warn("--overlap none: gradients are not summed; every rank trains on its own. For measurements only.");
+  if (options.trainer.overlap == OverlapMode::none && job.mesh.shape().replicas > 1) {
+    spdlog::warn("--overlap none: gradients are not reduced; every replica trains on its own. For measurements only.");
   }
 }
 

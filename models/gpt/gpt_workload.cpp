@@ -144,14 +144,16 @@ void GptWorkload::load() {
   check_parts(shape_, run_.mesh.tensor, kFlags);
 }
 
-/// The bytes of a text are no tokens of a tokenizer.
+/// The bytes of a text are no tokens of a tokenizer, which the model has if its folder has one, or if it is GPT-2.
 void GptWorkload::check_bytes() const {
   const TokenData& text = tokens_->text();
-  if (text.train.token_bytes > 1 || text.entropy || shape_.vocabulary <= 256) return;
+  const auto has = [&](const char* name) { return std::filesystem::exists(std::filesystem::path(init_) / name); };
+  const bool has_tokenizer = shape_.vocabulary == GptShape{}.vocabulary || has("vocab.json") || has("tokenizer.json");
+  if (text.train.token_bytes > 1 || text.entropy || shape_.vocabulary <= 256 || !has_tokenizer) return;
   usage_error(
-      "{}: the bytes of a text are its tokens, and the model of --init {} has {} other ones. "
+      "{}: the bytes of a text are its tokens, and the model of --init {} has other ones. "
       "`data/tokens-from-text TEXT OUT.bin --tokenizer FOLDER` writes tokens of its tokenizer.",
-      data_, init_, shape_.vocabulary);
+      data_, init_);
 }
 
 std::unique_ptr<Model> GptWorkload::make_model(Device& device, std::int64_t batch) {

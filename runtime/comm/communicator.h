@@ -32,8 +32,9 @@ struct Message {
   int rank;
 };
 
-/// Collectives over device memory. Every rank calls the same methods in the same order with the same sizes. The one
-/// exception: with MPI on CPUs, ranks may call all_gather() at different points of that order.
+/// Collectives over device memory. Every rank calls the same methods in the same order with the same sizes. There
+/// are two exceptions. With MPI on CPUs, ranks may call all_gather() at different points of that order. Only the ranks
+/// that a message names call exchange().
 ///
 /// A collective starts after the work that is queued on `stream`. `from` and `to` either do not overlap, or the
 /// collective is in place: all_reduce_sum() and broadcast() have one tensor as both; for the others, the smaller tensor
@@ -115,7 +116,7 @@ struct CommunicatorOptions {
   bool scatters_sums = false;                    ///< reduce_scatter_sum() and all_gather() will be called.
   /// MPI: send f32 sums in bf16 between hosts. With one host, between ranks.
   bool bf16_between_hosts = false;
-  /// MPI: number of this rank's host; empty: the world's. Tests and benchmarks use it to emulate hosts.
+  /// MPI: number of this rank's host; empty: the world's. If ranks have different hosts, each sends for itself.
   std::optional<int> host = {};
   int largest_count = std::numeric_limits<int>::max();  ///< MPI: maximum of elements per call of the library.
 };
@@ -128,8 +129,9 @@ std::unique_ptr<Communicator> make_communicator(const World& world, Device& devi
 /// For one rank.
 std::unique_ptr<Communicator> make_self_communicator(Device& device);
 /// Uses MPI. CPU memory is sent directly, and computation overlaps as long as test() is called now and then. GPU memory
-/// is copied through pinned host memory in stream order. With several hosts, sums and gathers are hierarchical and have
-/// a fixed order (mpi/hierarchical.h). On one host the MPI library's collectives are used.
+/// is copied through pinned host memory in stream order. With several hosts, or with
+/// bf16_between_hosts, all-reduces are hierarchical and have a fixed order (mpi/hierarchical.h); so are reduce-scatters
+/// and all-gathers if every rank exchanges with other hosts. Otherwise the MPI library's collectives are used.
 std::unique_ptr<Communicator> make_mpi_communicator(const World& world, Device& device,
                                                     const CommunicatorOptions& options = {});
 /// Uses NCCL on the current GPU. UsageError in a build without CUDA. Symmetric memory makes all-reduces below about 16

@@ -7,8 +7,8 @@
 
 namespace ddptrain {
 
-/// The groups of ranks that this rank belongs to, one for each axis. No MPI communicator is made for an axis of size 1
-/// or an axis with all ranks. The job's world outlives the mesh.
+/// The groups of ranks that this rank belongs to, one for each axis. If each replica is one rank, replicas() is the
+/// job's world. The job's world outlives the mesh.
 class Mesh {
  public:
   Mesh(const World& job, const MeshShape& shape);  ///< Collective.

@@ -14,7 +14,8 @@
 namespace ddptrain {
 
 /// The ranks of the job, or some of them, connected by MPI. One thread calls MPI. The job's world initializes and
-/// finalizes MPI: make it first in main and destroy it last. Every method but the accessors is collective.
+/// finalizes MPI: make it first in main and destroy it last. Every method but the accessors and abort() is
+/// collective.
 class World {
  public:
   /// `watch` records every wait for other ranks, also while MPI starts and ends.

@@ -24,7 +24,8 @@ struct InitialValue {
   enum class Kind : std::uint8_t { constant, uniform, normal };
   Kind kind = Kind::constant;
   float scale = 0.0f;  ///< The constant, the bound of [-scale, scale], or the standard deviation.
-  /// Returns pretrained values, at least as many as the parameter has. Called once, on rank 0 only.
+  /// Returns pretrained values, at least as many as the parameter has. Called once, on rank 0 of each group of
+  /// replicas.
   std::function<std::vector<float>()> read = nullptr;
 
   static InitialValue constant(float value) { return {Kind::constant, value}; }

@@ -236,7 +236,7 @@ TEST(Ddpbench, NotEnoughMemorySaysSo) {
 TEST(Ddpbench, HelpOfStepIsThatOfDdptrain) {
   const Outcome outcome = train_on_cpu(2, "step --help");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
-  EXPECT_EQ(outcome.count("--grad-accum"), 1) << outcome.output;
+  EXPECT_EQ(outcome.count("\n  --grad-accum"), 1) << outcome.output;
 }
 
 class OnGpus : public testing::Test {

@@ -58,6 +58,8 @@ class TokensFromTextTest(FolderCase):
         for path in ("folder", "folder/tokenizer.json"):
             self.convert(one, two, tokenizer=path)
             self.assertEqual(self.tokens(), expected)
+        self.convert(one, one)
+        self.assertEqual(self.tokens(), [*expected[:12], 264, *expected[:12]])
 
     def test_pieces_have_the_tokens_of_the_whole(self) -> None:
         words = ["in", "the", "on", "'s", "3", ".", " ", "  ", "\n", "\n\n", "\r\n", "\t", "\u3000"]
@@ -66,13 +68,17 @@ class TokensFromTextTest(FolderCase):
             self.convert(self.write("text", text))
             whole = tokenizers.ByteLevelBPETokenizer(str(self.folder / "vocab.json"), str(self.folder / "merges.txt"))
             self.assertEqual(self.tokens(), whole.encode(text).ids)
+        whole.normalizer = tokenizers.normalizers.Prepend("x")  # of each text that it encodes
+        whole.save(str(self.folder / "prepends.json"))
+        self.convert("text", tokenizer="prepends.json")
+        self.assertEqual(self.tokens(), whole.encode(text).ids)
 
     def test_mistakes(self) -> None:
         text = self.write("text", "the")
         self.assertIn("none: No such file or directory", self.convert(text, "none", code=2))
         self.assertIn("empty: the file is empty", self.convert(text, self.write("empty", ""), code=2))
         (self.folder / "latin").write_bytes(b"\xff")
-        self.assertIn("a text is not UTF-8: ", self.convert(text, "latin", code=2))
+        self.assertIn("latin: the text is not UTF-8: ", self.convert(text, "latin", code=2))
         self.assertIn("none: neither tokenizer.json nor a folder ", self.convert(text, tokenizer="none", code=2))
         self.assertIn("text: neither tokenizer.json nor ", self.convert(text, tokenizer="text", code=2))
         self.assertIn("`pip install tokenizers`", self.convert(text, code=2, python=("-S",)))

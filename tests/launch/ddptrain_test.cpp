@@ -154,6 +154,10 @@ TEST(Ddptrain, LoggedStepsAddUpToTheirEpochs) {
   }
   EXPECT_EQ(step, 36);
   EXPECT_EQ(summary_in(metrics).at("configuration").at("log-every"), "1");
+  EXPECT_TRUE(summary_in(metrics).at("scaling_efficiency").is_null()) << "--baseline off";
+  ASSERT_EQ(train_on_cpu(1, kQuick + "--epochs 1 --metrics " + metrics).exit_code, 0);
+  EXPECT_EQ(summary_in(metrics).at("scaling_efficiency"), 1.0) << "one rank is the baseline";
+  EXPECT_EQ(summary_in(metrics).at("baseline_per_second"), summary_in(metrics).at("images_per_second"));
 }
 
 TEST(Ddptrain, ARunThatFailsLeavesTheStepsBefore) {

@@ -125,6 +125,15 @@ TEST(Gpt, SplitLayersTrainAsWholeOnes) {
   }
 }
 
+TEST(Gpt, ShardedGradientsOfSeveralPassesHaveABaseline) {
+  const std::string common = kSmall + "--layers 6 --data synthetic:20000:64 --batch 8 --steps 6 --eval-samples 8 ";
+  for (const char* flags : {"--zero 2 --grad-accum 2", "--zero 3 --virtual-ranks 4"}) {
+    const Outcome outcome = train_on_cpu(2, common + "--calibration-seconds 1 " + flags);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    EXPECT_TRUE(outcome.says("\nScaling  ")) << outcome.output;
+  }
+}
+
 TEST(Gpt, SplitLayersGoOnFromTheCheckpointOfAnyMesh) {
   const std::string folder = temporary("split");
   const std::string common = kSplit + "--batch 2 --virtual-ranks 4 --clip-norm 0.5 --checkpoint " + folder;

@@ -190,7 +190,8 @@ void Report::start() {
 void Report::step(const StepResult& result) {
   const double rate = units(result.samples_per_second.value_or(0.0));
   const std::string throughput = run().unit + "_per_second";
-  spdlog::info("step {}  loss {:.4f}  {:.0f} {}/s", result.step, result.loss, rate, run().unit);
+  const std::string speed = result.samples_per_second ? fmt::format("  {:.0f} {}/s", rate, run().unit) : "";
+  spdlog::info("step {}  loss {:.4f}{}", result.step, result.loss, speed);
   Json line = {{"event", "step"}, {"epoch", result.epoch}, {"step", result.step}, {"samples", result.samples}};
   if (has_text()) line["tokens"] = result.samples * run().units_per_sample;
   line["loss"] = result.loss;

@@ -52,7 +52,7 @@ std::vector<Sent> sends_of(const Model& model, const ParameterArena& arena, cons
   const std::int64_t sums = arena.zero() >= Zero::gradients ? passes : 1;
   add({"data", "backward", sums * std::ssize(arena.plan().buckets), sums * gradient_bytes},
       divided ? others : 2.0 * others);
-  if (divided) add(gathers_of(arena, mesh, rank, passes), others);
+  if (divided && gradient_bytes > 0) add(gathers_of(arena, mesh, rank, passes), others);
   for (Sent& sent : model.sends(passes)) add(std::move(sent));
   return sends;
 }

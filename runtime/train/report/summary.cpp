@@ -191,7 +191,8 @@ std::string nccl_line(const RunInfo& info, const std::optional<NcclUsage>& nccl)
 std::string hash_note(const RunInfo& info) {
   const Description& run = info.description;
   if (info.other_tensor) return "depends on when --tp changed";
-  if (run.virtual_ranks == 0) return "the same command gives the same hash";
+  const bool alone = run.mesh.replicas > 1 && info.gradient_path.name == "none";
+  if (run.virtual_ranks == 0 || alone) return "the same command gives the same hash";
   if (run.mesh.tensor > 1) return fmt::format("the same on every mesh with --tp {}: --virtual-ranks", run.mesh.tensor);
   return fmt::format("the same on 1 rank and on {}: --virtual-ranks", run.virtual_ranks);
 }

@@ -15,6 +15,9 @@ namespace {
 
 using Seconds = std::chrono::duration<double>;
 
+constexpr std::string_view kTraining = "training";  // the phase
+constexpr int kLooks = 20;                          // at the steps, in an interval
+
 std::string time_text(double seconds) {
   const auto whole = static_cast<std::int64_t>(std::min(seconds, 1e12));
   return fmt::format("{}:{:02}:{:02}", whole / 3600, whole % 3600 / 60, whole % 60);
@@ -22,8 +25,22 @@ std::string time_text(double seconds) {
 
 }  // namespace
 
+void StepRate::note(double seconds, std::int64_t step, bool trains) {
+  const double passed = seconds - std::exchange(then_, seconds);
+  if (trains) open_ += passed;
+  if (step == step_) return;
+  steps_ += step - std::exchange(step_, step);
+  seconds_ += std::exchange(open_, 0.0);
+}
+
+double StepRate::take() {
+  const auto steps = static_cast<double>(std::exchange(steps_, 0));
+  const double seconds = std::exchange(seconds_, 0.0);
+  return seconds > 0.0 ? steps / seconds : 0.0;
+}
+
 ProgressLog::ProgressLog(const Watch& watch, Plan plan, std::chrono::milliseconds interval)
-    : watch_(watch), plan_(std::move(plan)), interval_(interval), step_(plan_.first), thread_([this] { run(); }) {}
+    : watch_(watch), plan_(std::move(plan)), interval_(interval), thread_([this] { run(); }) {}
 
 ProgressLog::~ProgressLog() {
   {
@@ -35,22 +52,30 @@ ProgressLog::~ProgressLog() {
 }
 
 void ProgressLog::run() {
-  const Clock::time_point start = then_;
+  const Clock::time_point start = Clock::now();
+  Clock::time_point next = start + interval_;
+  StepRate rate;
+  rate.note(0.0, plan_.first, false);
+  rate.take();
   std::unique_lock lock(mutex_);
-  for (auto pause = Clock::duration(interval_); !wake_.wait_for(lock, pause, [this] { return ends_; });) {
-    write();
-    pause = std::clamp<Clock::duration>((Clock::now() - start) / 10, interval_, 6 * interval_);
+  while (!wake_.wait_for(lock, interval_ / kLooks, [this] { return ends_; })) {
+    const Clock::time_point now = Clock::now();
+    rate.note(Seconds(now - start).count(), step(), watch_.phase() == kTraining);
+    if (now < next) continue;
+    write(rate.take());
+    next = now + std::clamp<Clock::duration>((now - start) / 10, interval_, 6 * interval_);
   }
 }
 
 /// The count is clamped: before its first step a GPU has none, and measurements after training continue it.
-void ProgressLog::write() {
-  const std::int64_t step = std::clamp(static_cast<std::int64_t>(watch_.device_steps()), step_, plan_.steps);
-  const double rate =
-      static_cast<double>(step - step_) / Seconds(Clock::now() - std::exchange(then_, Clock::now())).count();
-  step_ = step;
+std::int64_t ProgressLog::step() const {
+  return std::clamp(static_cast<std::int64_t>(watch_.device_steps()), plan_.first, plan_.steps);
+}
+
+void ProgressLog::write(double rate) const {
   const std::string_view phase = watch_.phase();
-  if (phase == "training" && rate > 0.0) {
+  const std::int64_t step = this->step();
+  if (phase == kTraining && rate > 0.0 && step < plan_.steps) {
     spdlog::info("Step {} of {}, {} {}/s, {} left", step, plan_.steps, significant(rate * plan_.units_per_step),
                  plan_.unit, time_text(static_cast<double>(plan_.steps - step) / rate));
   } else if (const Watch::Part part = watch_.part(); part.total > 0) {

@@ -11,7 +11,23 @@
 
 namespace ddptrain {
 
-/// Logs the progress of a run while the object lives: first after `interval`, then whenever a tenth more time has
+/// Steps per second of training. Neither time in other phases counts, nor time after the last step that has ended.
+class StepRate {
+ public:
+  /// `step` steps have ended at `seconds`. `trains`: the time since the last call was training.
+  void note(double seconds, std::int64_t step, bool trains);
+  /// The rate since the last call of take(). 0 if no step has ended.
+  double take();
+
+ private:
+  double then_ = 0.0;
+  std::int64_t step_ = 0;
+  double open_ = 0.0;  ///< Seconds of training since the last step.
+  double seconds_ = 0.0;
+  std::int64_t steps_ = 0;
+};
+
+/// Logs the progress of a run while the object lives: each `interval` at first, later each time a tenth more time has
 /// passed, but at least once in six intervals. `watch` outlives it. It uses a thread that calls neither MPI nor a
 /// device.
 class ProgressLog {
@@ -32,13 +48,12 @@ class ProgressLog {
   using Clock = std::chrono::steady_clock;
 
   void run();
-  void write();
+  void write(double rate) const;
+  std::int64_t step() const;
 
   const Watch& watch_;
   const Plan plan_;
   const std::chrono::milliseconds interval_;
-  std::int64_t step_;                      ///< At the last line.
-  Clock::time_point then_ = Clock::now();  ///< The time of the last line.
   std::mutex mutex_;
   std::condition_variable wake_;
   bool ends_ = false;

@@ -43,9 +43,9 @@ std::int64_t total_steps(const RunOptions& options, std::int64_t steps_per_epoch
 std::int64_t total_epochs(const RunOptions& options, std::int64_t steps_per_epoch);
 
 /// Trains, evaluates after every epoch, and measures the baseline. Reports through `report`, which is null except on
-/// rank 0. Error if replicas differ at the end. Before options.trained is called and before each checkpoint, it also
-/// throws the errors of RunGuard::check_finite(). EndedBySignal if a signal ends the run. RunResult::nccl is left
-/// empty. Collective.
+/// rank 0. Error if replicas that communicate differ at the end. Before options.trained is called and before each
+/// checkpoint, it also throws the errors of RunGuard::check_finite(). EndedBySignal if a signal ends the run.
+/// RunResult::nccl is left empty. Collective.
 RunResult run_training(Trainer& trainer, const World& world, const RunOptions& options, Report* report,
                        const RunHooks& hooks = {});
 

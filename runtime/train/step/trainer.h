@@ -44,7 +44,8 @@ class Trainer {
   const World& replicas() const { return world_; }
   /// The hash of the whole model's parameters: see TrainingState. Collective; waits.
   std::string parameter_hash() const;
-  /// How long the host has spent in exchanges with other ranks of the replica. Zero on GPUs.
+  /// How long the host has spent in exchanges with other ranks of the replica. Replays of a graph
+  /// take no time of the host.
   ReplicaSeconds seconds_in_replica() const { return pipeline_.seconds(); }
   const Stages& stages() const { return pipeline_.stages(); }
   MetricBuffers& metrics() { return metrics_; }
