@@ -187,8 +187,6 @@ class Gpt final : public Model {
   void forward_block(std::int64_t layer);
   void enter(std::int64_t layer, Norm& norm);
   void forward_head();
-  /// In the steps to come.
-
   Tensor head_piece(const Tensor& activation, std::int64_t first) const {
     const std::int64_t some = std::min(head_rows_, rows() - first);
     Tensor piece = activation.stretch(first * shape_.width, some * shape_.width);

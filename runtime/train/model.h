@@ -134,7 +134,8 @@ class Model {
 
   virtual ~Model() = default;
 
-  /// The parameters in the order in which the backward pass completes their gradients. The arena has the same order.
+  /// The parameters, which the arena stores in this order. A bucket is reduced when its last gradient is complete, so
+  /// the order should be about the one in which the backward pass completes gradients.
   virtual const std::vector<ParameterSpec>& parameters() const = 0;
   /// The units in the order of the forward pass. The default is one unit with all parameters.
   virtual std::vector<Unit> units() const { return {{"model", 0, parameters().size()}}; }

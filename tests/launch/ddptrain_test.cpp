@@ -80,10 +80,12 @@ TEST(Ddptrain, ARankAloneNeedsNoDaemonOfMpi) {
 }
 
 TEST(Ddptrain, CudaWithoutAGpuSaysWhatToDo) {
-  const Outcome outcome = train_on_cpu(2, "--device cuda --data synthetic:600", "CUDA_VISIBLE_DEVICES=");
-  EXPECT_EQ(outcome.exit_code, 2);
-  EXPECT_EQ(outcome.count("ddptrain: --device cuda"), 1) << outcome.output;
-  EXPECT_TRUE(outcome.says("--device cpu")) << outcome.output;
+  for (const std::string flag : {"--device cuda", "--share-gpu"}) {
+    const Outcome outcome = train_on_cpu(2, flag + " --data synthetic:600", "CUDA_VISIBLE_DEVICES=");
+    EXPECT_EQ(outcome.exit_code, 2);
+    EXPECT_EQ(outcome.count("ddptrain: " + flag), 1) << outcome.output;
+    EXPECT_TRUE(outcome.says("--device cpu")) << outcome.output;
+  }
 }
 
 TEST(Ddptrain, HelpVersionAndConfigurationComeOnce) {

@@ -23,7 +23,7 @@ std::string logged(const std::shared_ptr<Watch>& watch, std::uint64_t steps, mil
   spdlog::set_default_logger(
       std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(text)));
   {
-    const ProgressLog log(watch, {.first = 100, .steps = 800, .units_per_step = 50.0, .unit = "images"},
+    const ProgressLog log(*watch, {.first = 100, .steps = 800, .units_per_step = 50.0, .unit = "images"},
                           milliseconds(200));
     watch->add_steps(steps);
     std::this_thread::sleep_for(time);

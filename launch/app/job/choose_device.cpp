@@ -27,10 +27,11 @@ DeviceKind choose_device(const World& world, const std::string& device, bool sha
   const int seen = visible ? *visible : cuda_device_count();
   const int gpus = seen == 1 ? world.local_size() : seen;  // a launcher may show each rank its own only
   const bool everywhere = world.min(gpus) > 0;
-  if (device == "auto" && !everywhere) return DeviceKind::cpu;
+  if (device == "auto" && !everywhere && !share) return DeviceKind::cpu;
+  const char* flag = device == "auto" ? "--share-gpu" : "--device cuda";
   world.agree([&] {
-    if (!built_with_cuda()) usage_error("--device cuda: this program was built without CUDA. Use --device cpu.");
-    if (gpus == 0) usage_error("--device cuda: no GPU is visible on {}. Use --device cpu.", world.hostname());
+    if (!built_with_cuda()) usage_error("{}: this program was built without CUDA. Use --device cpu.", flag);
+    if (gpus == 0) usage_error("{}: no GPU is visible on {}. Use --device cpu.", flag, world.hostname());
     if (!share) require_enough(world, gpus);
   });
   return DeviceKind::cuda;

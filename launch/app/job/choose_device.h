@@ -13,10 +13,10 @@ namespace ddptrain {
 /// Lets NCCL start several ranks on one GPU, for --share-gpu. It changes the environment: call it before MPI starts.
 void let_ranks_share_gpus();
 
-/// The kind of device that --device (auto, cpu or cuda) means for these ranks. Without `share`, every rank needs its
-/// own GPU. `visible`: the number of GPUs that this rank sees; if it is not given, CUDA is asked. A rank that sees one
-/// GPU may share it with other ranks of its host, which use_gpus() finds out. Collective; throws the same UsageError on
-/// all ranks.
+/// The kind of device that --device (auto, cpu or cuda) means for these ranks. With `share`, auto means GPUs. Without
+/// it, every rank needs its own GPU. `visible`: the number of GPUs that this rank sees; if it is not given, CUDA is
+/// asked. A rank that sees one GPU may share it with other ranks of its host, which use_gpus() finds out. Collective;
+/// throws the same UsageError on all ranks.
 DeviceKind choose_device(const World& world, const std::string& device, bool share,
                          std::optional<int> visible = std::nullopt);
 

@@ -55,7 +55,7 @@ def main(argv: list[str]) -> int:
         return report_trace(arguments.trace, arguments.out, arguments.step)
     if are_runs(arguments.results):
         runs = load_runs(arguments.results)
-        return write_report(arguments, title_of_runs(runs), blocks_of_runs(runs), f"{len(runs)} training runs")
+        return write_report(arguments, title_of_runs(runs), blocks_of_runs(runs), f"training runs: {len(runs)}")
     results = load(arguments.results)
     for note in results.notes:
         print(f"ddpreport: {note}", file=sys.stderr)

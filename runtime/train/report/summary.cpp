@@ -135,13 +135,13 @@ std::string lines_of_ranks(const RunInfo& info, const RunResult& result) {
   return calibration ? scaling_line(*calibration, run) + step_line(*calibration) : "";
 }
 
-/// Beside what a pipeline of even stages waits: (P - 1) / (M + P - 1) with P stages and M passes.
+/// A pipeline of P equal stages would wait (P - 1) / (M + P - 1) of the time with M passes.
 std::string pipeline_line(const Description& run, const std::optional<double>& waits) {
   if (run.mesh.stages == 1 || (run.device == "cpu" && !waits)) return "";
-  const double even = static_cast<double>(run.mesh.stages - 1) / static_cast<double>(run.passes + run.mesh.stages - 1);
+  const double equal = static_cast<double>(run.mesh.stages - 1) / static_cast<double>(run.passes + run.mesh.stages - 1);
   const std::string seen =
-      waits ? percent(*waits) + " of the time waiting for other stages, even stages " : "even stages wait ";
-  return line("Pipeline", fmt::format("{}{}", seen, percent(even)),
+      (waits ? percent(*waits) + " of the time waiting for other stages; " : "") + "equal stages would wait ";
+  return line("Pipeline", fmt::format("{}{}", seen, percent(equal)),
               fmt::format("{} stages, passes per step: {}", run.mesh.stages, run.passes));
 }
 

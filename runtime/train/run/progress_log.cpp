@@ -22,10 +22,8 @@ std::string time_text(double seconds) {
 
 }  // namespace
 
-ProgressLog::ProgressLog(std::shared_ptr<const Watch> watch, Plan plan, std::chrono::milliseconds interval)
-    : watch_(std::move(watch)), plan_(std::move(plan)), interval_(interval), step_(plan_.first), thread_([this] {
-        run();
-      }) {}
+ProgressLog::ProgressLog(const Watch& watch, Plan plan, std::chrono::milliseconds interval)
+    : watch_(watch), plan_(std::move(plan)), interval_(interval), step_(plan_.first), thread_([this] { run(); }) {}
 
 ProgressLog::~ProgressLog() {
   {
@@ -47,15 +45,15 @@ void ProgressLog::run() {
 
 /// The count is clamped: before its first step a GPU has none, and measurements after training continue it.
 void ProgressLog::write() {
-  const std::int64_t step = std::clamp(static_cast<std::int64_t>(watch_->device_steps()), step_, plan_.steps);
+  const std::int64_t step = std::clamp(static_cast<std::int64_t>(watch_.device_steps()), step_, plan_.steps);
   const double rate =
       static_cast<double>(step - step_) / Seconds(Clock::now() - std::exchange(then_, Clock::now())).count();
   step_ = step;
-  const std::string_view phase = watch_->phase();
+  const std::string_view phase = watch_.phase();
   if (phase == "training" && rate > 0.0) {
     spdlog::info("Step {} of {}, {} {}/s, {} left", step, plan_.steps, significant(rate * plan_.units_per_step),
                  plan_.unit, time_text(static_cast<double>(plan_.steps - step) / rate));
-  } else if (const Watch::Part part = watch_->part(); part.total > 0) {
+  } else if (const Watch::Part part = watch_.part(); part.total > 0) {
     spdlog::info("Step {} of {}, {} ({} of {})", step, plan_.steps, phase, part.done, part.total);
   } else {
     spdlog::info("Step {} of {}, {}", step, plan_.steps, phase);

@@ -3,7 +3,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -13,7 +12,8 @@
 namespace ddptrain {
 
 /// Logs the progress of a run while the object lives: first after `interval`, then whenever a tenth more time has
-/// passed, but at least once in six intervals. It uses a thread that calls neither MPI nor a device.
+/// passed, but at least once in six intervals. `watch` outlives it. It uses a thread that calls neither MPI nor a
+/// device.
 class ProgressLog {
  public:
   struct Plan {
@@ -23,7 +23,7 @@ class ProgressLog {
     std::string unit;             ///< Such as images.
   };
 
-  ProgressLog(std::shared_ptr<const Watch> watch, Plan plan, std::chrono::milliseconds interval);
+  ProgressLog(const Watch& watch, Plan plan, std::chrono::milliseconds interval);
   ~ProgressLog();
   ProgressLog(const ProgressLog&) = delete;
   ProgressLog& operator=(const ProgressLog&) = delete;
@@ -34,7 +34,7 @@ class ProgressLog {
   void run();
   void write();
 
-  const std::shared_ptr<const Watch> watch_;
+  const Watch& watch_;
   const Plan plan_;
   const std::chrono::milliseconds interval_;
   std::int64_t step_;                      ///< At the last line.

@@ -32,8 +32,6 @@ namespace {
 constexpr std::uint32_t kTracedSteps = 3;
 constexpr double kLongWait = 0.1;  // seconds for which training may wait for the checkpoint before without a word
 
-constexpr std::chrono::seconds kProgressInterval{10};
-
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
@@ -97,8 +95,8 @@ class TrainingRun {
     const DistributedSampler& sampler = trainer_.sampler();
     const Model& model = trainer_.model();
     const double units_per_step = static_cast<double>(sampler.samples_per_step() * model.predictions_per_sample());
-    progress_.emplace(world_.watch(), ProgressLog::Plan{step_, steps_, units_per_step, model.unit()},
-                      kProgressInterval);
+    progress_.emplace(device_.watch(), ProgressLog::Plan{step_, steps_, units_per_step, model.unit()},
+                      std::chrono::milliseconds(std::llround(1e3 * options_.progress_seconds)));
   }
 
   void go_on_from(const RunProgress& progress) {

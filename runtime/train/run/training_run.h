@@ -34,7 +34,8 @@ struct RunOptions {
   bool baseline = true;           ///< Measure scaling efficiency and exposed communication after training.
   double calibration_seconds = 0.0;  ///< Maximum time for the baseline measurement; 0: see calibration_seconds().
   double min_seconds = 0.0;  ///< Time at least this many seconds of steps. Steps after training change only the rate.
-  int fail_rank = -1;        ///< For tests: this rank throws before step `fail_step`.
+  double progress_seconds = 10.0;  ///< Time until the first line of ProgressLog.
+  int fail_rank = -1;              ///< For tests: this rank throws before step `fail_step`.
   std::int64_t fail_step = -1;
 };
 

@@ -14,9 +14,9 @@
 
 namespace ddptrain {
 
-/// A communication path: it turns the gradients of a bucket into their sum over all ranks. There is one class per path,
-/// each in the file of its name. The reducer decides when a bucket starts. Nothing else in a step knows the path. Every
-/// rank calls the same methods in the same order.
+/// A communication path: it turns the gradients of a bucket into their sum over all ranks. The functions below make the
+/// class of each path. The reducer decides when a bucket starts. Nothing else in a step knows the path. Every rank
+/// calls the same methods in the same order.
 class GradientSync {
  public:
   using Ticket = Communicator::Ticket;
