@@ -42,6 +42,11 @@ class ArithmeticTest(unittest.TestCase):
             self.assertIn(f" {seconds} ", rows[name])
             self.assertTrue(rows[name].rstrip().endswith(bound))
 
+    def test_without_overlap_a_step_takes_longer(self) -> None:
+        steps = [json.loads(output(*EXPERIMENT_7, "--overlap", overlap, "--json"))["predictions"][0]["step_seconds"]
+                 for overlap in ("on", "off")]  # fmt: skip
+        self.assertLess(*steps)
+
     def test_one_node_is_bound_by_compute_and_four_over_hdr_are_not(self) -> None:
         arguments = [a if a != "16" else "64" for a in EXPERIMENT_7[:-1]]
         result = json.loads(output(*arguments, "1,4", "--gpu", "a100", "--nics", "1", "--json"))
