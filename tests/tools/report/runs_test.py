@@ -92,7 +92,7 @@ class RunsTest(FolderCase):
     def test_pages(self) -> None:
         a, b = self.write("one/m.jsonl", WHOLE), self.write("two/m.jsonl", RESUMED)
         done = self.report(a, b, "--out", "r.html", "--md", "r.md")
-        self.assertIn("2 training runs", done.stdout)
+        self.assertIn("training runs: 2", done.stdout)
         page = (self.folder / "r.html").read_text()
         for text in ("<h1>Training cnn, 1970-01-01</h1>", "one/m", "two/m", "<figure", "--lr"):
             self.assertIn(text, page)
