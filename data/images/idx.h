@@ -17,12 +17,12 @@ struct IdxFile {
 inline constexpr std::uint32_t kIdxLabels = 0x0801;
 inline constexpr std::uint32_t kIdxImages = 0x0803;
 
-/// Sees the dimensions before a value is decompressed, and throws where it does not want a file of them.
+/// Gets the dimensions before a value is decompressed. Throws to refuse the file.
 using CheckDims = std::function<void(const std::vector<std::uint32_t>& dims)>;
 
-/// Reads a file of unsigned bytes, plain or gzip (told apart by content). UsageError, naming the file, where it cannot
-/// be read, has another magic number, is damaged, holds fewer or more bytes than its header promises, or promises more
-/// than a file of its size can hold. A small gzip file can hold gigabytes: `check_dims` bounds what is read.
+/// Reads a file of unsigned bytes, plain or gzip; the content tells which. UsageError, naming the file, if it cannot be
+/// read, has another magic number, is damaged, or has another number of bytes than its header says. A small gzip file
+/// can hold gigabytes: use `check_dims` to limit the size.
 IdxFile read_idx(const std::filesystem::path& path, std::uint32_t expected_magic, const CheckDims& check_dims);
 
 }  // namespace ddptrain

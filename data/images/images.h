@@ -11,7 +11,7 @@
 #include "runtime/device/device.h"
 #include "runtime/train/dataset.h"
 
-/// Data sets of images: in host memory, and where the device computes.
+/// Data sets of images, in host memory and on the device.
 
 namespace ddptrain {
 
@@ -28,41 +28,42 @@ struct ImageDataset {
 struct ImageData final : public Dataset {
   ImageDataset train;
   ImageDataset test;
-  std::vector<std::string> class_names;  ///< Numbers, except of Fashion-MNIST.
+  std::vector<std::string> class_names;  ///< Numbers, or the names of Fashion-MNIST.
 
   ImageData() = default;
-  /// As many classes as the images of both parts have.
+  /// The number of classes follows from the labels of both parts.
   ImageData(ImageDataset train_images, ImageDataset test_images);
   std::int64_t train_count() const override { return train.count; }
   std::int64_t test_count() const override { return test.count; }
   DataContent content() const override;
 
-  /// Hashes the share of `reader`, of `readers` on this host, for content().
+  /// Hashes the share of `reader` among the `readers` of this host, for content().
   void hash_share(int reader, int readers);
 
  private:
   SharedHash hash_;
 };
 
-/// Looks for the images that `name` names: synthetic[:COUNT], or where find_idx_set() finds some; empty:
-/// $DDPTRAIN_DATA, else Fashion-MNIST. Returns what reads them, from any thread. UsageError from either.
+/// Finds the images that `name` names: synthetic[:COUNT], or a path for find_idx_set(). An empty name means
+/// $DDPTRAIN_DATA if it is set, otherwise Fashion-MNIST. Returns a function that reads them on any thread. Both may
+/// throw a UsageError.
 std::function<ImageData()> find_images(const std::string& name, std::uint64_t seed);
 
-/// The first of the usual folders that holds the four IDX files of Fashion-MNIST: data/downloads/fashion-mnist (below
-/// the current folder) and /usr/share/datasets/fashion-mnist (the package dataset-fashion-mnist). UsageError, saying
-/// where it looked and how to fetch them, if none does.
+/// The folder with the four IDX files of Fashion-MNIST: data/downloads/fashion-mnist below the current folder, or
+/// /usr/share/datasets/fashion-mnist (of the package dataset-fashion-mnist). If there is none, the UsageError says
+/// where it looked and how to fetch them.
 std::filesystem::path find_fashion_mnist();
-/// The meaning of its labels.
+/// The names of its classes, by label.
 std::vector<std::string> fashion_mnist_classes();
 
-/// Where a model finds its images: views, and the memory behind them where it is not somebody else's.
+/// The images of a model. `memory` owns the memory behind the views, if nobody else does.
 struct ResidentImages {
   ImageSource train;
   ImageSource test;
   std::vector<Buffer> memory = {};
 };
 
-/// Copies the images to the device, which outlives them. Error where sizes do not fit together.
+/// Copies the images to the device, which outlives them. Error if sizes do not fit together.
 ResidentImages make_resident(const ImageData& data, Device& device);
 
 }  // namespace ddptrain

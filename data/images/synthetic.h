@@ -6,9 +6,9 @@
 
 namespace ddptrain {
 
-/// Random 28x28 images of ten classes that a network can learn (a smooth pattern per class under noise), for
-/// measurements of any size without files: `train_count` for training and a tenth as many, at least 10, for the test.
-/// The same on every machine for the same arguments. UsageError where `train_count` is not in [1, 2^32).
+/// Makes random 28x28 images of ten classes for measurements without files. Each class has a smooth pattern under
+/// noise, which a network can learn. There are `train_count` training images, and a tenth as many test images, but at
+/// least 10. The images depend only on the arguments. UsageError unless `train_count` is in [1, 2^32).
 ImageData make_synthetic(std::int64_t train_count, std::uint64_t seed);
 
 }  // namespace ddptrain

@@ -61,8 +61,8 @@ struct TokenOptions {
 /// kinds, or holds a token that is not below the vocabulary.
 TokenData load_tokens(const std::string& data, const TokenOptions& options);
 
-/// The windows of `sequence` + 1 tokens in a part, in the host's memory. `segments` gets one for each of the part, and
-/// stays in use as the part does. UsageError if not one window fits, or if there are 2^32 or more.
+/// The windows of `sequence` + 1 tokens in a part, in host memory. `segments` gets a view of each segment. The result
+/// refers to `part` and `segments`. UsageError if no window fits, or if there are 2^32 or more.
 TokenSource windows_of(const TokenPart& part, std::int64_t sequence, std::vector<TokenSegmentView>& segments);
 
 /// A text as windows of one length.
@@ -83,16 +83,16 @@ class TokenDataset final : public Dataset {
   std::int64_t train_count_, test_count_;
 };
 
-/// Where a model finds its tokens: views, and the memory behind them where it is not somebody else's.
+/// The tokens of a model. `memory` owns the memory behind the views, if nobody else does.
 struct ResidentTokens {
   TokenSource train;
   TokenSource validation;
   std::vector<Buffer> memory = {};
 };
 
-/// Text of up to kResidentTokenBytes is copied to the device; more is read over the bus if it lies in the host's
-/// memory, which is a few kilobytes a step. `data` stays in use; the device outlives the result. UsageError if the
-/// text is neither copied nor can be read by the device.
+/// Copies text of up to kResidentTokenBytes to the device. The device reads larger text from host memory over the bus,
+/// a few kilobytes per step. The result refers to `data`, and the device outlives it. UsageError if the text is too
+/// large to copy and the device cannot read host memory.
 inline constexpr std::int64_t kResidentTokenBytes = std::int64_t{4} << 30;
 ResidentTokens make_resident(const TokenDataset& data, Device& device);
 

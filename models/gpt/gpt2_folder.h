@@ -9,29 +9,29 @@
 #include "models/workload.h"
 #include "runtime/core/files/safetensors.h"
 
-/// GPT-2 models as Hugging Face's transformers lays them out on disk.
+/// GPT-2 models on disk, in the format of Hugging Face's transformers.
 
 namespace ddptrain {
 
-/// The weights of a GPT-2 with tied head, to be written: names and shapes as gpt_parameters().
+/// The weights of a GPT-2 with a tied head. Names and shapes are as in gpt_parameters().
 struct Gpt2Weights {
   GptShape shape;
   std::map<std::string, HostTensor> tensors;
 };
 
-/// A GPT-2 on disk: a model folder (config.json and model.safetensors, or the shards of model.safetensors.index.json),
-/// or one safetensors file, with the config.json beside it or, without one, heads of width 64. Files are mapped: values
-/// are read when they are asked for.
+/// A GPT-2 on disk: a folder with config.json and model.safetensors (or the shards of model.safetensors.index.json), or
+/// one safetensors file. A file without a config.json next to it has heads of width 64. Files are mapped, and values
+/// are read on request.
 class Gpt2Folder {
  public:
-  /// UsageError, naming the file, where one is missing or damaged, the model is another than GPT-2 with GELU (tanh), or
-  /// a tensor is missing, unknown, of another shape, or not of floating-point numbers.
+  /// UsageError, naming the file, if one is missing or damaged, if the model is not a GPT-2 with GELU (tanh), or if a
+  /// tensor is missing, unknown, of another shape, or not floating-point.
   explicit Gpt2Folder(const std::filesystem::path& path);
 
   const GptShape& shape() const { return shape_; }
-  /// The values of a tensor, any floating-point type as f32, row-major.
+  /// The values of a tensor as f32, row-major. Any floating-point type is converted.
   std::vector<float> read(const std::string& name) const;
-  /// UsageError where the head is not tied to the embedding. Reads both.
+  /// UsageError if the head is not tied to the embedding. Reads both.
   void check_values() const;
 
  private:
@@ -52,9 +52,9 @@ class Gpt2Folder {
   GptShape shape_;
 };
 
-/// Writes model.safetensors and config.json, which transformers loads as GPT2LMHeadModel, into a folder that is made
-/// where there is none; each file appears complete or not at all. Error where a tensor does not fit weights.shape;
-/// UsageError where the files cannot be created.
+/// Writes model.safetensors and config.json to a folder, which is made if it is missing. transformers loads it as
+/// GPT2LMHeadModel. Each file appears complete or not at all. Error if a tensor does not fit weights.shape; UsageError
+/// if the files cannot be created.
 void save_gpt2(const std::filesystem::path& folder, const Gpt2Weights& weights);
 
 }  // namespace ddptrain

@@ -15,7 +15,7 @@ struct GptShape {
   std::int64_t width = 768;
   std::int64_t heads = 12;
   std::int64_t feed_forward = 3072;
-  std::int64_t sequence = 1024;  ///< Tokens of a window; positions that are learned.
+  std::int64_t sequence = 1024;  ///< Tokens of a window, each with a learned position.
   std::int64_t vocabulary = 50257;
   double norm_epsilon = 1e-5;
 
@@ -23,7 +23,7 @@ struct GptShape {
   bool operator==(const GptShape&) const = default;
 };
 
-/// How those who give a shape call its sizes: as flags, as entries of config.json. `where` precedes every message.
+/// The names of a shape's sizes in messages: flags, or entries of config.json. `where` precedes every message.
 struct GptShapeNames {
   std::string where;
   const char* layers = "layers";
@@ -34,21 +34,22 @@ struct GptShapeNames {
   const char* vocabulary = "vocabulary";
 };
 
-/// UsageError where no model has this shape.
+/// UsageError if no model can have this shape.
 void check_shape(const GptShape& shape, const GptShapeNames& names = {});
-/// UsageError, about --tp, where so many ranks cannot split it.
+/// UsageError about --tp if `parts` ranks cannot split the shape.
 void check_parts(const GptShape& shape, std::int64_t parts, const GptShapeNames& names);
 
-/// The tokens of one part of the vocabulary: their rows of the embedding, with padding `padded`, follow each other.
+/// The rows of the embedding for one part of the vocabulary. They are consecutive; `padded` is their number with
+/// padding.
 struct VocabularyRows {
   std::int64_t first, count, padded;
 };
 VocabularyRows vocabulary_rows(const GptShape& shape, const LayerPart& part);
 
-/// In the order in which backward completes them: the final norm, the blocks from the last to the second, the
-/// embeddings, the first block. Names are Hugging Face's without the prefix "transformer."; weights of linear layers
-/// are [out, in], which are its Conv1D's transposed. Initial values as OpenAI's: deviation 0.02, of what adds to the
-/// residual 0.02 / sqrt(2 layers).
+/// The parameters in the order in which the backward pass completes them: the final norm, the blocks from the last to
+/// the second, the embeddings, the first block. Names are Hugging Face's without the prefix "transformer.". Weights of
+/// linear layers are [out, in], the transpose of Hugging Face's Conv1D. Initial values are OpenAI's: the standard
+/// deviation is 0.02, or 0.02 / sqrt(2 layers) for weights whose output is added to the residual stream.
 std::vector<ParameterSpec> gpt_parameters(const GptShape& shape, const LayerPart& part = {});
 
 }  // namespace ddptrain

@@ -9,13 +9,13 @@
 #include "runtime/train/model.h"
 #include "runtime/train/step/store/parameter_arena.h"
 
-/// What a run computes, sends and keeps, put together from what its components know, for those who ask before it trains
-/// (ddptrain --describe, --dry-run) and for its summary. The tools in Python read it and derive nothing themselves.
+/// The compute, communication and memory of a run, as its components report them. For ddptrain --describe and
+/// --dry-run, and for the summary. The tools in Python read it and derive nothing themselves.
 
 namespace ddptrain {
 
 struct BucketWork {
-  std::int64_t bytes = 0;               ///< As sent, with padding.
+  std::int64_t bytes = 0;               ///< Bytes that are sent, with padding.
   std::vector<std::string> parameters;  ///< Names.
   double complete_at = 0.0;             ///< Share of backward's FLOP after which all of its gradients are complete.
 };
@@ -25,7 +25,7 @@ struct Description {
   std::string device;     ///< cpu or cuda
   std::string precision;  ///< As --precision names it.
   MeshShape mesh;
-  std::int64_t passes = 1;  ///< That go through a pipeline in a step.
+  std::int64_t passes = 1;  ///< Micro-batches in a step.
   std::int64_t batch_per_rank = 0;
   std::int64_t grad_accum = 1;
   std::int64_t virtual_ranks = 0;  ///< 0: none.
@@ -37,13 +37,13 @@ struct Description {
   std::string gradient_type;  ///< As --comm-dtype names it.
   std::string hierarchical;   ///< With MPI, as --hierarchical names it; empty with NCCL.
   std::vector<BucketWork> buckets;
-  std::vector<Sent> sends;                      ///< In a step.
-  std::vector<MemoryUse> memory;                ///< Of one rank's device.
-  std::vector<std::string> decides_parameters;  ///< Flags with which training ends with other parameters.
+  std::vector<Sent> sends;                      ///< The messages of a rank in a step.
+  std::vector<MemoryUse> memory;                ///< The memory of one rank's device.
+  std::vector<std::string> decides_parameters;  ///< Flags that change the parameters after training.
 
-  std::int64_t gradient_bytes() const;  ///< Of all buckets.
+  std::int64_t gradient_bytes() const;  ///< The sum over all buckets.
 
-  std::string json() const;     ///< All of it, on several lines.
+  std::string json() const;     ///< The whole description, on several lines.
   std::string summary() const;  ///< JSON on one line, without layers and names.
   std::string table() const;    ///< Memory, for people.
 };

@@ -20,7 +20,6 @@
 
 namespace ddptrain {
 
-class Progress;
 class TensorBoardFile;
 struct WrittenCheckpoint;
 
@@ -33,15 +32,15 @@ struct RunInfo {
   int local_world_size = 1;
   int shared_gpus = 0;        ///< GPUs of the job if ranks share them; 0: each rank has its own device.
   int zero = 0;               ///< Stage of ZeRO.
-  bool baseline = true;       ///< A measurement of the single-rank baseline is asked for.
-  bool other_tensor = false;  ///< The run was resumed, and earlier steps had another number of ranks that split layers.
+  bool baseline = true;       ///< The single-rank baseline is measured if possible.
+  bool other_tensor = false;  ///< The run was resumed, and earlier steps had another --tp.
   GradientPath gradient_path;
   std::map<std::string, std::int64_t> shape;  ///< Sizes of the model, such as its layers and width.
   std::int64_t epochs = 0;
   std::int64_t steps = 0;
   std::int64_t resumed_at = 0;                          ///< Steps that were done before this run.
   std::vector<std::pair<std::string, double>> startup;  ///< Seconds of each phase before the first step.
-  PeakRate peak;                                        ///< Of one device.
+  PeakRate peak;                                        ///< The peak of one device.
   std::map<std::string, std::string> environment;       ///< NCCL_* variables.
   std::map<std::string, std::string> configuration;     ///< Value of every flag, by name.
 };
@@ -50,30 +49,30 @@ struct RunResult {
   std::vector<EpochResult> epochs;
   Rate rate;
   double startup_seconds = 0.0;  ///< From the start of the process to the end of the first step.
-  double train_seconds = 0.0;    ///< In steps.
-  /// Share of the time of steps for which ranks have waited for other stages of a pipeline, their mean; empty on GPUs,
+  double train_seconds = 0.0;    ///< The time of all steps.
+  /// Share of the time of steps in which ranks waited for other pipeline stages, mean over the ranks. Empty on GPUs,
   /// where the host does not wait.
   std::optional<double> waits_for_stages;
-  std::optional<double> in_split_layers;     ///< The same of sums and gathers over the ranks that split layers.
-  std::optional<double> waits_for_replicas;  ///< The same of waits for gradients and weights of other replicas.
-  std::uint64_t nonfinite_steps = 0;         ///< Left out, because a loss or a gradient was NaN or infinite.
+  std::optional<double> in_split_layers;     ///< The same for collectives of ranks that split layers.
+  std::optional<double> waits_for_replicas;  ///< The same for gradients and weights of other replicas.
+  std::uint64_t nonfinite_steps = 0;         ///< Steps that were skipped because of a NaN or infinite value.
   std::string parameter_hash;
   std::optional<Calibration> calibration;
   std::optional<NcclUsage> nccl;
-  ClockWindows clocks;             ///< Of the windows of training.
-  std::vector<SensorWindow> gpus;  ///< Of each rank, in the windows of training; empty where no sensors were read.
-  std::optional<CheckpointTotals> checkpoints;  ///< Where some were to be written.
+  ClockWindows clocks;                          ///< The windows of training.
+  std::vector<SensorWindow> gpus;               ///< Per rank: its sensors during training. Empty without sensors.
+  std::optional<CheckpointTotals> checkpoints;  ///< Empty if no checkpoints are asked for.
 };
 
-/// In one line.
+/// The path's text and reason in one line.
 std::string described(const GradientPath& path);
 
 /// A file of JSON lines, written as they come.
 class MetricsFile {
  public:
-  /// Creates or truncates, or goes on after its last whole line; UsageError where it cannot be written.
+  /// Creates or truncates the file, or appends after its last whole line. UsageError if it cannot be written.
   explicit MetricsFile(const std::string& path, bool append = false);
-  /// Adds the time; bytes that are not UTF-8 are replaced. Error if it fails (disk full).
+  /// Adds the time and writes the line. Bytes that are not UTF-8 are replaced. Error if writing fails (disk full).
   void write(nlohmann::ordered_json line);
 
  private:
@@ -81,13 +80,13 @@ class MetricsFile {
   std::ofstream file_;
 };
 
-/// Where a report goes besides standard output; what is null is not there.
+/// The files of a report. Null: no such file.
 struct ReportFiles {
   MetricsFile* metrics = nullptr;
   TensorBoardFile* tensorboard = nullptr;
 };
 
-/// What a run says on standard output, in the log and in files. For rank 0.
+/// Writes the results of a run to standard output, the log and files. For rank 0.
 class Report {
  public:
   explicit Report(RunInfo info, const ReportFiles& files = {});

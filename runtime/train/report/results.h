@@ -10,18 +10,18 @@
 
 namespace ddptrain {
 
-/// Of the steps since the logged step before.
+/// Results of the steps since the last logged step.
 struct StepResult {
   std::int64_t epoch = 0;               ///< From 1.
   std::int64_t step = 0;                ///< Steps done since the start.
-  std::int64_t samples = 0;             ///< Of all ranks, since the start.
+  std::int64_t samples = 0;             ///< Samples of all ranks since the start.
   double loss = 0.0;                    ///< Mean.
-  double learning_rate = 0.0;           ///< Of the last of them, as the next.
-  std::optional<double> gradient_norm;  ///< Before clipping.
+  double learning_rate = 0.0;           ///< Of the last step.
+  std::optional<double> gradient_norm;  ///< Of the last step, before clipping.
   std::optional<double> samples_per_second;
   std::optional<double> step_seconds;
   std::optional<double> exposed_comm_seconds;  ///< Per step; CPUs only.
-  std::vector<SensorWindow> gpus;              ///< Of each rank; empty without sensors.
+  std::vector<SensorWindow> gpus;              ///< Per rank; empty without sensors.
 };
 
 struct EpochResult {
@@ -32,14 +32,14 @@ struct EpochResult {
   double test_loss = 0.0;
   double test_accuracy = 0.0;
   double samples_per_second = 0.0;                              ///< NaN if this process has run none of its steps.
-  double last_loss = std::numeric_limits<double>::quiet_NaN();  ///< Of the last step; NaN if another process ran it.
+  double last_loss = std::numeric_limits<double>::quiet_NaN();  ///< The last step's; NaN if another process ran it.
 };
 
 struct CheckpointTotals {
   std::int64_t written = 0;
   std::int64_t failed = 0;
-  std::string error;                 ///< Why the last one has failed; empty if it was written.
-  std::uint64_t bytes = 0;           ///< Of one.
+  std::string error;                 ///< Why the last one failed; empty if it was written.
+  std::uint64_t bytes = 0;           ///< The size of one checkpoint.
   double pause_seconds = 0.0;        ///< The longest pause of training.
   double pause_seconds_total = 0.0;  ///< All together.
   double write_seconds = 0.0;        ///< The longest write, while training goes on.

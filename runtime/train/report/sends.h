@@ -9,12 +9,12 @@
 
 namespace ddptrain {
 
-/// What rank `rank` of this mesh sends in a step of `passes` micro-batches, as many as its replica has. Axes of one
-/// rank send nothing. `gradient_bytes`: of all buckets, as they are sent.
+/// The messages of rank `rank` of this mesh in a step. The rank's replica has `passes` micro-batches. Axes of size 1
+/// send nothing. `gradient_bytes` is the size of all buckets as they are sent; 0: ranks do not communicate.
 std::vector<Sent> sends_of(const Model& model, const ParameterArena& arena, const MeshShape& mesh, int rank,
                            std::int64_t passes, std::int64_t gradient_bytes);
 
-/// Of each kind, what the rank that sends most of it sends.
+/// For each kind of message, the largest of the ranks' values.
 std::vector<Sent> most_of(const std::vector<std::vector<Sent>>& of_ranks);
 
 }  // namespace ddptrain
