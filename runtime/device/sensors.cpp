@@ -161,30 +161,17 @@ void SensorWindow::add(const SensorWindow& other) {
 }
 
 SensorSampler::SensorSampler(ReadSensors read, std::chrono::milliseconds interval)
-    : read_(std::move(read)), interval_(interval), thread_([this] { run(); }) {}
-
-SensorSampler::~SensorSampler() {
-  {
-    const std::lock_guard lock(mutex_);
-    end_ = true;
-  }
-  wake_.notify_one();
-  thread_.join();
-}
+    : read_(std::move(read)), samples_(interval, [this] { sample(); }) {}
 
 SensorWindow SensorSampler::take() {
   const std::lock_guard lock(mutex_);
   return std::exchange(window_, {});
 }
 
-void SensorSampler::run() {
-  std::unique_lock lock(mutex_);
-  while (!wake_.wait_for(lock, interval_, [this] { return end_; })) {
-    lock.unlock();
-    const SensorReading reading = read_();
-    lock.lock();
-    window_.add(reading);
-  }
+void SensorSampler::sample() {
+  const SensorReading reading = read_();
+  const std::lock_guard lock(mutex_);
+  window_.add(reading);
 }
 
 }  // namespace ddptrain

@@ -2,7 +2,6 @@
 
 #include <array>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -11,7 +10,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
+
+#include "runtime/core/process/repeated.h"
 
 namespace ddptrain {
 
@@ -81,7 +81,6 @@ struct SensorWindow {
 class SensorSampler {
  public:
   explicit SensorSampler(ReadSensors read, std::chrono::milliseconds interval = std::chrono::milliseconds(100));
-  ~SensorSampler();
   SensorSampler(const SensorSampler&) = delete;
   SensorSampler& operator=(const SensorSampler&) = delete;
 
@@ -89,15 +88,12 @@ class SensorSampler {
   SensorWindow take();
 
  private:
-  void run();
+  void sample();
 
   const ReadSensors read_;
-  const std::chrono::milliseconds interval_;
   std::mutex mutex_;
-  std::condition_variable wake_;
-  bool end_ = false;
   SensorWindow window_;
-  std::thread thread_;
+  Repeated samples_;
 };
 
 }  // namespace ddptrain

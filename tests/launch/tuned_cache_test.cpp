@@ -2,17 +2,15 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <spdlog/sinks/ostream_sink.h>
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <fstream>
 #include <memory>
 #include <optional>
-#include <sstream>
 #include <vector>
 
 #include "runtime/core/process/scoped_environment.h"
+#include "tests/support/captured_log.h"
 #include "tests/support/mpi_main.h"
 
 namespace ddptrain {
@@ -23,22 +21,14 @@ namespace fs = std::filesystem;
 const TunedFor kMachine = {{"GPU", "NVIDIA H200/x"}, {"cuBLAS", "13.1.0"}};
 
 /// What this rank logs while it lives.
-class Log {
+class Log : public CapturedLog {
  public:
-  Log() { spdlog::default_logger()->sinks().push_back(std::make_shared<spdlog::sinks::ostream_sink_mt>(text_)); }
-  ~Log() { spdlog::default_logger()->sinks().pop_back(); }
-  Log(const Log&) = delete;
-  Log& operator=(const Log&) = delete;
-
   int count(const std::string& words) const {
-    const std::string text = text_.str();
+    const std::string text = this->text();
     int found = 0;
     for (std::size_t at = text.find(words); at != std::string::npos; at = text.find(words, at + 1)) ++found;
     return found;
   }
-
- private:
-  std::ostringstream text_;
 };
 
 /// A folder of rank 0's, the same for all ranks.

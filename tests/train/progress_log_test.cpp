@@ -1,15 +1,14 @@
 #include "runtime/train/run/progress_log.h"
 
 #include <gtest/gtest.h>
-#include <spdlog/sinks/ostream_sink.h>
-#include <spdlog/spdlog.h>
 
 #include <chrono>
 #include <memory>
 #include <regex>
-#include <sstream>
 #include <string>
 #include <thread>
+
+#include "tests/support/captured_log.h"
 
 namespace ddptrain {
 namespace {
@@ -18,18 +17,14 @@ using std::chrono::milliseconds;
 
 /// What the log gets while `steps` are added to `watch`, of 800.
 std::string logged(const std::shared_ptr<Watch>& watch, std::uint64_t steps, milliseconds time) {
-  std::ostringstream text;
-  const auto before = spdlog::default_logger();
-  spdlog::set_default_logger(
-      std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(text)));
+  const CapturedLog captured;
   {
     const ProgressLog log(*watch, {.first = 100, .steps = 800, .units_per_step = 50.0, .unit = "images"},
                           milliseconds(200));
     watch->add_steps(steps);
     std::this_thread::sleep_for(time);
   }
-  spdlog::set_default_logger(before);
-  return text.str();
+  return captured.text();
 }
 
 TEST(ProgressLog, SaysHowFastAndHowFarTrainingIs) {
@@ -57,9 +52,8 @@ TEST(ProgressLog, StepsOfMeasurementsAfterTrainingDoNotCount) {
 }
 
 TEST(StepRate, CountsTimeOfTrainingUpToTheLastStep) {
-  StepRate rate;
+  StepRate rate(300);
   rate.note(10.0, 300, false);
-  rate.take();
   rate.note(12.0, 310, true);
   rate.note(17.0, 310, false);  // an evaluation
   rate.note(19.0, 330, true);

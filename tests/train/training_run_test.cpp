@@ -1,19 +1,16 @@
 #include "runtime/train/run/training_run.h"
 
 #include <gtest/gtest.h>
-#include <spdlog/sinks/ostream_sink.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <limits>
-#include <memory>
-#include <sstream>
 
 #include "runtime/core/error.h"
 #include "runtime/train/measure/calibration.h"
 #include "runtime/train/report/report.h"
+#include "tests/support/captured_log.h"
 #include "tests/support/says.h"
 #include "tests/train/trainer_rig.h"
 
@@ -154,16 +151,12 @@ TEST_P(EachDevice, RunLogsItsProgress) {
   run.baseline = false;
   run.min_seconds = 0.5;  // of further steps
   run.progress_seconds = 0.1;
-  std::ostringstream text;
-  const auto before = spdlog::default_logger();
-  spdlog::set_default_logger(
-      std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(text)));
+  const CapturedLog captured;
   Report report(RunInfo{});
   run_training(*trainer, test_world(), run, test_world().rank() == 0 ? &report : nullptr);
-  spdlog::set_default_logger(before);
   const auto steps = 100 / kSamplesPerStep;
   if (test_world().rank() > 0) return;
-  EXPECT_CONTAINS(text.str(), fmt::format("Step {} of {}, ", steps, steps));
+  EXPECT_CONTAINS(captured.text(), fmt::format("Step {} of {}, ", steps, steps));
 }
 
 /// A calibration with a last rank that is slow by `delay` in every step.

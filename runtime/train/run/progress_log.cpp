@@ -40,31 +40,16 @@ double StepRate::take() {
 }
 
 ProgressLog::ProgressLog(const Watch& watch, Plan plan, std::chrono::milliseconds interval)
-    : watch_(watch), plan_(std::move(plan)), interval_(interval), thread_([this] { run(); }) {}
+    : watch_(watch), plan_(std::move(plan)), interval_(interval), rate_(plan_.first), looks_(interval / kLooks, [this] {
+        look();
+      }) {}
 
-ProgressLog::~ProgressLog() {
-  {
-    const std::lock_guard lock(mutex_);
-    ends_ = true;
-  }
-  wake_.notify_one();
-  thread_.join();
-}
-
-void ProgressLog::run() {
-  const Clock::time_point start = Clock::now();
-  Clock::time_point next = start + interval_;
-  StepRate rate;
-  rate.note(0.0, plan_.first, false);
-  rate.take();
-  std::unique_lock lock(mutex_);
-  while (!wake_.wait_for(lock, interval_ / kLooks, [this] { return ends_; })) {
-    const Clock::time_point now = Clock::now();
-    rate.note(Seconds(now - start).count(), step(), watch_.phase() == kTraining);
-    if (now < next) continue;
-    write(rate.take());
-    next = now + std::clamp<Clock::duration>((now - start) / 10, interval_, 6 * interval_);
-  }
+void ProgressLog::look() {
+  const Clock::time_point now = Clock::now();
+  rate_.note(Seconds(now - start_).count(), step(), watch_.phase() == kTraining);
+  if (now < next_) return;
+  write(rate_.take());
+  next_ = now + std::clamp<Clock::duration>((now - start_) / 10, interval_, 6 * interval_);
 }
 
 /// The count is clamped: before its first step a GPU has none, and measurements after training continue it.

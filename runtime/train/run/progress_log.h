@@ -1,12 +1,10 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
 #include <string>
-#include <thread>
 
+#include "runtime/core/process/repeated.h"
 #include "runtime/core/process/watch.h"
 
 namespace ddptrain {
@@ -14,6 +12,8 @@ namespace ddptrain {
 /// Steps per second of training. Neither time in other phases counts, nor time after the last step that has ended.
 class StepRate {
  public:
+  explicit StepRate(std::int64_t step) : step_(step) {}  ///< At 0 seconds.
+
   /// `step` steps have ended at `seconds`. `trains`: the time since the last call was training.
   void note(double seconds, std::int64_t step, bool trains);
   /// The rate since the last call of take(). 0 if no step has ended.
@@ -21,7 +21,7 @@ class StepRate {
 
  private:
   double then_ = 0.0;
-  std::int64_t step_ = 0;
+  std::int64_t step_;
   double open_ = 0.0;  ///< Seconds of training since the last step.
   double seconds_ = 0.0;
   std::int64_t steps_ = 0;
@@ -40,24 +40,23 @@ class ProgressLog {
   };
 
   ProgressLog(const Watch& watch, Plan plan, std::chrono::milliseconds interval);
-  ~ProgressLog();
   ProgressLog(const ProgressLog&) = delete;
   ProgressLog& operator=(const ProgressLog&) = delete;
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  void run();
+  void look();
   void write(double rate) const;
   std::int64_t step() const;
 
   const Watch& watch_;
   const Plan plan_;
   const std::chrono::milliseconds interval_;
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  bool ends_ = false;
-  std::thread thread_;
+  const Clock::time_point start_ = Clock::now();
+  Clock::time_point next_ = start_ + interval_;  ///< When the next line is due.
+  StepRate rate_;
+  Repeated looks_;
 };
 
 }  // namespace ddptrain
