@@ -3,10 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "runtime/core/error.h"
+#include "runtime/train/report/tensorboard_file.h"
 #include "tests/support/says.h"
 
 namespace ddptrain {
@@ -90,6 +93,18 @@ TEST(Report, ARateThatWasNotMeasuredIsNotPrinted) {
   EpochResult epoch = measured().epochs.front();
   epoch.samples_per_second = std::nan("");
   EXPECT_EQ(printed_epoch(eight_gpus(), epoch), "Epoch 4/8\nloss 0.2711  accuracy 0.9012\n");
+}
+
+TEST(Report, FilesOfTensorBoardAreUtf8) {
+  const std::filesystem::path folder = testing::TempDir() + "ddptrain_report_board";
+  TensorBoardFile file(folder, 0);
+  RunInfo info = eight_gpus();
+  info.configuration = {{"data", "caf\xE9"}};
+  Report(info, {.tensorboard = &file}).start();
+  std::ifstream in(std::filesystem::directory_iterator(folder)->path(), std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(in), {}};
+  EXPECT_TRUE(says(bytes, "| --data | `caf\xEF\xBF\xBD` |"));
+  std::filesystem::remove_all(folder);
 }
 
 TEST(Report, SummaryHoldsMfuAndWhatNcclUsed) {

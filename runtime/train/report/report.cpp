@@ -26,6 +26,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+/// Replaces bytes that are not UTF-8.
+std::string utf8(const std::string& text) {
+  return Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace)).get<std::string>();
+}
+
 Json info_fields(const RunInfo& info) {
   const Description& run = info.description;
   Json fields = {{"version", info.version},
@@ -184,7 +189,7 @@ void Report::start() {
   if (files_.tensorboard == nullptr) return;
   std::string table = "| flag | value |\n| --- | --- |\n";
   for (const auto& [flag, value] : info_.configuration) table += fmt::format("| --{} | `{}` |\n", flag, value);
-  files_.tensorboard->text("configuration", 0, table);
+  files_.tensorboard->text("configuration", 0, utf8(table));
 }
 
 void Report::step(const StepResult& result) {
