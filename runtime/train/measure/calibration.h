@@ -62,13 +62,15 @@ struct CalibrationLimits {
 /// Seconds are per step. An idle GPU is faster for a while, until it reaches its power limit again. So if steps are
 /// long enough to heat a GPU, the lead is longer after a window in which a rank was idle.
 ///
-/// The parts below add up from the step of rank 0 alone to the step of the job. Each has a sign. "Silent" is the step
-/// without communication.
-///   together      mean silent step over the ranks - step of rank 0 alone. Causes are contention for clocks, memory and
+/// The parts below add up from the step of rank 0 alone to the step of the job. Each has a sign. "Compute
+/// step" is the step without communication, in which all ranks run at once.
+///   together      mean compute step over the ranks - step of rank 0 alone. Causes are contention for clocks, memory
+///   and
 ///                 cores, multiprocessors that are left to communication, and differences of rank 0 from other ranks
-///   stragglers    silent step of the slowest rank - mean silent step. The largest of several means is biased, and the
+///   stragglers    compute step of the slowest rank - mean compute step. The largest of several means is biased, and
+///   the
 ///                 intervals of this part and the next ones allow for that
-///   exposed       step - silent step of the slowest rank; the sum of the next two
+///   exposed       step - compute step of the slowest rank; the sum of the next two
 ///     slowed_down   how much longer the compute takes (to the end of backward) with communication than without
 ///     waiting       the rest: waits for the end of communication, and in each step for the slowest rank
 struct Calibration {
@@ -81,11 +83,11 @@ struct Calibration {
   std::vector<double> silent_seconds;  ///< Per rank (empty for one rank).
   std::size_t slowest_rank = 0;
   double silent_mean_seconds = 0.0;
-  /// Silent step of rank 0 / mean over the ranks. The baseline of rank 0 differs from a mean rank's by about this
-  /// factor.
+  /// Step without communication: rank 0 / mean over the ranks. The baseline of rank 0 differs from a mean rank's by
+  /// about this factor.
   Estimate rank_0{1.0, 0.0};
-  /// Per rank: CPU time / time of the silent step. A value below 1 means that the rank waited for a core. Empty for one
-  /// rank and if GPUs compute.
+  /// Per rank: CPU time / time, of the step without communication. A value below 1 means that the rank waited for a
+  /// core. Empty for one rank and if GPUs compute.
   std::vector<double> cpu_share;
   Estimate together, stragglers, exposed, slowed_down, waiting;
   Estimate exposed_fraction{0.0, 0.0};  ///< exposed / communication

@@ -87,6 +87,7 @@ void GradientReducer::finish() {
 }
 
 void GradientReducer::claim(std::size_t bucket) {
+  if (!communicates()) return;  // nothing is sent, so passes may write over each other's gradients
   const std::vector<std::size_t>& places = arena_.gradient_places().place;
   const auto is_there = [&](const InFlight& sum) { return places[sum.bucket] == places[bucket]; };
   for (auto sum = std::ranges::find_if(in_flight_, is_there); sum != in_flight_.end();
@@ -96,8 +97,8 @@ void GradientReducer::claim(std::size_t bucket) {
     take_finished();
   }
   const std::optional<std::size_t> before = std::exchange(claimed_[places[bucket]], bucket);
-  DDP_CHECK(!communicates() || !before || before == bucket || *before < next_bucket_,
-            "bucket {} takes the place of {}, which is not sent", bucket, *before);
+  DDP_CHECK(!before || before == bucket || *before < next_bucket_, "bucket {} takes the place of {}, which is not sent",
+            bucket, *before);
   sync_.claim(bucket);
 }
 
