@@ -62,13 +62,11 @@ struct CalibrationLimits {
 /// Seconds are per step. An idle GPU is faster for a while, until it reaches its power limit again. So if steps are
 /// long enough to heat a GPU, the lead is longer after a window in which a rank was idle.
 ///
-/// The parts below add up from the step of rank 0 alone to the step of the job. Each has a sign. "Compute
-/// step" is the step without communication, in which all ranks run at once.
+/// The parts below add up from the step of rank 0 alone to the step of the job. Each has a sign. "Compute step" is the
+/// step without communication, in which all ranks run at once.
 ///   together      mean compute step over the ranks - step of rank 0 alone. Causes are contention for clocks, memory
-///   and
-///                 cores, multiprocessors that are left to communication, and differences of rank 0 from other ranks
-///   stragglers    compute step of the slowest rank - mean compute step. The largest of several means is biased, and
-///   the
+///                 and cores, multiprocessors that are left to communication, and differences between ranks
+///   stragglers    compute step of the slowest rank - mean compute step. The largest of several means is biased. The
 ///                 intervals of this part and the next ones allow for that
 ///   exposed       step - compute step of the slowest rank; the sum of the next two
 ///     slowed_down   how much longer the compute takes (to the end of backward) with communication than without
