@@ -33,6 +33,23 @@ TEST(StepGraph, EveryStepOnceInOrderWithAndWithoutGraphs) {
   }
 }
 
+TEST(StepGraph, LongStepsHaveOneGraphOfOneStep) {
+  for (const auto& [step_seconds, captures] : {std::pair{0.03, 2u}, std::pair{0.05, 1u}}) {
+    FakeDevice device(true);
+    StepState state;
+    std::vector<std::uint64_t> seen;
+    StepGraph graph(device, &state,
+                    [&](std::uint32_t offset) {
+                      if (!device.capturing()) seen.push_back(state.step + offset);
+                    },
+                    {.eager_steps = 0, .unroll = 4});
+    graph.prepare(step_seconds);
+    graph.run(9);
+    EXPECT_EQ(device.log.size(), captures) << step_seconds;
+    EXPECT_EQ(seen, (std::vector<std::uint64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8})) << step_seconds;
+  }
+}
+
 TEST(StepGraph, CapturesTwiceAfterTheEagerSteps) {
   std::size_t captures = 0;
   steps_run(true, true, {3}, &captures);

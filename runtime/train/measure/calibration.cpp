@@ -29,6 +29,7 @@ constexpr double kClockFell = 0.97;
 
 std::size_t index_of(TimedWork work) { return static_cast<std::size_t>(work); }
 double slowest(const std::vector<double>& seconds) { return *std::max_element(seconds.begin(), seconds.end()); }
+std::uint32_t traced_steps(double step_seconds) { return step_seconds > kSlowStepSeconds ? 1 : kUnroll; }
 
 template <class Get>
 std::vector<double> column(const std::vector<CalibrationRound>& rounds, Get get) {
@@ -234,7 +235,7 @@ Calibration evaluate(std::vector<CalibrationRound> rounds, double samples_per_st
 /// The job that has been trained.
 class TrainedJob final : public TimedJob {
  public:
-  TrainedJob(Trainer& trainer, const World& world, SensorSampler* sensors, std::uint32_t traced_steps)
+  TrainedJob(Trainer& trainer, const World& world, SensorSampler* sensors, double step_seconds)
       : trainer_(trainer),
         world_(world),
         device_(trainer.device()),
@@ -246,12 +247,13 @@ class TrainedJob final : public TimedJob {
         step_(trainer.training_steps()),
         silent_(trainer.make_steps(trainer.step(false))),
         communication_(trainer.make_communication_steps()),
-        traced_(trainer, traced_steps, true),
-        traced_silent_(trainer, traced_steps, false) {
+        traced_(trainer, traced_steps(step_seconds), true),
+        traced_silent_(trainer, traced_steps(step_seconds), false) {
     for (StepGraph* graph : {&alone_, &step_, &silent_, &communication_}) {
-      graph->prepare();
+      graph->prepare(step_seconds);
       // The graphs' first launch uploads them: not counted.
-      if (device_.kind() == DeviceKind::cuda) time_window(*graph, kUnroll + 1, world, device_);
+      const std::uint64_t steps = step_seconds < kLongStepSeconds ? kUnroll + 1 : 1;
+      if (device_.kind() == DeviceKind::cuda) time_window(*graph, steps, world, device_);
     }
     if (device_.kind() != DeviceKind::cuda) return;
     traced_.run();
@@ -329,7 +331,7 @@ Calibration calibrate(Trainer& trainer, const World& world, double samples_per_s
   const Watch::Phase phase(device.watch(), "calibration");
   const auto samples_per_step = static_cast<double>(trainer.sampler().samples_per_step());
   const double step_seconds = samples_per_step / samples_per_second;
-  TrainedJob job(trainer, world, sensors, step_seconds > kSlowStepSeconds ? 1 : kUnroll);
+  TrainedJob job(trainer, world, sensors, step_seconds);
   return calibrate(job, samples_per_step, step_seconds, device.kind() == DeviceKind::cuda, limits);
 }
 

@@ -178,14 +178,21 @@ class TrainingRun {
   }
 
   void run_window(std::int64_t steps) {
-    const bool first = meter_.windows() == 0;
-    time_window(steps, [&] {
-      if (first) run_first_step();
-      run_steps(first ? steps - 1 : steps);
-    });
+    if (meter_.windows() == 0) return run_first_window(steps);
+    time_window(steps, [&] { run_steps(steps); });
     guard_.check_finite();
-    if (!first) return;
-    trainer_.prepare_graph();
+  }
+
+  void run_first_window(std::int64_t steps) {
+    Clock::time_point first_step_end;
+    time_window(steps, [&] {
+      run_first_step();
+      first_step_end = Clock::now();
+      run_steps(steps - 1);
+    });
+    const double later_steps = seconds_since(first_step_end);
+    guard_.check_finite();
+    trainer_.prepare_graph(world_.max(later_steps) / static_cast<double>(std::max<std::int64_t>(1, steps - 1)));
     if (hooks_.under_way) hooks_.under_way();
   }
 

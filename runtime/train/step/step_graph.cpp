@@ -24,7 +24,7 @@ void StepGraph::run(std::uint64_t count) {
   if (count == 0) return;
   prepare();
   if (!enabled_) return run(count);
-  for (; count >= unroll_; count -= unroll_) launch(*many_, unroll_);
+  for (; many_ != nullptr && count >= unroll_; count -= unroll_) launch(*many_, unroll_);
   for (; count > 0; --count) launch(*one_, 1);
 }
 
@@ -34,11 +34,11 @@ void StepGraph::launch(Graph& graph, std::uint32_t steps) {
   device_.watch().add_steps(steps);
 }
 
-void StepGraph::prepare() {
+void StepGraph::prepare(double step_seconds) {
   if (!enabled_ || eager_left_ > 0 || one_ != nullptr) return;
   one_ = device_.capture([this] { queue(1); });
-  if (one_ != nullptr) many_ = device_.capture([this] { queue(unroll_); });
-  enabled_ = one_ != nullptr && many_ != nullptr;
+  enabled_ = one_ != nullptr;
+  if (enabled_ && step_seconds < kLongStepSeconds) many_ = device_.capture([this] { queue(unroll_); });
 }
 
 void StepGraph::queue(std::uint32_t steps) {

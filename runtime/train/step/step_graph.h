@@ -15,8 +15,12 @@ struct StepGraphOptions {
   std::uint32_t unroll = 8;       ///< Number of steps in the larger graph.
 };
 
+/// A graph of several steps saves time between short steps only, and takes device memory for each step.
+inline constexpr double kLongStepSeconds = 0.04;
+
 /// Queues steps. The first steps run eagerly. Then two captured graphs are replayed: one with one step and one with
-/// `unroll` steps. All steps are eager if graphs are not enabled or the device has none. Results have the same bits.
+/// `unroll` steps, or, if steps are long, only the first. All steps are eager if graphs are not enabled or the device
+/// has none. Results have the same bits.
 class StepGraph {
  public:
   /// Queues step number `state->step + offset` on the device's streams. At the end the compute stream waits for the
@@ -28,8 +32,9 @@ class StepGraph {
 
   /// Queues the next `count` steps. Does not wait. If steps communicate, every rank calls it with the same counts.
   void run(std::uint64_t count);
-  /// Captures the graphs now if enough eager steps have run. run() does so by itself.
-  void prepare();
+  /// Captures the graphs now if enough eager steps have run. A step takes about `step_seconds`; all ranks pass the same
+  /// value. run() captures both graphs by itself.
+  void prepare(double step_seconds = 0.0);
 
  private:
   void queue(std::uint32_t steps);
@@ -43,7 +48,7 @@ class StepGraph {
   std::uint32_t eager_left_;
   std::uint32_t unroll_;
   std::unique_ptr<Graph> one_;
-  std::unique_ptr<Graph> many_;
+  std::unique_ptr<Graph> many_;  ///< Null for long steps.
 };
 
 }  // namespace ddptrain

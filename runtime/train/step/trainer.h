@@ -64,8 +64,8 @@ class Trainer {
   void restored(std::vector<MetricSums> sums = {});
   /// Queues the next training steps. Does not wait. Collective.
   void run(std::uint64_t steps);
-  /// Captures the step as a graph now, if enough eager steps have run. Collective.
-  void prepare_graph() { training_.prepare(); }
+  /// See StepGraph::prepare(). Collective.
+  void prepare_graph(double step_seconds) { training_.prepare(step_seconds); }
   /// Evaluates each test sample once; all ranks share the work. `most`: only the first samples; 0: all. Collective;
   /// waits.
   MetricSums evaluate(std::int64_t most = 0);
