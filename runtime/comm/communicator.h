@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -83,7 +82,7 @@ class Communicator {
   virtual Ticket broadcast(const Tensor& from, const Tensor& to, int root, Stream stream) = 0;
 
   /// Sends and receives these messages. Any type. Only the ranks that are named take part. Messages from one rank to
-  /// another arrive in the order of the calls; a message has the same number of bytes on both sides. The ticket is done
+  /// another arrive in the order of the calls; a message has the same type and size on both sides. The ticket is done
   /// when all messages are. If only one side of a message is memory of allocate(), NCCL_GRAPH_REGISTER must be 0.
   virtual Ticket exchange(const std::vector<Message>& sends, const std::vector<Message>& receives, Stream stream) = 0;
 
@@ -118,7 +117,6 @@ struct CommunicatorOptions {
   bool bf16_between_hosts = false;
   /// MPI: number of this rank's host; empty: the world's. If ranks have different hosts, each sends for itself.
   std::optional<int> host = {};
-  int largest_count = std::numeric_limits<int>::max();  ///< MPI: maximum of elements per call of the library.
 };
 
 /// A communicator for these ranks and this device. With one rank every collective is a copy. Collective. All ranks

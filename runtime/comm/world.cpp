@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -224,38 +225,28 @@ void World::broadcast(void* data, std::size_t bytes, int root) const {
 }
 
 std::vector<std::string> World::gather(const std::string& mine) const {
-  const Watch::Collective collective(*impl_->watch, "gather", mine.size());
-  const std::uint64_t length = mine.size();
-  std::vector<std::uint64_t> lengths(static_cast<std::size_t>(size()));
-  DDP_MPI_CHECK(MPI_Gather(&length, 1, MPI_UINT64_T, lengths.data(), 1, MPI_UINT64_T, 0, impl_->comm));
-  if (rank() != 0) {
-    mpi_send_bytes(mine.data(), mine.size(), 0, impl_->comm);
-    return {};
-  }
-  std::vector<std::string> all(lengths.size());
-  all[0] = mine;
-  for (int from = 1; from < size(); ++from) {
-    std::string& text = all[static_cast<std::size_t>(from)];
-    text.resize(lengths[static_cast<std::size_t>(from)]);
-    mpi_receive_bytes(text.data(), text.size(), from, impl_->comm);
-  }
+  std::vector<std::string> all = all_gather(mine);
+  if (rank() != 0) all.clear();
   return all;
 }
 
 std::vector<std::string> World::all_gather(const std::string& mine) const {
-  std::vector<std::string> all = gather(mine);
-  all.resize(static_cast<std::size_t>(size()));
-  std::vector<std::uint64_t> lengths;
-  std::string joined;
-  for (const std::string& text : all) {
-    lengths.push_back(text.size());
-    joined += text;
+  const Watch::Collective collective(*impl_->watch, "all-gather", mine.size());
+  const std::uint64_t length = mine.size();
+  std::vector<std::uint64_t> lengths(static_cast<std::size_t>(size()));
+  DDP_MPI_CHECK(MPI_Allgather(&length, 1, MPI_UINT64_T, lengths.data(), 1, MPI_UINT64_T, impl_->comm));
+  const std::uint64_t total = std::accumulate(lengths.begin(), lengths.end(), std::uint64_t{0});
+  DDP_CHECK(total <= INT_MAX, "{} bytes from all ranks; MPI counts to 2^31 - 1", total);
+  const std::vector<int> counts(lengths.begin(), lengths.end());
+  std::vector<int> begins(counts.size());
+  std::exclusive_scan(counts.begin(), counts.end(), begins.begin(), 0);
+  std::string joined(total, '\0');
+  DDP_MPI_CHECK(MPI_Allgatherv(mine.data(), counts[static_cast<std::size_t>(rank())], MPI_BYTE, joined.data(),
+                               counts.data(), begins.data(), MPI_BYTE, impl_->comm));
+  std::vector<std::string> all;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    all.push_back(joined.substr(static_cast<std::size_t>(begins[i]), lengths[i]));
   }
-  broadcast(lengths.data(), lengths.size() * sizeof(lengths[0]), 0);
-  joined.resize(std::accumulate(lengths.begin(), lengths.end(), std::size_t{0}));
-  broadcast(joined.data(), joined.size(), 0);
-  std::size_t begin = 0;
-  for (std::size_t i = 0; i < all.size(); begin += lengths[i++]) all[i] = joined.substr(begin, lengths[i]);
   return all;
 }
 

@@ -6,21 +6,6 @@
 
 namespace ddptrain {
 
-namespace {
-
-constexpr int kTag = 0;
-
-/// MPI counts with int.
-template <class Move>
-void in_parts(std::size_t bytes, const Move& move) {
-  constexpr std::size_t kMostAtOnce = std::size_t{1} << 30;
-  for (std::size_t at = 0; at < bytes; at += kMostAtOnce) {
-    move(at, static_cast<int>(std::min(bytes - at, kMostAtOnce)));
-  }
-}
-
-}  // namespace
-
 void check_mpi(int code, const char* call, const char* file, int line) {
   if (code == MPI_SUCCESS) return;
   int rank = -1;
@@ -34,21 +19,11 @@ void check_mpi(int code, const char* call, const char* file, int line) {
 }
 
 void mpi_broadcast_bytes(void* data, std::size_t bytes, int root, MPI_Comm comm) {
-  in_parts(bytes, [&](std::size_t at, int count) {
+  constexpr std::size_t kMostAtOnce = std::size_t{1} << 30;  // MPI counts with int
+  for (std::size_t at = 0; at < bytes; at += kMostAtOnce) {
+    const int count = static_cast<int>(std::min(bytes - at, kMostAtOnce));
     DDP_MPI_CHECK(MPI_Bcast(static_cast<char*>(data) + at, count, MPI_BYTE, root, comm));
-  });
-}
-
-void mpi_send_bytes(const void* data, std::size_t bytes, int to, MPI_Comm comm) {
-  in_parts(bytes, [&](std::size_t at, int count) {
-    DDP_MPI_CHECK(MPI_Send(static_cast<const char*>(data) + at, count, MPI_BYTE, to, kTag, comm));
-  });
-}
-
-void mpi_receive_bytes(void* data, std::size_t bytes, int from, MPI_Comm comm) {
-  in_parts(bytes, [&](std::size_t at, int count) {
-    DDP_MPI_CHECK(MPI_Recv(static_cast<char*>(data) + at, count, MPI_BYTE, from, kTag, comm, MPI_STATUS_IGNORE));
-  });
+  }
 }
 
 }  // namespace ddptrain

@@ -20,10 +20,8 @@ struct MpiAccess {
 /// Communicators must have MPI_ERRORS_RETURN (World sets it; duplicates inherit it).
 void check_mpi(int code, const char* call, const char* file, int line);
 
-/// MPI_Bcast, MPI_Send and MPI_Recv for any number of bytes.
+/// MPI_Bcast for any number of bytes.
 void mpi_broadcast_bytes(void* data, std::size_t bytes, int root, MPI_Comm comm);
-void mpi_send_bytes(const void* data, std::size_t bytes, int to, MPI_Comm comm);
-void mpi_receive_bytes(void* data, std::size_t bytes, int from, MPI_Comm comm);
 
 }  // namespace ddptrain
 

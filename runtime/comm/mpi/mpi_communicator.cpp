@@ -29,9 +29,25 @@ void add_bf16(void* in, void* inout, int* count, MPI_Datatype*) {
   for (int i = 0; i < *count; ++i) b[i] = to_bf16(to_float(a[i]) + to_float(b[i]));
 }
 
-int mpi_count(std::int64_t count, const char* what) {
-  DDP_CHECK(count <= std::numeric_limits<int>::max(), "{} of {}; MPI counts to 2^31 - 1", what, count);
-  return static_cast<int>(count);
+/// The number of elements for a call of MPI.
+int mpi_count(const Tensor& values) {
+  DDP_CHECK(values.size() <= std::numeric_limits<int>::max(), "{} values in one call; MPI counts to 2^31 - 1",
+            values.size());
+  return static_cast<int>(values.size());
+}
+
+/// For values that MPI moves and does not add.
+MPI_Datatype moved_type(DType dtype) {
+  switch (size_of(dtype)) {
+    case 8:
+      return MPI_UINT64_T;
+    case 4:
+      return MPI_UINT32_T;
+    case 2:
+      return MPI_UINT16_T;
+    default:
+      return MPI_BYTE;
+  }
 }
 
 int largest_tag(MPI_Comm comm) {
@@ -73,8 +89,7 @@ class MpiCommunicator final : public Communicator {
         device_(device),
         staged_(device.kind() != DeviceKind::cpu),
         layout_(layout_of(world, options.host.value_or(host_of(world, options.bf16_between_hosts)))),
-        rounds_between_hosts_(options.bf16_between_hosts),
-        largest_count_(options.largest_count) {
+        rounds_between_hosts_(options.bf16_between_hosts) {
     const Watch::Collective collective(*world.watch(), "duplication of ranks", 0);
     DDP_MPI_CHECK(MPI_Comm_dup(MpiAccess::comm(world), &comm_));
     DDP_MPI_CHECK(MPI_Comm_dup(MpiAccess::comm(world), &gather_comm_));
@@ -113,17 +128,15 @@ class MpiCommunicator final : public Communicator {
       });
     }
     const auto [type, op] = sum_of(to.dtype);
+    const int count = mpi_count(to);
     return begin("all-reduce", to, values, stream, [=, this, type = type, op = op](Outstanding& started) {
-      in_pieces(started, to.bytes(), size_of(to.dtype), [&](std::size_t at, int count, MPI_Request* request) {
-        char* piece = static_cast<char*>(values) + at;
-        DDP_MPI_CHECK(MPI_Iallreduce(MPI_IN_PLACE, piece, count, type, op, comm_, request));
-      });
+      DDP_MPI_CHECK(MPI_Iallreduce(MPI_IN_PLACE, values, count, type, op, comm_, &started.requests.emplace_back()));
     });
   }
 
   Ticket reduce_scatter_sum(const Tensor& from, const Tensor& to, Stream stream) override {
-    const Tensor own = own_part(*this, from);
-    char* send = static_cast<char*>(sent(from, stream));
+    const int count = part_count(from);
+    void* send = sent(from, stream);
     if (layout_.hosts() > 1 && layout_.all_own()) return scatter_over_hosts(from, to, send, stream);
     const auto [type, op] = sum_of(from.dtype);
     // In place, MPI would leave the part at the start of `from`.
@@ -132,18 +145,8 @@ class MpiCommunicator final : public Communicator {
     return begin(
         "reduce-scatter", to, recv, stream,
         [=, this, type = type, op = op](Outstanding& started) {
-          if (from.size() <= largest_count_) {
-            DDP_MPI_CHECK(MPI_Ireduce_scatter_block(send, recv, static_cast<int>(own.size()), type, op, comm_,
-                                                    &started.requests.emplace_back()));
-            return;
-          }
-          for (int rank = 0; rank < size_; ++rank) {
-            const char* part = send + static_cast<std::size_t>(rank) * own.bytes();
-            in_pieces(started, own.bytes(), size_of(own.dtype), [&](std::size_t at, int count, MPI_Request* request) {
-              char* sums = static_cast<char*>(recv) + at;
-              DDP_MPI_CHECK(MPI_Ireduce(part + at, sums, count, type, op, rank, comm_, request));
-            });
-          }
+          DDP_MPI_CHECK(
+              MPI_Ireduce_scatter_block(send, recv, count, type, op, comm_, &started.requests.emplace_back()));
         },
         [to, landing, copies = !staged_] {
           if (copies) std::memcpy(to.data, landing->data(), landing->size());
@@ -159,28 +162,21 @@ class MpiCommunicator final : public Communicator {
         start(started, gathers_, {{values, to.dtype, to.shape}, to.dtype, false, true});
       });
     }
-    return begin("all-gather", to, values, stream, [=, this, bytes = from.bytes()](Outstanding& started) {
-      if (to.bytes() <= static_cast<std::size_t>(largest_count_)) {
-        DDP_MPI_CHECK(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_BYTE, values, static_cast<int>(bytes), MPI_BYTE, gather_comm_,
-                                     &started.requests.emplace_back()));
-        return;
-      }
-      for (int rank = 0; rank < size_; ++rank) {
-        char* part = values + static_cast<std::size_t>(rank) * bytes;
-        in_pieces(started, bytes, 1, [&](std::size_t at, int count, MPI_Request* request) {
-          DDP_MPI_CHECK(MPI_Ibcast(part + at, count, MPI_BYTE, rank, gather_comm_, request));
-        });
-      }
+    const int count = part_count(to);
+    const MPI_Datatype type = moved_type(to.dtype);
+    return begin("all-gather", to, values, stream, [=, this](Outstanding& started) {
+      DDP_MPI_CHECK(
+          MPI_Iallgather(MPI_IN_PLACE, 0, type, values, count, type, gather_comm_, &started.requests.emplace_back()));
     });
   }
 
   Ticket all_to_all(const Tensor& from, const Tensor& to, Stream stream) override {
-    const int count = mpi_count(static_cast<std::int64_t>(own_part(*this, from).bytes()), "bytes to exchange");
+    const int count = part_count(from);
+    const MPI_Datatype type = moved_type(from.dtype);
     const void* send = sent(from, stream);
     void* recv = received(to);
     return begin("all-to-all", to, recv, stream, [=, this](Outstanding& started) {
-      DDP_MPI_CHECK(
-          MPI_Ialltoall(send, count, MPI_BYTE, recv, count, MPI_BYTE, comm_, &started.requests.emplace_back()));
+      DDP_MPI_CHECK(MPI_Ialltoall(send, count, type, recv, count, type, comm_, &started.requests.emplace_back()));
     });
   }
 
@@ -200,16 +196,14 @@ class MpiCommunicator final : public Communicator {
     for (const Message& message : receives) received_in.push_back(received(message.values));
     const auto start = [=, this](Outstanding& started) {
       for (std::size_t i = 0; i < sends.size(); ++i) {
-        in_pieces(started, sends[i].values.bytes(), 1, [&](std::size_t at, int count, MPI_Request* request) {
-          DDP_MPI_CHECK(MPI_Isend(static_cast<char*>(sent_from[i]) + at, count, MPI_BYTE, sends[i].rank, 0,
-                                  exchange_comm_, request));
-        });
+        const auto& [values, rank] = sends[i];
+        DDP_MPI_CHECK(MPI_Isend(sent_from[i], mpi_count(values), moved_type(values.dtype), rank, 0, exchange_comm_,
+                                &started.requests.emplace_back()));
       }
       for (std::size_t i = 0; i < receives.size(); ++i) {
-        in_pieces(started, receives[i].values.bytes(), 1, [&](std::size_t at, int count, MPI_Request* request) {
-          DDP_MPI_CHECK(MPI_Irecv(static_cast<char*>(received_in[i]) + at, count, MPI_BYTE, receives[i].rank, 0,
-                                  exchange_comm_, request));
-        });
+        const auto& [values, rank] = receives[i];
+        DDP_MPI_CHECK(MPI_Irecv(received_in[i], mpi_count(values), moved_type(values.dtype), rank, 0, exchange_comm_,
+                                &started.requests.emplace_back()));
       }
     };
     const auto arrived = [=, this, staged = staged_] {
@@ -238,6 +232,12 @@ class MpiCommunicator final : public Communicator {
   }
 
  private:
+  /// The number of elements of one of size() parts. Error if the parts cannot be equal.
+  int part_count(const Tensor& values) const {
+    own_part(*this, values);
+    return mpi_count(values) / size_;
+  }
+
   std::pair<MPI_Datatype, MPI_Op> sum_of(DType dtype) const {
     switch (dtype) {
       case DType::f64:
@@ -248,16 +248,6 @@ class MpiCommunicator final : public Communicator {
         return {MPI_UINT16_T, bf16_sum_};
       default:
         fail("sums of {} over MPI: f64, f32 and bf16 only", name_of(dtype));
-    }
-  }
-
-  /// Calls start(at, count, request) for pieces of `bytes` bytes: `count` elements from byte `at` on, as many as MPI
-  /// can count.
-  template <class Start>
-  void in_pieces(Outstanding& started, std::size_t bytes, std::size_t element, const Start& start) const {
-    const std::size_t most = static_cast<std::size_t>(largest_count_) * element;
-    for (std::size_t at = 0; at < bytes; at += most) {
-      start(at, static_cast<int>(std::min(bytes - at, most) / element), &started.requests.emplace_back());
     }
   }
 
@@ -380,7 +370,6 @@ class MpiCommunicator final : public Communicator {
   bool staged_;  ///< Messages go through pinned memory.
   HostLayout layout_;
   bool rounds_between_hosts_;
-  int largest_count_;
   MPI_Comm comm_ = MPI_COMM_NULL;
   MPI_Comm gather_comm_ = MPI_COMM_NULL;    // so that ranks may gather at different points of the order of sums
   MPI_Comm exchange_comm_ = MPI_COMM_NULL;  // messages of hierarchical sums have the same ranks and tags
