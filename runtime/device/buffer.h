@@ -9,8 +9,8 @@
 
 namespace ddptrain {
 
-/// Owner of memory on a device; move-only; freed by the function that its allocator gave. Aligned to 256 bytes or
-/// more. The allocator (device or communicator) outlives it.
+/// Owns memory on a device. Move-only. The destructor calls the allocator's function. Aligned to 256 bytes or more. The
+/// allocator (device or communicator) outlives the buffer.
 class Buffer {
  public:
   using Free = std::function<void(void*)>;

@@ -20,7 +20,7 @@ namespace ddptrain {
 enum class DeviceKind : std::uint8_t { cpu, cuda };
 enum class MemoryFormat : std::uint8_t { nhwc, nchw };
 
-/// View of a queue of device work (a CUDA stream); on the CPU work runs when it is queued and the handle is null.
+/// View of a queue of device work (a CUDA stream). On the CPU, work runs when it is queued, and the handle is null.
 struct Stream {
   void* handle = nullptr;
 };
@@ -29,7 +29,7 @@ struct Stream {
 class Event {
  public:
   virtual ~Event() = default;
-  virtual bool done() = 0;  ///< Whether the device has passed it. Does not wait. Error where work before it has failed.
+  virtual bool done() = 0;  ///< Whether the device has passed it. Does not wait. Error if earlier work has failed.
 };
 
 /// A recorded sequence of device work that can be launched again and again. Launching does not wait.
@@ -44,18 +44,18 @@ struct DeviceOptions {
   MemoryFormat memory_format = MemoryFormat::nhwc;  ///< Format of cuDNN's convolutions; fused kernels choose theirs.
   bool fused = true;  ///< Use fused kernels if there are some for the model and precision.
   int threads = 1;    ///< CPU only.
-  /// Multiprocessors that kernels which fill the GPU leave free, so that collectives overlap with them.
+  /// Number of multiprocessors that kernels leave free, so that collectives overlap with them.
   int communication_multiprocessors = 0;
-  int ranks = 1;  ///< That share the device.
-  /// GPUs: the fastest algorithm for each matrix product is found by timing a few when it is first seen. Other runs may
-  /// choose otherwise and round differently; without, the same run gives the same bits.
+  int ranks = 1;  ///< Number of ranks that share the device.
+  /// GPUs: time a few algorithms for each new shape of a GEMM and keep the fastest. Another run may choose another
+  /// algorithm and round differently. Without tuning, the same run gives the same bits.
   bool tune = false;
-  /// GPUs, with bf16: models that can have their linear layers multiply in FP8, see QuantisationOps.
+  /// GPUs with bf16: linear layers multiply in FP8 if the model supports it. See QuantisationOps.
   bool fp8 = false;
 };
 
-/// One device: its memory and its streams, and what is made once for it, such as the operations of runtime/ops/. Knows
-/// no operation itself. Not thread-safe.
+/// One device: its memory, its streams, and objects that exist once per device, such as the operations of runtime/ops/.
+/// This class knows no operation. Not thread-safe.
 class Device {
  public:
   virtual ~Device() = default;
@@ -67,7 +67,7 @@ class Device {
   DType dtype() const { return compute_dtype(options_.precision); }
   virtual PeakRate peak() const { return {}; }  ///< At precision(), and in FP8 with options().fp8.
 
-  /// Told whenever the host waits for the device, whose work may wait for other ranks.
+  /// Records every wait of the host for the device, because the device may wait for other ranks.
   Watch& watch() const { return *watch_; }
   void set_watch(std::shared_ptr<Watch> watch) { watch_ = std::move(watch); }
 
@@ -76,17 +76,17 @@ class Device {
   Buffer allocate(DType dtype, const Shape& shape) {
     return allocate(static_cast<std::size_t>(element_count(shape)) * size_of(dtype));
   }
-  /// Both wait for the work queued before and return when done.
+  /// Both wait for earlier work and return when the copy is done.
   virtual void copy_to_host(void* host, const void* device, std::size_t bytes) = 0;
   virtual void copy_to_device(void* device, const void* host, std::size_t bytes) = 0;
-  /// Whether data sets are copied to it: its memory is not the host's.
+  /// Whether the device's memory is not the host's, so that data sets must be copied to it.
   virtual bool has_own_memory() const { return kind() != DeviceKind::cpu; }
-  /// An address at which operations read host memory without a copy, for as long as the device and that memory live;
-  /// null if the device cannot.
+  /// An address at which operations read host memory without a copy. It is valid as long as the device and the memory
+  /// live. Null if the device cannot read host memory.
   virtual const void* share_host_memory(const void* host, std::size_t bytes) = 0;
   /// Host memory (zeroed). copy() to and from it runs at full rate and overlaps with other work.
   virtual Buffer allocate_pinned(std::size_t bytes) = 0;
-  /// Queued on `stream`; either side may be pinned host memory.
+  /// Queued on `stream`. Either side may be pinned host memory.
   virtual void copy(void* to, const void* from, std::size_t bytes, Stream stream) = 0;
   virtual void zero(void* device, std::size_t bytes, Stream stream) = 0;
   /// dst = src with conversion between f64, f32 and bf16 (round to nearest even).
@@ -97,47 +97,46 @@ class Device {
   virtual Stream communication_stream() = 0;  ///< Higher priority than compute.
   /// Work queued on `later` from now on starts after everything queued on `earlier` so far. The host does not wait.
   virtual void wait_for(Stream later, Stream earlier) = 0;
-  /// The same for everything before the event, which mark() has given.
+  /// The same for everything before `event`, which mark() returned.
   virtual void wait_until(Stream later, const Event& event) = 0;
-  /// Calls `work` with the communication stream. What it queues there follows what the compute stream has queued so
-  /// far, and precedes what the compute stream queues from now on. Collectives of several communicators belong into one
-  /// stream: those of NCCL wait for other ranks, and in two branches of a CUDA graph they can block each other.
+  /// Calls `work` with the communication stream. Work queued there starts after everything queued on the compute stream
+  /// so far. The compute stream's later work waits for it. Collectives of several communicators share this stream:
+  /// NCCL's kernels wait for other ranks, and in two branches of a CUDA graph they could block each other.
   void in_communication_stream(const std::function<void(Stream)>& work);
-  /// Calls `work`. In a captured graph, what it queues on compute_stream() runs beside what is queued there from now on
-  /// until join(), and behind what was queued before. Elsewhere, and if there is a timeline(), one runs after the
-  /// other.
+  /// Calls `work`. In a captured graph, its work on compute_stream() starts after earlier work and overlaps with work
+  /// that is queued from now on until join(). Outside a graph, and if there is a timeline(), there is no overlap.
   virtual void beside(const std::function<void()>& work) { work(); }
   virtual void join() {}
-  /// The end of what is queued on `stream` so far.
+  /// The end of the work that is queued on `stream` so far.
   virtual std::unique_ptr<Event> mark(Stream stream) = 0;
   virtual void synchronize() = 0;  ///< The host waits for all streams; reports errors of earlier work.
-  /// Records what `work` queues on compute_stream() (and streams that wait for it and are joined back) without running
-  /// it. Null if the device has no graphs.
+  /// Records the work that `work` queues on compute_stream(), and on streams that wait for it and are joined back,
+  /// without running it. Null if the device has no graphs.
   virtual std::unique_ptr<Graph> capture(const std::function<void()>& work) = 0;
   virtual std::unique_ptr<Timeline> make_timeline() = 0;
-  /// Runs `work`; the spans that it opens are noted in `timeline`.
+  /// Runs `work`. `timeline` records the spans that `work` opens.
   void record(Timeline& timeline, const std::function<void()>& work);
   Timeline* timeline() const { return timeline_; }  ///< Null outside of record().
-  /// Long operations of CPUs call `progress` now and then, so that messages make progress; an exception of it leaves
-  /// the operation.
+  /// Long operations on CPUs call `progress` now and then, so that messages make progress. An exception from `progress`
+  /// ends the operation.
   void set_progress(std::function<void()> progress) { progress_ = std::move(progress); }
   void progress() const {
     if (progress_) progress_();
   }
 
-  /// Multiprocessors that kernels which fill the GPU leave to collectives now.
+  /// Number of multiprocessors that kernels leave free now.
   int communication_multiprocessors() const { return whole_ ? 0 : options_.communication_multiprocessors; }
 
-  /// CPUs: does the work that has been queued and waits for messages of other ranks; empty: there is none. Called once,
-  /// by what waits for the device, and by what queues work behind it that reads or writes the same.
+  /// CPUs: `finish` does queued work that waits for messages of other ranks. An empty function means that there is no
+  /// such work. Waiting for the device calls `finish`, and so does queueing work on the same memory. It is called once.
   void set_unfinished(std::function<void()> finish) { unfinished_ = std::move(finish); }
   void finish_unfinished() {
     if (const auto finish = std::exchange(unfinished_, nullptr)) finish();
   }
 
   // --- extensions -----------------------------------------------------------------------------------------------
-  /// The device's one object of type T: a family of operations (runtime/ops/), or whatever else works on a device and
-  /// is made once for it. T::make(*this) makes it when it is first asked for; it lives as long as the device's streams.
+  /// The device's object of type T, such as a family of operations (runtime/ops/). The first call makes it by
+  /// T::make(*this). It lives as long as the device's streams.
   template <class T>
   T& get() {
     for (const auto& [type, object] : extensions_) {
@@ -152,7 +151,8 @@ class Device {
   T& attach(std::shared_ptr<T> object) {
     return *static_cast<T*>(extensions_.emplace_back(typeid(T), std::move(object)).second.get());
   }
-  /// The last one made goes first. For destructors of devices: extensions may use all of the device.
+  /// Destroys extensions, the newest first. Destructors of devices call it first, because extensions may use all of the
+  /// device.
   void drop_extensions() {
     while (!extensions_.empty()) extensions_.pop_back();
   }
@@ -169,7 +169,7 @@ class Device {
   std::vector<std::pair<std::type_index, std::shared_ptr<void>>> extensions_;
 };
 
-/// While it lives, what is queued or captured leaves no multiprocessors to collectives.
+/// While the object lives, kernels that are queued or captured leave no multiprocessors free.
 class WholeDevice {
  public:
   explicit WholeDevice(Device& device) : device_(device), before_(std::exchange(device.whole_, true)) {}
@@ -183,21 +183,21 @@ class WholeDevice {
 };
 
 std::unique_ptr<Device> make_cpu_device(DeviceOptions options);
-/// `device`: index among the visible GPUs. Throws UsageError in a build without CUDA.
+/// `device` is an index among the visible GPUs. UsageError in a build without CUDA.
 std::unique_ptr<Device> make_cuda_device(DeviceOptions options, int device);
 int cuda_device_count();  ///< 0 in a build without CUDA or on a machine without a GPU.
-/// Whether the current GPU, and the code for it, can compute in bf16 and tf32; true if there is no GPU to ask.
+/// Whether the current GPU and the code compiled for it support bf16 and tf32. True without a GPU.
 bool cuda_has_bf16();
 /// bf16 on GPUs that have it, else fp32.
 inline Precision default_precision(DeviceKind kind) {
   return kind == DeviceKind::cuda && cuda_has_bf16() ? Precision::bf16 : Precision::fp32;
 }
-/// Such as 0000:1b:00.0; empty in a build without CUDA.
+/// Such as 0000:1b:00.0. Empty in a build without CUDA.
 std::string cuda_pci_bus_id(int device);
-/// Whether a GPU can read and write another one's memory directly; false in a build without CUDA.
+/// Whether a GPU can read and write another GPU's memory directly. False in a build without CUDA.
 bool cuda_can_access_peer(int device, int peer);
 bool built_with_cuda();
-std::string cuda_version();  ///< Of the runtime library; needs no GPU. Empty in a build without CUDA.
+std::string cuda_version();  ///< The runtime library's version. Needs no GPU. Empty in a build without CUDA.
 std::string cudnn_version();
 
 }  // namespace ddptrain

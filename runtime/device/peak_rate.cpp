@@ -10,9 +10,8 @@ namespace ddptrain {
 
 namespace {
 
-/// Rates in TFLOP/s without sparsity; 0 if the GPU does not have the format. The sources are NVIDIA's and give most
-/// rates with sparsity, which is twice these; rates of HGX and NVL72 are rates of all their GPUs. GeForce: with f32
-/// sums.
+/// Rates in TFLOP/s without sparsity. 0: the GPU does not have the format. NVIDIA's data sheets give most rates with
+/// sparsity, which is twice these. They give rates of HGX and NVL72 for all GPUs together. GeForce: with f32 sums.
 struct Product {
   std::string_view in_name;  ///< Part of the driver's name. The first product that fits counts.
   std::string_view product;
@@ -30,7 +29,7 @@ constexpr std::array kProducts = {
     Product{"H100 NVL", "H100 NVL", 60, 417.5, 835.5, 1670.5, "H100 data sheet"},
     Product{"H100 PCIe", "H100 PCIe", 51, 378, 756, 1513, "H100 data sheet"},
     Product{"H100 80GB HBM3", "H100 SXM", 67, 494.5, 989.5, 1979, "H100 data sheet"},
-    Product{"A100-SXM-64GB", "", 0, 0, 0, 0, ""},                   // made for one customer, with more multiprocessors
+    Product{"A100-SXM-64GB", "", 0, 0, 0, 0, ""},                   // custom product with more multiprocessors
     Product{"A100", "A100", 19.5, 156, 312, 0, "A100 data sheet"},  // SXM and PCIe alike
     Product{"A40", "A40", 37.4, 74.8, 149.7, 0, "A40 data sheet"},
     Product{"A30", "A30", 10.3, 82, 165, 0, "A30 data sheet"},
@@ -38,9 +37,9 @@ constexpr std::array kProducts = {
     Product{"L40S", "L40S", 91.6, 183, 362, 733, "L40S data sheet"},
     Product{"L40", "L40", 90.5, 90.5, 181, 362, "L40 data sheet"},
     Product{"L4", "L4", 30.3, 60, 121, 242.5, "L4 data sheet"},
-    Product{"RTX 5090 D", "", 0, 0, 0, 0, ""},  // another product, whose rates are not here
+    Product{"RTX 5090 D", "", 0, 0, 0, 0, ""},  // another product, with unknown rates
     Product{"RTX 5090", "RTX 5090", 104.8, 104.8, 209.5, 419, "RTX Blackwell white paper"},
-    Product{"RTX 4090 D", "", 0, 0, 0, 0, ""},  // another product, whose rates are not here
+    Product{"RTX 4090 D", "", 0, 0, 0, 0, ""},  // another product, with unknown rates
     Product{"RTX 4090", "RTX 4090", 82.6, 82.6, 165.2, 330.3, "Ada white paper"},
     Product{"RTX 3090 Ti", "RTX 3090 Ti", 40, 40, 80, 0, "Ampere GA102 white paper"},
     Product{"RTX 3090", "RTX 3090", 35.6, 35.6, 71, 0, "Ampere GA102 white paper"},
@@ -50,7 +49,7 @@ constexpr std::array kProducts = {
     Product{"T4", "T4", 8.1, 0, 0, 0, "T4 data sheet"},
 };
 
-/// Whether `part` stands in `name` as words of its own: "A10" is neither in "A100" nor in "A10G".
+/// Whether `name` contains `part` as whole words: "A100" and "A10G" do not contain "A10".
 bool has_words(std::string_view name, std::string_view part) {
   const auto is_letter = [&](std::size_t at) {
     return at < name.size() && std::isalnum(static_cast<unsigned char>(name[at])) != 0;

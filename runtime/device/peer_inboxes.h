@@ -4,13 +4,13 @@
 
 namespace ddptrain {
 
-/// Memory through which the GPUs of all ranks hand each other gradients from within a kernel.
+/// Memory in which kernels of all ranks' GPUs exchange gradients.
 struct PeerInboxes {
   static constexpr int kMaxRanks = 8;
 
   int rank = 0;
   int size = 0;
-  std::array<void*, kMaxRanks> of_rank = {};  ///< Rank r's inbox, as this rank's GPU reaches it.
+  std::array<void*, kMaxRanks> of_rank = {};  ///< The address of rank r's inbox for this rank's GPU.
 };
 
 }  // namespace ddptrain

@@ -8,7 +8,7 @@
 namespace ddptrain {
 namespace {
 
-/// The part of NVML's stable binary interface that is used here.
+/// The part of NVML's stable binary interface that this file uses.
 class NvmlSensors {
  public:
   static std::shared_ptr<NvmlSensors> open(const std::string& pci_bus_id) {
@@ -89,7 +89,7 @@ class NvmlSensors {
     }
   }
 
-  /// The value that `call` writes; nothing if it fails.
+  /// The value that `call` writes. Empty if the call fails.
   template <class... Arguments>
   std::optional<double> number(int (*call)(Gpu, Arguments...), auto... which) const {
     unsigned value = 0;

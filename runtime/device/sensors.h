@@ -15,7 +15,7 @@
 
 namespace ddptrain {
 
-/// Why a GPU's clock is below its highest: NVML's reasons, from its lowest bit on, named as nvidia-smi names them.
+/// The reasons for a GPU's clock being below its maximum, in the order of NVML's bits. The names are nvidia-smi's.
 inline constexpr std::array<std::string_view, 9> kThrottleReasons = {"gpu_idle",
                                                                      "applications_clocks_setting",
                                                                      "sw_power_cap",
@@ -30,13 +30,13 @@ inline constexpr std::array<std::string_view, 9> kThrottleReasons = {"gpu_idle",
 struct SensorReading {
   std::optional<double> sm_mhz = {};
   std::optional<double> memory_mhz = {};
-  std::optional<double> watts = {};  ///< From Ampere on a mean over the last second.
+  std::optional<double> watts = {};  ///< Ampere and newer: mean over the last second.
   std::optional<double> celsius = {};
   std::optional<double> memory_used_bytes = {};  ///< By all processes.
   std::uint64_t throttle_reasons = 0;            ///< Bit i: kThrottleReasons[i].
 };
 
-/// Reads a GPU's sensors: milliseconds at most. Called by one thread at a time.
+/// Reads a GPU's sensors within milliseconds. One thread at a time calls it.
 using ReadSensors = std::function<SensorReading()>;
 
 /// Sensors of the GPU with this PCI bus id, by NVML. Null on the CPU (no bus id) and if NVML does not know the GPU.
@@ -57,7 +57,7 @@ struct GpuLinks {
 /// Links of the GPU with this PCI bus id, by NVML. Nothing on the CPU (no bus id) and if NVML does not know the GPU.
 std::optional<GpuLinks> gpu_links(const std::string& pci_bus_id);
 
-/// Readings of a GPU's sensors over a stretch of time. Trivially copyable, so that ranks can exchange it.
+/// Readings of a GPU's sensors over an interval of time. Trivially copyable, so that ranks can exchange it.
 struct SensorWindow {
   struct Spread {
     std::uint64_t readings = 0;
@@ -71,20 +71,20 @@ struct SensorWindow {
 
   std::uint64_t readings = 0;  ///< 0: nothing is known.
   Spread sm_mhz, memory_mhz, watts, celsius, memory_used_bytes;
-  std::array<std::uint64_t, kThrottleReasons.size()> throttled{};  ///< Readings in which each reason held.
+  std::array<std::uint64_t, kThrottleReasons.size()> throttled{};  ///< Number of readings with each reason.
 
   void add(const SensorReading& reading);
-  void add(const SensorWindow& other);  ///< The two stretches together.
+  void add(const SensorWindow& other);  ///< Joins both intervals.
 };
 
-/// Reads sensors in a thread of its own, every `interval`; those who use the GPU do not wait for it.
+/// Reads sensors every `interval` in its own thread. Users of the GPU do not wait for it.
 class SensorSampler {
  public:
   explicit SensorSampler(ReadSensors read, std::chrono::milliseconds interval = std::chrono::milliseconds(100));
   SensorSampler(const SensorSampler&) = delete;
   SensorSampler& operator=(const SensorSampler&) = delete;
 
-  /// Readings since the last call; none if that was less than an interval ago.
+  /// Readings since the last call. None if the last call was less than an interval ago.
   SensorWindow take();
 
  private:

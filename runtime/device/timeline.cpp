@@ -17,7 +17,7 @@ Span::~Span() {
   if (timeline_ == nullptr) return;
   try {
     timeline_->end(span_, Stream{stream_});
-  } catch (const std::exception& error) {  // of a GPU: whoever waits for it next throws the same
+  } catch (const std::exception& error) {  // a GPU's error: the next wait for the GPU throws it, too
     spdlog::warn("the end of a span is not on the timeline: {}", error.what());
   }
 }

@@ -11,7 +11,7 @@ struct Stream;
 
 enum class Lane : std::uint8_t { compute, communication };
 
-/// A stretch of work of one rank, on the monotonic clock of its host.
+/// A piece of work of one rank. Times are from the monotonic clock of its host.
 struct TimelineSpan {
   std::string name;
   Lane lane = Lane::compute;
@@ -19,16 +19,16 @@ struct TimelineSpan {
   double end_seconds = 0.0;
 };
 
-/// Notes when queued work begins and ends on the device. What is noted while a graph is captured tells of the graph's
-/// last launch. Adds an event to the stream at both ends of a span.
+/// Records when queued work begins and ends on the device. Spans that are recorded during the capture of a graph have
+/// the times of the graph's last launch. Each end of a span adds an event to the stream.
 class Timeline {
  public:
   virtual ~Timeline() = default;
 
-  /// A span of what is queued on `stream` from now on, up to end(). Returns its number.
+  /// Begins a span of the work that is queued on `stream` until end(). Returns the span's number.
   virtual std::size_t begin(Lane lane, Stream stream, std::string name) = 0;
   virtual void end(std::size_t span, Stream stream) = 0;
-  /// All that have ended, in the order of begin(). The work must be done.
+  /// All ended spans, in the order of begin(). The work must be done.
   virtual std::vector<TimelineSpan> spans() = 0;
 };
 

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kFormat = 1;
 
-/// A choice goes to a library as it is, so a file that was changed must be found out.
+/// The hash reveals a changed file. It matters because choices go to a library unchecked.
 std::string hash_of(const TunedFor& machine, const TunedChoices::Map& choices) {
   Hash128 hash;
   for (const auto* map : {&machine, &choices}) {

@@ -19,25 +19,25 @@ class Device;
 class TunedChoices {
  public:
   using Map = std::map<std::string, std::string>;
-  /// Given what this rank has found, returns what all ranks take.
+  /// Gets this rank's choice. Returns the choice for all ranks.
   using Agree = std::function<std::string(const std::string& mine)>;
 
   static std::unique_ptr<TunedChoices> make(Device&) { return std::make_unique<TunedChoices>(); }
 
   const std::string* find(const std::string& work) const;  ///< Null: not chosen yet.
-  /// Whether choices may be made now. If not, an implementation is used that is not kept.
+  /// Whether choices may be made now. If not, the caller uses an implementation and does not keep it as a choice.
   bool open() const { return !agree_ || all_ranks_; }
-  /// Keeps and returns `mine`, or what all ranks agree on. Only while open().
+  /// Keeps and returns `mine`, or the choice that all ranks agree on. Only while open().
   std::string choose(const std::string& work, const std::string& mine);
-  /// The choice that is kept for `work` cannot be used here. This run does without a choice, as other ranks may not
-  /// have refused it and so would not take part in another one; the next run chooses again.
+  /// Drops the choice for `work`, which this machine cannot use. This run makes no other choice, because other ranks
+  /// may not have refused theirs and would not take part. The next run chooses again.
   void refuse(const std::string& work);
 
-  /// From now on all ranks take what `agree`, which is collective, returns. So choices are made only while all ranks
-  /// meet the same work in the same order: within AllRanks.
+  /// From now on all ranks take the choice that `agree` returns. `agree` is collective, so choices are made only within
+  /// AllRanks.
   void share(Agree agree) { agree_ = std::move(agree); }
 
-  /// While it lives, all ranks do the same work in the same order.
+  /// While the object lives, all ranks do the same work in the same order.
   class AllRanks {
    public:
     explicit AllRanks(TunedChoices& choices) : choices_(choices), before_(std::exchange(choices.all_ranks_, true)) {}
@@ -50,11 +50,11 @@ class TunedChoices {
     bool before_;
   };
 
-  /// As if all of `choices` had been made before.
+  /// Replaces all choices.
   void restore(Map choices) { choices_ = std::move(choices); }
-  /// Choices that choose() has kept since the last call.
+  /// The choices that choose() has kept since the last call.
   Map take_new() { return std::exchange(new_, {}); }
-  /// Work that refuse() was told since the last call.
+  /// The work that refuse() has dropped since the last call.
   std::set<std::string> take_refused() { return std::exchange(refused_, {}); }
 
  private:
@@ -65,7 +65,7 @@ class TunedChoices {
   bool all_ranks_ = false;
 };
 
-/// A choice that is `bytes` of a library's, as text and back; false if the text is none of as many bytes.
+/// Convert `bytes` bytes of a library's choice to text and back. False if the text does not have that many bytes.
 std::string choice_of(const void* data, std::size_t bytes);
 bool read_choice(const std::string& choice, void* data, std::size_t bytes);
 
@@ -76,7 +76,7 @@ std::string cublas_version();  ///< Needs no GPU. Empty in a build without CUDA.
 
 /// The text of a file of choices (JSON).
 std::string tuned_text(const TunedFor& machine, const TunedChoices::Map& choices);
-/// UsageError, naming the file `name`, where `text` is damaged, of another format or of another machine.
+/// UsageError, naming the file `name`, if `text` is damaged or has another format or machine.
 TunedChoices::Map parse_tuned(std::string_view text, const std::string& name, const TunedFor& machine);
 
 }  // namespace ddptrain

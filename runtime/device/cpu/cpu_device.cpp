@@ -38,7 +38,7 @@ void CpuDevice::parallel(std::int64_t count,
                          const std::function<void(std::int64_t begin, std::int64_t end, int thread)>& work) {
   const int all = threads();
   std::vector<std::exception_ptr> errors(static_cast<std::size_t>(all));
-  std::atomic<int> fork{0}, join{0};  // what OpenMP orders, in terms that ThreadSanitizer knows
+  std::atomic<int> fork{0}, join{0};  // tell ThreadSanitizer the order that OpenMP guarantees
   fork.store(1, std::memory_order_release);
 #pragma omp parallel for num_threads(all) schedule(static, 1)
   for (int thread = 0; thread < all; ++thread) {
@@ -46,7 +46,7 @@ void CpuDevice::parallel(std::int64_t count,
     const std::int64_t begin = count * thread / all, end = count * (thread + 1) / all;
     try {
       if (begin < end) work(begin, end, thread);
-    } catch (...) {  // an exception must not leave the threads' region
+    } catch (...) {  // an exception must not leave OpenMP's parallel region
       errors[static_cast<std::size_t>(thread)] = std::current_exception();
     }
     join.fetch_add(1, std::memory_order_release);

@@ -7,10 +7,11 @@
 
 namespace ddptrain {
 
-/// The host's processors and memory. What is queued is done on return, but for what set_unfinished() tells of.
+/// The host's processors and memory. Work is done when the call that queues it returns, except for the work of
+/// set_unfinished().
 class CpuDevice : public Device {
  public:
-  explicit CpuDevice(DeviceOptions options);  ///< As make_cpu_device() has checked them.
+  explicit CpuDevice(DeviceOptions options);  ///< make_cpu_device() has checked the options.
   ~CpuDevice() override { drop_extensions(); }
 
   DeviceKind kind() const override { return DeviceKind::cpu; }
@@ -36,11 +37,11 @@ class CpuDevice : public Device {
   std::unique_ptr<Timeline> make_timeline() override;
 
   int threads() const { return options().threads; }
-  /// Cuts [0, count) into one contiguous range per thread, always in the same way, and runs work(begin, end, thread) on
-  /// all that are not empty; the calling thread is number 0. Returns when all are done; throws the first exception, by
-  /// number of the thread.
+  /// Cuts [0, count) into one contiguous range per thread, always in the same way, and runs work(begin, end, thread)
+  /// for each range that is not empty. The calling thread is number 0. Returns when all threads are done. Throws the
+  /// exception of the thread with the lowest number.
   void parallel(std::int64_t count, const std::function<void(std::int64_t begin, std::int64_t end, int thread)>& work);
-  /// Memory for intermediate results of one operation: the next call hands out the same.
+  /// Memory for intermediate results of one operation. The next call returns the same memory.
   void* scratch(std::size_t bytes);
 
  private:

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::align_val_t kAlignment{256};
 
-/// From f64 the value goes through f32 rounded to odd, so that it is rounded to bf16 only once.
+/// An f64 value is first rounded to odd in f32, so that the rounding to bf16 is the only one that counts.
 float to_odd_float(double value) {
   const auto rounded = static_cast<float>(value);
   auto bits = std::bit_cast<std::uint32_t>(rounded);

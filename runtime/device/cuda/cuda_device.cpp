@@ -60,7 +60,7 @@ class CudaEvent final : public Event {
   cuda::EventHandle event_;
 };
 
-/// Ends the capture of `stream` after an exception and drops what was recorded.
+/// Ends the capture of `stream` after an exception and drops the recorded work.
 void abandon_capture(cudaStream_t stream) {
   cudaGraph_t graph = nullptr;
   if (cudaStreamEndCapture(stream, &graph) != cudaSuccess) cudaGetLastError();
@@ -175,7 +175,7 @@ void CudaDevice::zero(void* device, std::size_t bytes, Stream stream) {
 
 void CudaDevice::wait_for(Stream later, Stream earlier) {
   if (later.handle == earlier.handle) return;
-  // One event does for all: a wait keeps the record it saw, whatever is recorded later.
+  // One event is enough: a wait refers to the event's record at the time of the call.
   DDP_CUDA(cudaEventRecord(order_.get(), static_cast<cudaStream_t>(earlier.handle)));
   DDP_CUDA(cudaStreamWaitEvent(static_cast<cudaStream_t>(later.handle), order_.get(), 0));
 }
@@ -239,7 +239,7 @@ std::unique_ptr<Device> make_cuda_device(DeviceOptions options, int device) {
 int cuda_device_count() {
   int count = 0;
   if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
-  cudaGetLastError();  // no driver or no device is an answer, not an error
+  cudaGetLastError();  // a missing driver or device is not an error
   return 0;
 }
 

@@ -9,7 +9,7 @@
 
 namespace ddptrain {
 
-/// One GPU. The thread that makes it is the one that uses it.
+/// One GPU. Only the thread that makes the object uses it.
 class CudaDevice final : public Device {
  public:
   CudaDevice(DeviceOptions options, int device);
@@ -19,7 +19,7 @@ class CudaDevice final : public Device {
   std::string name() const override { return name_; }
   PeakRate peak() const override { return data_sheet_peak(name_, precision(), options().fp8); }
   int multiprocessors() const { return multiprocessors_; }
-  /// For kernels whose blocks stay until the end: what communication leaves now.
+  /// Number of multiprocessors for kernels with resident blocks: those that are not left free for communication.
   int compute_multiprocessors() const { return multiprocessors_ - communication_multiprocessors(); }
 
   using Device::allocate;
@@ -44,7 +44,7 @@ class CudaDevice final : public Device {
   std::unique_ptr<Timeline> make_timeline() override;
 
   cudaStream_t stream() const { return lane_->stream.get(); }  ///< compute_stream()
-  /// Intermediate results of one operation on the compute stream; the next one may overwrite them.
+  /// Memory for intermediate results of one operation on the compute stream. The next operation may overwrite them.
   cuda::Scratch& scratch() { return lane_->scratch; }
 
  private:
@@ -53,18 +53,18 @@ class CudaDevice final : public Device {
     cuda::Scratch scratch;
   };
 
-  /// UsageError if the GPU cannot run this program, or not at the precision that was asked for.
+  /// UsageError if the GPU cannot run this program or does not have the requested precision.
   void check_abilities(int device) const;
 
   std::string name_;
   int multiprocessors_ = 0;
   ComputeLane compute_;
   ComputeLane beside_;
-  ComputeLane* lane_ = &compute_;  ///< Whose stream is the compute stream.
+  ComputeLane* lane_ = &compute_;  ///< Its stream is the compute stream.
   bool must_join_ = false;
   cuda::StreamHandle communication_;
   cuda::EventHandle order_;
-  std::vector<cuda::RegisteredMemory> shared_;  ///< By share_host_memory.
+  std::vector<cuda::RegisteredMemory> shared_;  ///< Host memory of share_host_memory().
 };
 
 }  // namespace ddptrain

@@ -48,7 +48,7 @@ int compute_capability() {
 }
 
 int most_waiting_blocks(int ranks) {
-  constexpr int kPart = 4;  // of the multiprocessors: a rank may run two collectives and a fused sum at a time
+  constexpr int kPart = 4;  // a rank may run two collectives and a fused all-reduce at a time
   if (ranks == 1) return 0;
   int device = 0;
   int multiprocessors = 0;

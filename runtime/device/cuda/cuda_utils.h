@@ -8,14 +8,14 @@
 
 namespace ddptrain::cuda {
 
-/// Throws Error naming call, place and reason.
+/// Throws Error with call, place and reason.
 [[noreturn]] void fail_call(const char* call, const char* file, int line, const char* reason);
-/// Throws Error with `message` unless `condition` holds. For .cu files: nvcc does not get along with fmt in C++20.
+/// Throws Error with `message` unless `condition` holds. For .cu files, because nvcc cannot compile fmt in C++20.
 void require(bool condition, const char* message);
 /// For destructors, which must not throw.
 void log_failed_release(const char* reason);
 
-/// Throws OutOfMemory: `what` found no memory. Names how much the current device has left.
+/// Throws OutOfMemory for `what`. The message has the free memory of the current device.
 [[noreturn]] void fail_allocation(const char* what);
 
 inline void check(cudaError_t status, const char* call, const char* file, int line) {
@@ -29,7 +29,7 @@ const char* reason_of(Status) {
   return "a library handle";
 }
 
-/// Owner of a handle of a C library; move-only.
+/// Owns a handle of a C library. Move-only.
 template <class T, auto kRelease>
 class Handle {
  public:
@@ -47,7 +47,7 @@ class Handle {
   }
 
   T get() const { return raw_; }
-  /// For the calls that create handles; the handle must be empty.
+  /// For calls that create handles. The handle must be empty.
   T* out() { return &raw_; }
   explicit operator bool() const { return raw_ != nullptr; }
 
@@ -67,34 +67,34 @@ DeviceMemory allocate_memory(std::size_t bytes);
 
 bool is_capturing(cudaStream_t stream);
 int compute_capability();  ///< Compute capability of the current device: 90 for 9.0.
-/// The architecture for which the kernels that run on the current device were compiled, as compute_capability(); lower
-/// if the driver translates older code. 0 if this program has none for the device.
+/// The architecture of this program's code for the current device, in the form of compute_capability(). It is lower
+/// than the device's if the driver translates older code. 0 if the program has no code for the device.
 int code_version();
-/// Whether kernels may start before their predecessor ends: their code must wait in time, which takes 9.0.
+/// Whether kernels may start before their predecessor ends. Device and code need compute capability 9.0.
 bool launches_early();
-/// Thread blocks that a kernel may have if it waits for other ranks, of which `ranks` share the current device: their
-/// kernels run at the same time only if all blocks find room, and they must leave room for the kernels that they wait
-/// for. 0: any number, because each rank has its own device.
+/// Maximum number of thread blocks of a kernel that waits for other ranks, if `ranks` ranks share the current device.
+/// The ranks' kernels run at the same time only if all their blocks fit. They must also leave room for the kernels that
+/// they wait for. 0: no limit, because each rank has its own device.
 int most_waiting_blocks(int ranks);
-/// Whether the current device runs code of 9.0a.
+/// Whether the current device runs code for 9.0a.
 bool multiplies_by_warpgroups();
 
-/// Shared memory that a thread block may have on the current device, bytes. The environment variable
-/// DDPTRAIN_SHARED_MEMORY_LIMIT (KiB) lowers it, so that a large GPU runs the kernels of a smaller one.
+/// Maximum of shared memory of a thread block on the current device, in bytes. The environment variable
+/// DDPTRAIN_SHARED_MEMORY_LIMIT (KiB) lowers it, so that a large GPU runs the kernels of a smaller GPU.
 std::size_t shared_memory_limit();
-/// Lets thread blocks of `kernel` have `bytes` of dynamic shared memory. Error if that is more than the limit.
+/// Allows thread blocks of `kernel` to have `bytes` of dynamic shared memory. Error above the limit.
 void reserve_shared_memory(const void* kernel, std::size_t bytes);
 template <class... Parameters>
 void reserve_shared_memory(void (*kernel)(Parameters...), std::size_t bytes) {
   reserve_shared_memory(reinterpret_cast<const void*>(kernel), bytes);
 }
 
-/// Device memory for intermediate results of one stream, grown on demand. What was handed out before stays allocated,
-/// because captured graphs may still use it.
+/// Device memory for intermediate results of one stream. It grows on demand. Earlier memory stays allocated, because
+/// captured graphs may still use it.
 class Scratch {
  public:
-  /// At least `bytes`, aligned to 256; the next call hands out the same memory. Throws Error if it would have to
-  /// grow while `stream` is being captured.
+  /// At least `bytes` bytes, aligned to 256. The next call returns the same memory. Error if the memory would have to
+  /// grow during a capture of `stream`.
   void* reserve(std::size_t bytes, cudaStream_t stream);
   template <class T>
   T* reserve_elements(std::size_t count, cudaStream_t stream) {
@@ -106,7 +106,8 @@ class Scratch {
   std::size_t bytes_ = 0;
 };
 
-/// Lays out arrays in one piece of memory, 256 bytes apart at least: once over null to learn the size, once for good.
+/// Lays out arrays in one piece of memory, at least 256 bytes apart. Used twice: first with null, to get the size, then
+/// with the memory.
 class Pieces {
  public:
   explicit Pieces(void* memory) : memory_(static_cast<char*>(memory)) {}

@@ -21,7 +21,7 @@ __device__ __forceinline__ T from_float(float value) {
   }
 }
 
-/// V neighbouring elements that are loaded and stored at once; their address is a multiple of their size.
+/// V neighbouring elements that are loaded and stored at once. Their address is a multiple of their total size.
 template <class T, int V>
 struct alignas(sizeof(T) * V) Pack {
   T value[V];

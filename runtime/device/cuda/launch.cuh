@@ -5,12 +5,12 @@
 #include "runtime/device/cuda/cuda_utils.h"
 
 /// Programmatic dependent launch (CUDA programming guide): a kernel may start while its predecessor in the stream still
-/// runs, and prepares itself until it calls wait_for_predecessor(). Works the same in captured graphs. Where GPU or
-/// code do not have it (both: compute capability 9.0 and newer), a kernel starts when its predecessor has ended.
+/// runs. It prepares itself until it calls wait_for_predecessor(). The same holds in captured graphs. If GPU or code
+/// are older than compute capability 9.0, a kernel starts when its predecessor has ended.
 
 namespace ddptrain::cuda {
 
-/// Returns when everything that the predecessor wrote can be read. Every kernel launched by launch_early calls it.
+/// Returns when the predecessor's results can be read. Every kernel that launch_early launches calls it.
 __device__ __forceinline__ void wait_for_predecessor() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -23,7 +23,8 @@ __device__ __forceinline__ void let_successor_start() {
 #endif
 }
 
-/// For __launch_bounds__: `blocks` of `threads` threads, or as many as a multiprocessor of the architecture takes.
+/// For __launch_bounds__: `blocks` blocks of `threads` threads, or the maximum that a multiprocessor of the
+/// architecture holds.
 constexpr int resident_at_most(int threads, int blocks) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
   constexpr int kThreads = 1024;
@@ -35,7 +36,7 @@ constexpr int resident_at_most(int threads, int blocks) {
   return blocks * threads <= kThreads ? blocks : kThreads / threads;
 }
 
-/// Queues a kernel behind its predecessor in the stream. Arguments are converted to the kernel's parameters.
+/// Queues a kernel that may start early. Arguments are converted to the kernel's parameters.
 template <class... Parameters, class... Arguments>
 void launch_kernel(void (*kernel)(Parameters...), dim3 blocks, int threads, std::size_t shared_bytes,
                    cudaStream_t stream, const Arguments&... arguments) {

@@ -10,7 +10,7 @@ namespace {
 
 class CudaTimeline final : public Timeline {
  public:
-  /// Notes when, on the host's clock, `stream` has come to where it is now.
+  /// Records the time, on the host's clock, at which `stream` has done its work so far.
   explicit CudaTimeline(cudaStream_t stream) {
     record(origin_, stream);
     DDP_CUDA(cudaStreamSynchronize(stream));

@@ -110,7 +110,7 @@ std::string fault_of_files(const fs::path& checkpoint, int reader, int readers) 
 
 namespace {
 
-/// Whether a file of this name in a checkpoint is one that a run writes.
+/// Whether a run writes a file of this name into a checkpoint.
 bool is_own(std::string_view name) {
   constexpr std::string_view kPartial = ".partial";
   if (name.ends_with(kPartial)) name.remove_suffix(kPartial.size());
@@ -164,7 +164,7 @@ std::string first_of(const std::vector<std::string>& faults) {
   return "";
 }
 
-/// The fault that the lowest rank finds. Rank 0 looks at the layout, which maps all files, after all were read.
+/// The fault that the lowest rank finds. Rank 0 checks the layout last, because that maps all files into memory.
 std::string agreed_fault(const World& world, const fs::path& checkpoint) {
   const std::string fault = first_of(world.all_gather(fault_of_files(checkpoint, world.rank(), world.size())));
   if (!fault.empty()) return fault;
@@ -188,7 +188,7 @@ std::optional<Checkpoint> find_checkpoint(const World& world, const fs::path& pa
     });
     return read(world, path);
   }
-  std::string steps;  // as rank 0 sees them, newest first
+  std::string steps;  // rank 0's list, newest first
   std::map<std::int64_t, fs::path> found;
   world.agree([&] { found = checkpoints_in(path); });
   for (auto entry = found.rbegin(); entry != found.rend(); ++entry) steps += entry->second.filename().string() + '\n';
@@ -285,7 +285,8 @@ PieceName parse_piece_name(const std::string& name) {
   return piece;
 }
 
-/// Of an array of this shape, the part that a piece with `count` elements is of; nothing where they are not all there.
+/// The part of an array of this shape to which a piece with `count` elements belongs. Empty if the array does not have
+/// all elements of the piece.
 std::optional<Split> part_of(const PieceName& piece, const Shape& shape, std::int64_t count) {
   Split part = Split::none(shape);
   const std::int64_t size = part.run;
@@ -382,7 +383,7 @@ std::map<std::string, std::pair<Shape, std::vector<float>>> CheckpointReader::pa
 
 namespace {
 
-/// The first difference between what a checkpoint holds and what a run needs.
+/// The first difference between the arrays of a checkpoint and the arrays that a run needs.
 void check_arrays(const Checkpoint& checkpoint, const std::vector<StateArray>& needed, bool whole) {
   std::map<std::string, const ArrayInfo*> stored;
   for (const ArrayInfo& array : checkpoint.manifest.arrays) stored[array.name] = &array;

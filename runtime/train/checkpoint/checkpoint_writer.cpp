@@ -22,7 +22,7 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 
 std::string utc() { return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))); }
 
-/// The result of `work` in a thread, as JSON: {"error": text} where it throws.
+/// Runs `work` in a thread. The result is JSON: {"error": text} if `work` throws.
 std::future<std::string> in_background(std::function<std::string()> work) {
   return std::async(std::launch::async, [work = std::move(work)] {
     try {
@@ -33,7 +33,8 @@ std::future<std::string> in_background(std::function<std::string()> work) {
   });
 }
 
-/// Those that the ranks of a part of a stage write: all have the number of the step, and the first ones write it.
+/// The arrays that the ranks with one part of a stage write. All ranks have the number of the step; the first stage and
+/// part write it.
 std::vector<StateArray> arrays_of(const TrainingState& state, int stage, int part) {
   std::vector<StateArray> arrays = state.arrays();
   const bool is_first = stage == 0 && part == 0;
@@ -93,7 +94,7 @@ void CheckpointWriter::lay_out() {
   std::memcpy(image_.data(), head.data(), head.size());
 }
 
-/// As far as can be told before: others may write to the disk, too.
+/// A check before the write. Other programs may still fill the disk.
 bool CheckpointWriter::enough_space() const {
   std::error_code error;
   const fs::space_info space = fs::space(options_.folder, error);
@@ -108,7 +109,8 @@ std::optional<WrittenCheckpoint> CheckpointWriter::start(RunProgress progress) {
   current_.step = progress_.step;
   current_.path = checkpoint_path(options_.folder, progress_.step).string();
   current_.bytes = static_cast<std::uint64_t>(total_bytes_);
-  const int full = static_cast<int>(world_.min(enough_space() ? world_.size() : world_.rank()));  // the lowest rank
+  const int full =
+      static_cast<int>(world_.min(enough_space() ? world_.size() : world_.rank()));  // the lowest rank without space
   if (full < world_.size()) {
     return finish(fmt::format("rank {} ({}): the disk of {} has not the {:.1f} MB free that it takes", full,
                               world_.all_gather(world_.hostname())[static_cast<std::size_t>(full)], options_.folder,
@@ -168,7 +170,7 @@ std::optional<WrittenCheckpoint> CheckpointWriter::wait() {
   return result;
 }
 
-/// All ranks have finished the phase, or wait for it here.
+/// Waits until all ranks have finished the phase.
 std::optional<WrittenCheckpoint> CheckpointWriter::advance() {
   json mine = json::parse(work_.get());
   mine["host"] = world_.hostname();

@@ -20,7 +20,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kFormat = "ddptrain checkpoint";
 constexpr int kVersion = 2;
-constexpr std::int64_t kMost = std::int64_t{1} << 40;  // of whatever is counted
+constexpr std::int64_t kMost = std::int64_t{1} << 40;  // upper limit of all counts
 constexpr const char* kChecksum = ",\n \"xxh3_128\": \"";
 
 constexpr std::array<std::pair<Placement, const char*>, 3> kPlacements = {
@@ -121,7 +121,7 @@ CheckpointFile file_in(const nlohmann::json& json) {
   return file;
 }
 
-/// Of UTF-8, as the texts of JSON are: up to U+001F, and U+007F to U+009F.
+/// Whether UTF-8 text has control characters: up to U+001F, and U+007F to U+009F.
 bool has_control_characters(const std::string& text) {
   const auto is_control = [](unsigned char byte) { return byte < ' ' || byte == 0x7F; };
   if (std::any_of(text.begin(), text.end(), is_control)) return true;
@@ -131,7 +131,7 @@ bool has_control_characters(const std::string& text) {
   return false;
 }
 
-/// What a manifest quotes goes to terminals and logs.
+/// Texts of a manifest are printed on terminals and in logs.
 void require_printable(const nlohmann::json& json) {
   const auto check = [](const std::string& text) {
     if (has_control_characters(text)) usage_error("damaged: it has control characters");
@@ -217,7 +217,8 @@ Manifest parse_manifest(std::string_view text, const std::string& name) {
     Manifest manifest{run_in(json), progress_in(json), {}, {}, json.at("written")};
     for (const auto& file : json.at("files")) manifest.files.push_back(file_in(file));
     for (const auto& array : json.at("arrays")) manifest.arrays.push_back(array_in(array));
-    const std::size_t sums = manifest.progress.rank_sums.size();  // of several virtual ranks of each replica, or one
+    const std::size_t sums =
+        manifest.progress.rank_sums.size();  // one or several per replica: one for each virtual rank
     const auto replicas = static_cast<std::size_t>(manifest.run.mesh.replicas);
     if (sums == 0 || sums % replicas != 0)
       usage_error("damaged: {} sums of {}", sums, counted(manifest.run.mesh.replicas, "replica"));

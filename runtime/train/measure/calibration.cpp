@@ -18,13 +18,13 @@ constexpr std::array kRound = {TimedWork::alone,         TimedWork::step,   Time
                                TimedWork::communication, TimedWork::silent, TimedWork::step,   TimedWork::alone};
 constexpr std::size_t kWindowsOfARound = kRound.size();
 constexpr std::size_t kKinds = kWindowsOfARound / 2;
-constexpr double kRoundSeconds = 1.0;         // at least, where the limit allows a few
-constexpr double kSlowGpuRoundSeconds = 4.0;  // a GPU whose clock follows its power needs windows that warm it
+constexpr double kRoundSeconds = 1.0;         // minimum, if the limit allows several rounds
+constexpr double kSlowGpuRoundSeconds = 4.0;  // a GPU that is limited by power needs long windows
 constexpr double kSlowStepSeconds = 0.01;
-constexpr double kRecoverySeconds = 1.0;  // in which such a GPU gets from rest to the clock of its power limit
+constexpr double kRecoverySeconds = 1.0;  // time in which such a GPU gets from idle to the clock of its power limit
 constexpr double kRecoveriesOfARound = 2.0;
 constexpr double kFewestRounds = 4.0;
-constexpr std::size_t kRoundsOfAnInterval = 8;  // with fewer, one is narrow by chance too often
+constexpr std::size_t kRoundsOfAnInterval = 8;  // with fewer rounds, an interval is too often narrow by chance
 constexpr double kClockFell = 0.97;
 
 std::size_t index_of(TimedWork work) { return static_cast<std::size_t>(work); }
@@ -131,7 +131,7 @@ class Calibrator {
     return recovery_steps_;
   }
 
-  /// Behind a window of the same work, for the same clock.
+  /// Runs after a window of the same work, so that the clock is the same.
   double compute(bool communicates) {
     const std::vector<double> seconds = job_.time_compute(communicates);
     seconds_ += slowest(seconds);
@@ -152,10 +152,10 @@ class Calibrator {
   TimedJob& job_;
   const CalibrationLimits& limits_;
   std::array<std::uint64_t, kKinds> steps_{};
-  std::uint64_t recovery_steps_ = 0;  ///< 0: the clock does not follow the power.
+  std::uint64_t recovery_steps_ = 0;  ///< 0: the GPU is not limited by power.
   double recovery_seconds_ = 0.0;
-  TimedWork last_ = TimedWork::communication;  ///< Of the newest window; the constructor has one.
-  double seconds_ = 0.0;                       ///< In windows so far.
+  TimedWork last_ = TimedWork::communication;  ///< The work of the newest window.
+  double seconds_ = 0.0;                       ///< The sum over all windows so far.
 };
 
 std::vector<double> mean_of_each_rank(const std::vector<CalibrationRound>& rounds,
@@ -169,8 +169,7 @@ std::vector<double> mean_of_each_rank(const std::vector<CalibrationRound>& round
   return means;
 }
 
-/// How many ranks may be the slowest one, as far as the rounds tell it: `slowest`, and those that are not slower by
-/// chance alone.
+/// The number of ranks that may be the slowest one: rank `slowest`, and the ranks that the rounds cannot tell from it.
 std::size_t slowest_candidates(const std::vector<CalibrationRound>& rounds, std::size_t slowest) {
   std::size_t count = 0;
   for (std::size_t rank = 0; rank < rounds.front().silent.size(); ++rank) {
@@ -181,13 +180,13 @@ std::size_t slowest_candidates(const std::vector<CalibrationRound>& rounds, std:
   return count;
 }
 
-/// `half_width` of a difference to the slowest rank, with what is to be added because that rank was chosen: it grows as
-/// `chosen` does beyond `one`.
+/// `half_width` of a difference to the slowest rank, widened because the same data chose that rank. Its variance grows
+/// by as much as the variance of `chosen` exceeds that of `one`.
 double widened(double half_width, double one, double chosen) {
   return std::isfinite(chosen) ? std::sqrt(half_width * half_width + chosen * chosen - one * one) : half_width;
 }
 
-/// The part of the slowest rank. As the same rounds choose that rank, the intervals of what is measured from it grow.
+/// Estimates the stragglers' part. The same rounds choose the slowest rank, so all intervals that depend on it grow.
 void find_stragglers(const std::vector<CalibrationRound>& rounds, Calibration& result) {
   const std::size_t rank = result.slowest_rank;
   const auto behind = column(rounds, [rank](const CalibrationRound& r) { return r.silent[rank] - mean(r.silent); });
@@ -198,7 +197,7 @@ void find_stragglers(const std::vector<CalibrationRound>& rounds, Calibration& r
   result.exposed_fraction.half_width = widened(result.exposed_fraction.half_width, scale * one, scale * chosen);
 }
 
-/// All of it from the means of rounds.
+/// Evaluates the means of the rounds.
 Calibration evaluate(std::vector<CalibrationRound> rounds, double samples_per_step) {
   Calibration result;
   result.silent_seconds = mean_of_each_rank(rounds, &CalibrationRound::silent);
@@ -232,7 +231,7 @@ Calibration evaluate(std::vector<CalibrationRound> rounds, double samples_per_st
   return result;
 }
 
-/// The job that has been trained.
+/// The job after training.
 class TrainedJob final : public TimedJob {
  public:
   TrainedJob(Trainer& trainer, const World& world, SensorSampler* sensors, double step_seconds)
@@ -251,7 +250,7 @@ class TrainedJob final : public TimedJob {
         traced_silent_(trainer, traced_steps(step_seconds), false) {
     for (StepGraph* graph : {&alone_, &step_, &silent_, &communication_}) {
       graph->prepare(step_seconds);
-      // The graphs' first launch uploads them: not counted.
+      // The first launch of a graph uploads it. It does not count.
       const std::uint64_t steps = step_seconds < kLongStepSeconds ? kUnroll + 1 : 1;
       if (device_.kind() == DeviceKind::cuda) time_window(*graph, steps, world, device_);
     }
@@ -268,7 +267,7 @@ class TrainedJob final : public TimedJob {
       graph.run(goes_on ? std::max<std::uint64_t>(lead, 1) : lead);
       if (!goes_on) device_.synchronize();
     }
-    if (sensors_ != nullptr) sensors_->take();  // of what was before
+    if (sensors_ != nullptr) sensors_->take();  // drops earlier readings
     const WindowTime mine = time_window(graph, steps, world_, device_, {.takes_part = takes_part, .waits = !goes_on});
     device_.synchronize();
     SensorWindow shown;

@@ -10,7 +10,7 @@
 namespace ddptrain {
 namespace {
 
-/// The integral of cos^(degrees - 1) from `angle` on, by Simpson's rule, as far as it is not negligible.
+/// The integral of cos^(degrees - 1) from `angle` to pi / 2 by Simpson's rule. Negligible values are left out.
 double tail(double angle, double degrees) {
   constexpr int kParts = 128;
   const double end = std::min(0.5 * std::numbers::pi, angle + 9.0 / std::sqrt(degrees));
@@ -23,9 +23,9 @@ double tail(double angle, double degrees) {
   return sum * width / 3.0;
 }
 
-/// How many independent observations tell as much about their mean.
+/// The number of independent observations that would give the same precision of the mean.
 double effective_count(const std::vector<double>& deviations, double squares) {
-  constexpr double kFewest = 2.5;  // with fewer, one high correlation by chance would make the interval useless
+  constexpr double kFewest = 2.5;  // with fewer, a high correlation by chance would make the interval useless
   const auto n = static_cast<double>(deviations.size());
   const double products = std::inner_product(deviations.begin() + 1, deviations.end(), deviations.begin(), 0.0);
   if (n < 4.0 || n * products + squares <= 0.0) return n;
@@ -58,7 +58,7 @@ Estimate estimate_mean(const std::vector<double>& observations, std::size_t cand
   for (double& value : deviations) value -= result.value;
   const double squares = std::inner_product(deviations.begin(), deviations.end(), deviations.begin(), 0.0);
   const double degrees = effective_count(deviations, squares) - 1.0;
-  const double variance = squares / static_cast<double>(observations.size()) / degrees;  // of the mean
+  const double variance = squares / static_cast<double>(observations.size()) / degrees;  // variance of the mean
   result.half_width = student_quantile(0.025 / static_cast<double>(candidates), degrees) * std::sqrt(variance);
   return result;
 }

@@ -11,7 +11,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 static_assert(std::is_trivially_copyable_v<SensorWindow>);
 
-/// JSON has null for what is not finite, which is all that there were no readings of.
+/// Values without readings are not finite. JSON writes them as null.
 Json fields_of(const SensorWindow& window) {
   Json fields = {{"readings", window.readings},
                  {"sm_mhz", window.sm_mhz.mean()},
@@ -44,7 +44,7 @@ ClockWindows gather_clocks(const World& world, const std::vector<double>& mine) 
   const double highest = mine.empty() ? 0.0 : *std::max_element(mine.begin(), mine.end());
   std::string told;
   for (const double mhz : mine) told += mhz == 0.0 ? '?' : mhz < kFell * highest ? 'f' : '-';
-  std::string worst(mine.size(), '?');  // of all ranks
+  std::string worst(mine.size(), '?');  // the worst of all ranks
   for (const std::string& one : world.all_gather(told)) {
     for (std::size_t i = 0; i < one.size() && i < worst.size(); ++i) {
       if (worst[i] == '?' || one[i] == 'f') worst[i] = one[i];

@@ -73,7 +73,7 @@ std::vector<RankTrace> gather_trace(const World& world, const std::vector<Timeli
   const auto all = world.gather(to_json(world.node(), world.hostname(), clock_seconds(), mine).dump());
   if (world.rank() != 0) return {};
   std::vector<Json> parsed;
-  std::map<int, double> clocks;  // of each node, when the first of its ranks left the barrier
+  std::map<int, double> clocks;  // per node: when its first rank left the barrier
   for (const std::string& text : all) {
     parsed.push_back(Json::parse(text));
     const double clock = parsed.back().at("clock");

@@ -37,7 +37,7 @@ std::vector<TimelineSpan> TracedSteps::run() {
 std::vector<TimelineSpan> trace_steps(Trainer& trainer, std::uint32_t steps) {
   const Watch::Phase phase(trainer.device().watch(), "trace");
   TracedSteps traced(trainer, steps, true);
-  trainer.training_steps().run(2);  // so that the first step that is traced follows others
+  trainer.training_steps().run(2);  // so that the first traced step follows other steps
   return traced.run();
 }
 

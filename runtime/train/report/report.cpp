@@ -75,7 +75,7 @@ void warn_of_shared_cores(const Calibration& c) {
       least - c.cpu_share.begin(), 100.0 * *least);
 }
 
-/// Of the FLOP, without what a causal mask hides, of forward and, as MFU counts, twice as much of backward.
+/// Share of the FLOP that a causal mask does not hide. As in MFU, the backward pass counts twice the forward pass.
 double causal_share(const Description& run) {
   double hidden = 0.0;
   for (const LayerWork& layer : run.layers) hidden += layer.forward - layer.forward_causal;
@@ -95,7 +95,7 @@ Json round_fields(const CalibrationRound& round) {
           {"clock_fell", round.clock_fell}};
 }
 
-/// JSON has null for a half width that is infinite.
+/// JSON writes an infinite half width as null.
 void add_calibration(Json& line, const std::optional<Calibration>& calibration, const Description& run) {
   line["baseline_per_second"] = nullptr;
   line["scaling_efficiency"] = nullptr;
@@ -132,11 +132,11 @@ void add_calibration(Json& line, const std::optional<Calibration>& calibration, 
   for (const CalibrationRound& round : c.rounds) line["calibration"].push_back(round_fields(round));
 }
 
-/// A run that was killed, or whose disk was full, may have left the beginning of a line.
+/// Removes the beginning of a line that a killed run or a full disk has left at the end of the file.
 void drop_cut_line(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
-  const std::size_t whole = text.rfind('\n') + 1;  // 0 where there is none
+  const std::size_t whole = text.rfind('\n') + 1;  // 0 without a newline
   if (whole < text.size()) std::filesystem::resize_file(path, whole);
 }
 

@@ -12,7 +12,7 @@
 namespace ddptrain {
 namespace {
 
-/// With --zero 3: what is gathered if units acquire their weights as Trainer has them do.
+/// With --zero 3: the all-gathers of a step, counted by acquiring units in the order of Trainer.
 Called gathers_of_units(const ParameterArena& arena, const MeshShape& mesh, int rank, std::int64_t passes) {
   const std::unique_ptr<Device> meta = make_meta_device({}, DeviceKind::cpu);
   Called gathers;

@@ -12,7 +12,8 @@
 namespace ddptrain {
 namespace {
 
-/// "1.9 +- 0.4": to the first digit of the half width, and one more where "0.3 +- 0.3" would seem to hold 0.
+/// "1.9 +- 0.4": rounded to the first digit of the half width. One more digit if the rounded interval would wrongly
+/// include 0.
 std::string interval(const Estimate& e, double unit) {
   const auto [value, half] = std::pair(e.value / unit, e.half_width / unit);
   int decimals = half > 0.0 ? std::max(0, -static_cast<int>(std::floor(std::log10(half)))) : 3;
@@ -46,7 +47,7 @@ std::string result_line(const RunInfo& info, const RunResult& result) {
                           significant(result.train_seconds)));
 }
 
-/// Empty on CPUs whose peak was not measured.
+/// Empty on CPUs without a measured peak.
 std::string flops_text(const RunInfo& info, double samples_per_second) {
   const bool gpu = info.description.device != "cpu";
   const double flops = flops_per_device(info, samples_per_second);
@@ -69,7 +70,7 @@ std::string speed_line(const RunInfo& info, const RunResult& result) {
   return line("Speed", value, note);
 }
 
-/// An interval of more than 10 points says too little.
+/// Whether the interval is at most 10 percentage points wide.
 bool measured(const Estimate& efficiency) { return 2.0 * efficiency.half_width <= 0.1; }
 
 std::string scaling_line(const Calibration& c, const Description& run) {
@@ -86,7 +87,7 @@ std::string scaling_line(const Calibration& c, const Description& run) {
                           run.mesh.ranks(), rate(c.baseline_per_second)));
 }
 
-/// How the baseline's rank differs from the mean rank; empty within the noise.
+/// The difference of the baseline's rank from the mean rank. Empty within the noise.
 std::string rank_0_text(const Estimate& ratio) {
   if (ratio.contains(1.0)) return "";
   return fmt::format(" (rank 0 is {} {} than the mean)", percent(std::abs(ratio.value - 1.0), 2),
@@ -135,7 +136,7 @@ std::string lines_of_ranks(const RunInfo& info, const RunResult& result) {
   return calibration ? scaling_line(*calibration, run) + step_line(*calibration) : "";
 }
 
-/// A pipeline of P equal stages would wait (P - 1) / (M + P - 1) of the time with M passes.
+/// With M passes, P equal stages would wait (P - 1) / (M + P - 1) of the time.
 std::string pipeline_line(const Description& run, const std::optional<double>& waits) {
   if (run.mesh.stages == 1 || (run.device == "cpu" && !waits)) return "";
   const double equal = static_cast<double>(run.mesh.stages - 1) / static_cast<double>(run.passes + run.mesh.stages - 1);
@@ -152,7 +153,8 @@ std::string tensor_line(const Description& run, const std::optional<double>& sha
                : line("Tensor", split);
 }
 
-/// What several ranks exchange. If the single-rank baseline is measured, Step has the wait for other replicas.
+/// Communication of the mesh's axes. If the single-rank baseline is measured, the line "Step" has the wait for other
+/// replicas.
 std::string lines_of_axes(const RunInfo& info, const RunResult& result) {
   const Description& run = info.description;
   if (run.mesh.ranks() == 1) return "";
@@ -187,7 +189,7 @@ std::string nccl_line(const RunInfo& info, const std::optional<NcclUsage>& nccl)
   return line("NCCL", fmt::format("{}", fmt::join(used, ", ")), "gradients: " + described(info.gradient_path));
 }
 
-/// Which runs end with this hash.
+/// Names the runs that end with this hash.
 std::string hash_note(const RunInfo& info) {
   const Description& run = info.description;
   if (info.other_tensor) return "depends on when --tp changed";

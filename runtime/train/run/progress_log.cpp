@@ -15,8 +15,8 @@ namespace {
 
 using Seconds = std::chrono::duration<double>;
 
-constexpr std::string_view kTraining = "training";  // the phase
-constexpr int kLooks = 20;                          // at the steps, in an interval
+constexpr std::string_view kTraining = "training";  // the watch's name of the phase
+constexpr int kLooks = 20;                          // number of checks of the step in an interval
 
 std::string time_text(double seconds) {
   const auto whole = static_cast<std::int64_t>(std::min(seconds, 1e12));

@@ -18,7 +18,7 @@ std::vector<StateArray> replicated_arrays(const TrainingState& state) {
   return arrays;
 }
 
-/// Of each array, as bytes.
+/// The checksum of each array, as bytes.
 std::string checksums(const std::vector<StateArray>& arrays, Device& device) {
   const Buffer sums = device.allocate(arrays.size() * sizeof(std::uint64_t));
   for (std::size_t i = 0; i < arrays.size(); ++i) {
@@ -29,7 +29,7 @@ std::string checksums(const std::vector<StateArray>& arrays, Device& device) {
   return bytes;
 }
 
-/// What most ranks hold; empty where nothing is held by more than half of them.
+/// The value of more than half of the ranks. Empty if there is none.
 std::string held_by_most(const std::vector<std::string>& of_ranks) {
   for (const std::string& one : of_ranks) {
     if (2 * std::ranges::count(of_ranks, one) > static_cast<std::ptrdiff_t>(of_ranks.size())) return one;
@@ -37,7 +37,7 @@ std::string held_by_most(const std::vector<std::string>& of_ranks) {
   return {};
 }
 
-/// Where the checksums of two ranks first differ.
+/// The index of the first different checksum of two ranks.
 std::size_t first_difference(const std::string& a, const std::string& b) {
   const auto place = std::ranges::mismatch(a, b).in1 - a.begin();
   return static_cast<std::size_t>(place) / sizeof(std::uint64_t);
@@ -58,7 +58,7 @@ std::string differences(const std::vector<std::string>& of_ranks, const std::vec
   return text;
 }
 
-/// What `world` has alike of `arrays`.
+/// Compares `arrays` over the ranks of `world`.
 std::string differences_of(const std::vector<StateArray>& arrays, const World& world, Device& device) {
   if (world.size() == 1) return {};
   const std::vector<std::string> of_ranks = world.all_gather(checksums(arrays, device));

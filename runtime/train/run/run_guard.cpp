@@ -12,7 +12,8 @@
 namespace ddptrain {
 namespace {
 
-/// The first over all ranks: where the optimizer's state is sharded, one rank alone sees a parameter's gradient.
+/// The first over all ranks. If the optimizer's state is sharded, only one rank sees the reduced gradient of a
+/// parameter.
 struct FirstNonFinite {
   double step = std::numeric_limits<double>::infinity();
   double parameter = NonFinite::kNoParameter;
@@ -41,8 +42,8 @@ std::string text_of(const FirstNonFinite& first, const ParameterArena& arena) {
   return fmt::format("step {}: {} is NaN or infinite", static_cast<std::uint64_t>(first.step) + 1, what);
 }
 
-/// What was found first, if anything was: of what was found in one step, what the highest rank has found, which is of
-/// the last stage, with which the backward pass begins.
+/// The text of the earliest step. If several ranks have texts of that step, the highest rank's, because the backward
+/// pass begins in the last stage. Empty if no rank has a text.
 std::string first_text(const World& world, std::uint64_t step, const std::string& mine) {
   const std::vector<std::uint64_t> steps = world.all_gather(std::vector{step});
   const std::vector<std::string> texts = world.all_gather(mine);

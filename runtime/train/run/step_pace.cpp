@@ -9,7 +9,7 @@ namespace ddptrain {
 namespace {
 
 constexpr double kSeconds = 0.3;
-constexpr std::int64_t kGrowth = 4;  // at most, from a piece to the next
+constexpr std::int64_t kGrowth = 4;  // maximum from one piece to the next
 
 void wait_for(Event& event) {
   using std::chrono::microseconds;
@@ -39,7 +39,7 @@ void StepPace::next_piece() {
   const double mine = std::chrono::duration<double>(now - begin_).count();
   const double seconds = world_.max(mine, [this] { device_.progress(); });
   begin_ = now;
-  // A device that runs behind the host took the time for the piece before this one.
+  // The device runs behind the host: this time was spent on the piece before.
   const double per_step = seconds / static_cast<double>(std::max<std::int64_t>(1, std::min(before_, piece_)));
   const std::int64_t most = before_ == 0 ? 1 : kGrowth * piece_;
   before_ = piece_;

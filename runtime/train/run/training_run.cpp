@@ -30,7 +30,7 @@ namespace ddptrain {
 namespace {
 
 constexpr std::uint32_t kTracedSteps = 3;
-constexpr double kLongWait = 0.1;  // seconds for which training may wait for the checkpoint before without a word
+constexpr double kLongWait = 0.1;  // seconds of waiting for the previous checkpoint that are not reported
 
 using Clock = std::chrono::steady_clock;
 
@@ -66,7 +66,7 @@ class TrainingRun {
       check_same_on_all_ranks(world_, result_.parameter_hash, "the parameters after training");
     }
     if (options_.trained) options_.trained();
-    if (meter_.windows() == 0) return std::move(result_);  // resumed at the end: no step to measure
+    if (meter_.windows() == 0) return std::move(result_);  // resumed after the last step: there is no step to measure
     sustain();
     if (!options_.trace.empty()) {
       const auto ranks = gather_trace(world_, trace_steps(trainer_, kTracedSteps));
@@ -85,7 +85,7 @@ class TrainingRun {
   }
 
  private:
-  /// What happens after every so many steps; 0: never.
+  /// An action after every `every` steps. 0: never.
   struct Periodic {
     std::int64_t every;
     std::function<void()> act;
@@ -114,7 +114,7 @@ class TrainingRun {
     last_step_of_epoch_ = end - 1;
     double last_loss = std::numeric_limits<double>::quiet_NaN();
     const std::size_t first_window = meter_.windows();
-    if (step_ > begin) do_what_is_due();  // resumed: a checkpoint comes before what follows its step
+    if (step_ > begin) do_what_is_due();  // resumed: the checkpoint was written before these actions
     while (step_ < end) {
       run_window(end_of_window(end) - step_);
       if (step_ == end) last_loss = trainer_.since_mark().mean_loss();
@@ -146,7 +146,7 @@ class TrainingRun {
     if (report_ != nullptr) report_->step(result);
   }
 
-  /// Of steps that this process has run.
+  /// Adds the measurements of the steps that this process has run.
   void add_measurements(StepResult& result) {
     const auto steps = static_cast<double>(step_ - std::exchange(logged_step_, step_));
     const double rate = meter_.rate_since(std::exchange(logged_windows_, meter_.windows()));
@@ -167,7 +167,7 @@ class TrainingRun {
     if (report_ != nullptr) report_->evaluation(step_, test.mean_loss(), test.accuracy());
   }
 
-  /// The window that starts now ends when something is due. The first one holds the eager steps.
+  /// The window ends when an action is due. The first window has the eager steps.
   std::int64_t end_of_window(std::int64_t epoch_end) const {
     std::int64_t end = epoch_end;
     if (meter_.windows() == 0) end = std::min<std::int64_t>(end, step_ + StepGraphOptions{}.eager_steps);
@@ -203,9 +203,9 @@ class TrainingRun {
     if (hooks_.sensors != nullptr) hooks_.sensors->take();
   }
 
-  /// A window of `steps` steps, which `run` queues. What the first one spends with other ranks does not count.
+  /// Times a window of `steps` steps, which `run` queues. Waits for other ranks in the first window do not count.
   void time_window(std::int64_t steps, const std::function<void()>& run) {
-    if (hooks_.sensors != nullptr) hooks_.sensors->take();  // of what was before this window
+    if (hooks_.sensors != nullptr) hooks_.sensors->take();  // drops earlier readings
     const Clock::time_point start = Clock::now();
     const ReplicaSeconds before = trainer_.seconds_in_replica();
     const double waited_before = trainer_.seconds_waited();
@@ -219,14 +219,14 @@ class TrainingRun {
     meter_.add(static_cast<std::uint64_t>(steps * trainer_.sampler().samples_per_step()), seconds);
     if (meter_.windows() == 1) return;
     ReplicaSeconds waited = trainer_.seconds_in_replica() - before;
-    // A stage that is through with a step waits here for the one that ends it.
+    // A stage that has finished its part of the step waits here for the slowest stage.
     if (waited.stages > 0.0 && device_.kind() == DeviceKind::cpu) waited.stages += agreeing_seconds_ + seconds - mine;
     in_replica_ += waited;
     for_replicas_ += trainer_.seconds_waited() - waited_before;
     noted_seconds_ += seconds;
   }
 
-  /// Of the time of steps, the ranks' mean; nothing for 0.
+  /// Mean over the ranks, as a share of the time of steps. Empty if it is 0.
   std::optional<double> share_of(double seconds) const {
     const double mean = world_.sum(seconds) / world_.size();
     if (mean == 0.0) return std::nullopt;
@@ -241,7 +241,7 @@ class TrainingRun {
     clocks_.push_back(shown.sm_mhz.readings > 0 ? shown.sm_mhz.mean() : 0.0);
   }
 
-  /// Further windows of about a second until there is enough to measure.
+  /// Runs windows of about a second until --min-seconds are measured.
   void sustain() {
     const Watch::Phase phase(device_.watch(), "training");
     const auto samples = static_cast<double>(trainer_.sampler().samples_per_step());
@@ -291,7 +291,7 @@ class TrainingRun {
     return hooks_.checkpoints != nullptr ? hooks_.checkpoints->options().every_steps : 0;
   }
 
-  /// What signals, on whichever rank they arrived, and rank 0's clock ask for.
+  /// All ranks agree on requests of signals, on whichever rank they arrived, and on the time of the next checkpoint.
   void agree_on_requests() {
     const SignalRequests* signals = hooks_.signals;
     const bool by_time = hooks_.checkpoints != nullptr && world_.rank() == 0 &&
@@ -389,27 +389,27 @@ class TrainingRun {
   std::int64_t step_ = 0;
   std::int64_t epochs_done_ = 0;
   std::int64_t last_step_of_epoch_ = 0;
-  std::int64_t logged_step_ = 0;  ///< Up to which steps have been told of.
+  std::int64_t logged_step_ = 0;  ///< The last step with a log line.
   std::size_t logged_windows_ = 0;
   double seconds_waited_ = 0.0;
-  double agreeing_seconds_ = 0.0;  ///< Of this rank, in the window: until all ranks have agreed on what comes next.
-  // Of this rank, in windows behind the first one.
+  double agreeing_seconds_ = 0.0;  ///< Time of this rank in the current window for agreements between ranks.
+  // Times of this rank in all windows but the first:
   ReplicaSeconds in_replica_;
-  double for_replicas_ = 0.0;   ///< Waiting for gradients and weights.
-  double noted_seconds_ = 0.0;  ///< Of these windows.
+  double for_replicas_ = 0.0;   ///< Waits for gradients and weights.
+  double noted_seconds_ = 0.0;  ///< The length of these windows.
   const std::vector<Periodic> periodic_ = {{options_.verify_every, [this] { guard_.check_replicas(step_); }},
                                            {options_.eval_every, [this] { evaluate_within_epoch(); }},
                                            {options_.log_every, [this] { log_steps(); }}};
-  MetricSums epoch_sums_;  ///< What has been logged of the epoch in progress.
+  MetricSums epoch_sums_;  ///< The logged part of the current epoch.
   StepPace pace_;
-  SensorWindow sensors_;         ///< In windows.
-  SensorWindow logged_sensors_;  ///< In windows since the logged step before.
-  std::vector<double> clocks_;   ///< Of each window, mean MHz; 0: unknown.
+  SensorWindow sensors_;         ///< Readings in all windows.
+  SensorWindow logged_sensors_;  ///< Readings in windows since the last log line.
+  std::vector<double> clocks_;   ///< Mean MHz of each window. 0: unknown.
   bool checkpoint_asked_ = false;
   int end_signal_ = 0;
   Clock::time_point last_checkpoint_ = Clock::now();
   std::int64_t last_checkpoint_step_ = 0;
-  std::string newest_checkpoint_;  ///< Complete, of this run.
+  std::string newest_checkpoint_;  ///< The newest complete checkpoint of this run.
   Meter meter_;
   RunResult result_;
   std::optional<ProgressLog> progress_;

@@ -65,7 +65,7 @@ StateArray TrainingState::array_of(std::size_t buffer) const {
   array.part = Split::none(shape);
   array.placement = Placement::sharded;
   const Buffer& values = several() ? put_away_[buffer] : buffers_[buffer];
-  const std::int64_t together = ranks_->stride == 1 ? ranks_->count : 1;  // neighbours are one piece
+  const std::int64_t together = ranks_->stride == 1 ? ranks_->count : 1;  // consecutive virtual ranks are one piece
   for (std::int64_t i = 0; i < ranks_->count; i += together) {
     array.pieces.push_back({ranks_->at(i) * size, values.stretch(spec.dtype, i * size, together * size)});
   }
