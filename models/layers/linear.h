@@ -21,6 +21,7 @@ class Linear {
 
   /// `first` is the index of the weight among the model's parameters. The bias follows.
   void bind(const ModelTensors& tensors, std::size_t first);
+  const Tensor& bias() const { return bias_; }
   const Tensor& dbias() const { return dbias_; }
 
   /// Allocates the copy of the weight, so that the layer can use FP8.

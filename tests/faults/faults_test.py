@@ -211,8 +211,8 @@ class Faults(FaultsBase):
         self.hangs("evaluation", "--baseline=off", "--steps=20")
 
     @unittest.skipIf(SHARING, "ranks that share a GPU measure no baseline")
-    def test_hangs_in_calibration(self) -> None:
-        self.hangs("calibration", "--steps=20")
+    def test_hangs_in_the_baseline(self) -> None:
+        self.hangs("baseline", "--steps=20")
 
     @long_only
     def test_hangs_in_trace(self) -> None:

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Jobs over three hosts under launch/supervise, to which things happen: every one ends on every host, with the
 host's name in the last line and an exit code that tells what it was; and they go on, on as many hosts and on fewer.
+A job of two hosts without supervise ends, too.
 
 Every test prints how long the fault took to be noticed and how long everything took to end.
 """
@@ -33,16 +34,19 @@ JOB = "ddptrain|mpirun|orted|prterun|prted"  # processes of a job, without super
 class HostsTest(HostsCase):
     _newest = 0
 
-    def supervise(self, *flags: str, restarts: int = 0, own: tuple[str, ...] = (), timeout: int = TIMEOUT,
-                  preload: str = "") -> None:  # fmt: skip
+    def start(self, before: list[str], *flags: str, timeout: int = TIMEOUT, preload: str = "") -> None:
+        """`before`: the command before mpirun."""
         places = ",".join(f"{name}:1" for name in self.hosts.names)
         program = [str(BIN / "ddptrain"), *RUN, "--checkpoint=c", "--metrics=m.jsonl", f"--timeout={timeout}", *flags]
         exported = ["-x", f"LD_PRELOAD={preload}"] if preload else []
         mpirun = ["mpirun", "--bind-to", "none", *exported, "--host", places, *program]
-        supervise = [str(ROOT / "launch" / "supervise"), f"--restarts={restarts}", "--pause=0.5", *own, *mpirun]
-        self.supervised = Job(self.hosts.on(self.hosts.names[0], *supervise), self.folder)
-        self.addCleanup(self.supervised.end)
-        self.process, self.text = self.supervised.process, self.supervised.text
+        self.job = Job(self.hosts.on(self.hosts.names[0], *before, *mpirun), self.folder)
+        self.addCleanup(self.job.end)
+        self.process, self.text = self.job.process, self.job.text
+
+    def supervise(self, *flags: str, restarts: int = 0, own: tuple[str, ...] = (), **settings) -> None:
+        command = [str(ROOT / "launch" / "supervise"), f"--restarts={restarts}", "--pause=0.5", *own]
+        self.start(command, *flags, **settings)
 
     def until(self, condition: Callable[[], bool], what: str, seconds: float = 120.0) -> float:
         return wait_for(condition, what, seconds, self.text)
@@ -78,7 +82,7 @@ class HostsTest(HostsCase):
         """`before`: length of the output before the fault, where it tells of an earlier one. `unclean`: supervise reaches
         these hosts no longer, so they may keep Open MPI's files."""
         noticed = self.until(lambda: NOTICED.search(self.text()[before:]) is not None, "the fault is noticed", HANGS)
-        ended = self.until(lambda: not self.supervised.running(), "supervise ends", HANGS)
+        ended = self.until(lambda: not self.job.running(), "supervise ends", HANGS)
         gone = self.until(lambda: not self.running(), "all processes end", HANGS)
         print(f"{self.id().split('.', 1)[1]}: noticed after {noticed - fault:.1f} s, supervise ended after "
               f"{ended - fault:.1f} s, all processes after {gone - fault:.1f} s, code {self.process.returncode}",
@@ -156,6 +160,21 @@ class FaultsOverHosts(HostsTest):
         self.check_end(time.monotonic(), (75,), "exit code 75", before)
 
 
+class LinkDownWithoutSupervise(HostsTest):
+    count = 2
+
+    def test_link_down(self) -> None:
+        """mpirun, without keepalive, notices nothing for minutes. Each rank ends by itself, and one names the other."""
+        lost = self.hosts.names[1]
+        self.start([], "--steps=10000000", "--log-every=5", "--flight=flight", timeout=5)
+        self.job.wait_until(lambda: "step 10 " in self.text())
+        self.addCleanup(self.hosts.mend, lost)
+        self.hosts.cut(lost)
+        self.until(lambda: not self.running("ddptrain"), "all ranks end", HANGS)
+        self.assertRegex(self.text(), rf"Missing: rank 1 \({lost}\) does not answer")
+        self.assertEqual(len(list((self.folder / "flight").glob("rank*.jsonl"))), 2)
+
+
 class RestartsOverHosts(HostsTest):
     def undisturbed(self, steps: int, *flags: str) -> dict:
         program = [str(BIN / "ddptrain"), *RUN, *flags, f"--steps={steps}", "--metrics=undisturbed.jsonl"]
@@ -174,13 +193,27 @@ class RestartsOverHosts(HostsTest):
         os.kill(supervise, signal.SIGCONT)
         return steps
 
-    def ended_at(self, steps: int) -> dict:
-        self.until(lambda: not self.supervised.running(), "the job ends")
+    def ended_at(self, steps: int, newest: int = 0) -> dict:
+        """`newest`: step of the newest checkpoint when the job started."""
+        self.until(lambda: not self.job.running(), "the job ends")
         self.assertEqual(self.process.returncode, 0, self.text())
-        self.assertEqual(starts(self.text())[-1], steps - MORE)
+        self.assertEqual(starts(self.text(), newest)[-1], steps - MORE)
         summary = self.lines("m.jsonl")[-1]
         self.assertEqual(summary["steps"], steps)
         return summary
+
+    def test_preempted(self) -> None:
+        """SIGTERM: the ranks save the step that they have reached, and the next job goes on from it."""
+        self.training()
+        self.process.terminate()
+        self.until(lambda: not self.job.running(), "supervise ends")
+        self.assertEqual(self.process.returncode, 75, self.text())
+        step = int(re.search(r"ended after step (\d+)", self.text())[1])
+        self.assertEqual(self.newest(), step)
+        self.end_at(step + MORE)
+        self.supervise("--config=run.toml")
+        summary, undisturbed = self.ended_at(step + MORE, step), self.undisturbed(step + MORE)
+        self.assertEqual(summary["parameter_hash"], undisturbed["parameter_hash"])
 
     def test_on_as_many_hosts(self) -> None:
         """Bit by bit what an undisturbed run gives."""

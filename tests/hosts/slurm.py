@@ -74,11 +74,22 @@ class Cluster:
             )
 
     def call(self, *command: str) -> str:
+        """What it says; nothing if the server does not answer now."""
+        return self._try(*command)[1]
+
+    def answer(self, *command: str) -> str:
+        """What it says when it succeeds."""
+        tries: list[tuple[bool, str]] = []
+        self.until(lambda: tries.append(self._try(*command)) or tries[-1][0], f"{command} succeeds")
+        return tries[-1][1]
+
+    def _try(self, *command: str) -> tuple[bool, str]:
         run = self.hosts.on(self.hosts.names[0], *command)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # a server that does not answer now may do so later
+        with contextlib.suppress(subprocess.TimeoutExpired):
             settings = {"env": self.environment(), "cwd": self.folder, "text": True, "timeout": 60}
-            return subprocess.run(run, capture_output=True, **settings).stdout
-        return ""
+            done = subprocess.run(run, capture_output=True, **settings)
+            return done.returncode == 0, done.stdout
+        return False, ""
 
     def until(self, condition: Callable[[], bool], what: str, seconds: float = 300.0) -> float:
         return wait_for(condition, what, seconds, self.logs)
@@ -99,7 +110,7 @@ class Cluster:
         return found[1] if found else ""
 
     def start_now(self, job: str) -> None:
-        """Ends the two minutes that a job waits after it was put back into the queue."""
+        """Ends the wait of a job that was put back into the queue."""
         self.call("scontrol", "update", f"job={job}", "StartTime=now")
 
     def output(self, job: str) -> str:

@@ -54,16 +54,16 @@ class SlurmTest(unittest.TestCase):
         return self.cluster.until(condition, f"job {job} {what}")
 
     def wait_for_end(self, job: str, state: str = "COMPLETED") -> None:
-        ended = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
+        ended, seen = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"), [""]
 
         def has_ended() -> bool:
-            state = self.cluster.state(job)
-            if state == "PENDING":  # Slurm may put a job back into the queue at any time
+            seen.append(self.cluster.state(job))
+            if seen[-1] == "PENDING":  # Slurm may put a job back into the queue at any time
                 self.cluster.start_now(job)
-            return state in ended
+            return seen[-1] in ended
 
         self.until(job, has_ended, "ends")
-        self.assertEqual(self.cluster.state(job), state, self.cluster.logs())
+        self.assertEqual(seen[-1], state, self.cluster.logs())
 
     def steps(self, job: str) -> list[int]:
         """Of its checkpoints."""
@@ -139,14 +139,14 @@ class SlurmTest(unittest.TestCase):
         jobs.append(self.cluster.submit("--nodes=1", str(copy), *RUN))
         for job in jobs:
             self.wait_for_end(job, "FAILED")
-            self.assertIn("ExitCode=2:0", self.cluster.call("scontrol", "show", "job", job), self.cluster.output(job))
+            self.assertIn("ExitCode=2:0", self.cluster.answer("scontrol", "show", "job", job), self.cluster.output(job))
         self.assertIn("build it, or set DDPTRAIN to its path", self.cluster.output(jobs[-1]))
 
     def limit_time(self, job: str) -> None:
         """To a time from now, when it trains, in which Slurm signals it and it ends: Slurm looks every half minute."""
-        found = re.search(r"RunTime=(\d+):(\d+):", self.cluster.call("scontrol", "show", "job", job))
+        found = re.search(r"RunTime=(\d+):(\d+):", self.cluster.answer("scontrol", "show", "job", job))
         minutes = 60 * int(found[1]) + int(found[2]) + 3
-        self.cluster.call("scontrol", "update", f"job={job}", f"TimeLimit={minutes}")
+        self.cluster.answer("scontrol", "update", f"job={job}", f"TimeLimit={minutes}")
 
     def test_time_limit(self) -> None:
         jobs = {
@@ -190,11 +190,10 @@ class SlurmTest(unittest.TestCase):
 
     def test_cancelled_jobs_stay_cancelled(self) -> None:
         jobs = [self.submit_endless(f"{name}.sbatch", f"cancel-{name}") for name in ("srun", "mpirun")]
-        self.cluster.call("scancel", *jobs)
+        self.cluster.answer("scancel", *jobs)
         time.sleep(8)  # KillWait, and a second for a requeue
         for job in jobs:
-            self.until(job, lambda job=job: self.cluster.call("squeue", "-h", "-j", job) == "", "ends")
-            self.assertEqual(self.cluster.state(job), "CANCELLED", self.cluster.output(job))
+            self.wait_for_end(job, "CANCELLED")
 
 
 if __name__ == "__main__":

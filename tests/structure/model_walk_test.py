@@ -34,6 +34,13 @@ class ModelWalkTest(unittest.TestCase):
         for path in ("models/mlp/", *WALK):
             self.assertIn(f"`{path}`", walk)
 
+    def test_the_tutorial_shows_a_sublayer_that_is_tested(self) -> None:
+        page = (ROOT / "docs/tutorial/your-own-model.md").read_text(encoding="utf-8")
+        tested = (ROOT / "tests/models/layers/relu_feed_forward.h").read_text(encoding="utf-8")
+        (shown,) = re.findall(r"^```cpp\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+        for function in shown.split("\n\n"):
+            self.assertIn(function.strip("\n"), tested)
+
 
 if __name__ == "__main__":
     unittest.main(argv=sys.argv[:1])

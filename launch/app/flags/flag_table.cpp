@@ -276,7 +276,7 @@ std::string set_hang_at(const std::string& text, HangAt& hang) {
     hang.steps = std::stoll(when);
     return {};
   }
-  static constexpr std::array kPhases = {"start-up", "training", "evaluation", "calibration", "trace", "end"};
+  static constexpr std::array kPhases = {"start-up", "training", "evaluation", "baseline", "trace", "end"};
   hang.phase = when;
   const bool known = std::find(kPhases.begin(), kPhases.end(), when) != kPhases.end();
   return known ? "" : fmt::format("one of these phases: {}", fmt::join(kPhases, ", "));
@@ -294,7 +294,7 @@ Flags failure_flags(Options& o) {
        {"--fail-at", parsed("RANK:STEP", "", [&o](const std::string& text) { return set_fail_at(text, o.run); }),
         "For tests: this rank throws before this step", Effect::output, kExpertGroup, kNotInFile},
        {"--hang-at", parsed("RANK:STEP|PHASE", "", [&o](const std::string& text) { return set_hang_at(text, o.hang); }),
-        "For tests: this rank hangs after this many steps or in a phase: start-up, training, evaluation, calibration, "
+        "For tests: this rank hangs after this many steps or in a phase: start-up, training, evaluation, baseline, "
         "trace or end",
         Effect::output, kExpertGroup, kNotInFile}});
 }

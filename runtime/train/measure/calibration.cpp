@@ -327,7 +327,7 @@ Calibration calibrate(Trainer& trainer, const World& world, double samples_per_s
     return result;
   }
   const Device& device = trainer.device();
-  const Watch::Phase phase(device.watch(), "calibration");
+  const Watch::Phase phase(device.watch(), "baseline");
   const auto samples_per_step = static_cast<double>(trainer.sampler().samples_per_step());
   const double step_seconds = samples_per_step / samples_per_second;
   TrainedJob job(trainer, world, sensors, step_seconds);

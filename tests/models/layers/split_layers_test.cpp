@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
 
 #include "models/layers/attention.h"
 #include "models/layers/feed_forward.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/tensor_group.h"
+#include "tests/models/layers/relu_feed_forward.h"
 #include "tests/support/mpi_main.h"
 
 namespace ddptrain {
@@ -67,12 +69,16 @@ class Half {
     g_.dinner = memory_.activation(shape.in.at(0) / part.count);
   }
 
-  /// `at_once`: the two halves of the backward pass.
-  void run(bool at_once) {
+  void forward(const std::vector<double>& x) {
     layer_.fit({kBatch, kSequence});
-    set(layer_.norm().input, own(some_values(kBatch * kSequence * kWidth, 1)));
+    set(layer_.norm().input, own(x));
     layer_.norm().forward();
     layer_.forward(branch_);
+  }
+
+  /// `at_once`: the two halves of the backward pass.
+  void run(bool at_once) {
+    forward(some_values(kBatch * kSequence * kWidth, 1));
     set(g_.dout, some_values(kBatch * kSequence * kWidth, 2));
     if (at_once) {
       layer_.backward(g_, Tensor{}, false, [](std::size_t) {});
@@ -143,6 +149,29 @@ TEST(SplitLayers, PartsOfAFeedForwardLayerGiveWhatTheWholeGives) {
   expect_parts_to_be_one<FeedForward>(FeedForward::shape(kWidth, kFeedForward), [](Device& device, std::int64_t parts) {
     return FeedForward(device, kWidth, kFeedForward, parts, kEpsilon, false);
   });
+}
+
+ReluFeedForward make_relu(Device& device, std::int64_t parts) {
+  return ReluFeedForward(device, kWidth, kFeedForward, parts, kEpsilon);
+}
+
+TEST(SplitLayers, PartsOfTheExampleGiveWhatTheWholeGives) {
+  expect_parts_to_be_one<ReluFeedForward>(FeedForward::shape(kWidth, kFeedForward), make_relu);
+}
+
+TEST(SplitLayers, TheExampleHasTheGradientOfItsOutput) {
+  const auto device = make_cpu_device({.precision = Precision::fp64});
+  Half<ReluFeedForward> half(*device, FeedForward::shape(kWidth, kFeedForward), {}, make_relu, nullptr);
+  half.run(true);
+  const std::vector<double> x = some_values(kBatch * kSequence * kWidth, 1), dout = half.dout(), din = half.din();
+  const auto loss = [&](std::size_t i, double change) {
+    std::vector<double> changed = x;
+    changed[i] += change;
+    half.forward(changed);
+    const std::vector<double> branch = half.branch();
+    return std::inner_product(branch.begin(), branch.end(), dout.begin(), changed[i] * dout[i]);
+  };
+  for (std::size_t i = 0; i < x.size(); i += 7) EXPECT_NEAR((loss(i, 1e-6) - loss(i, -1e-6)) / 2e-6, din[i], 1e-4) << i;
 }
 
 TEST(SplitLayers, PartsOfAnAttentionLayerGiveWhatTheWholeGives) {

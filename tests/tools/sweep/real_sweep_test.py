@@ -1,4 +1,4 @@
-"""Two of the sweeps that come with the program, run for real on the CPU, and their report."""
+"""Two of the sweeps that come with the program and one that diverges, run for real on the CPU, and their report."""
 
 import unittest
 
@@ -33,3 +33,13 @@ class RealSweepTest(FolderCase):
         self.assertIn("| 2x1 emulated |", markdown)
         # Of the layouts, and of overlap, because the descriptions in the summaries say that it decides no parameters.
         self.assertEqual(markdown.count("All 2 settings end with the same parameters, bit by bit."), 2)
+
+    def test_a_run_that_diverges_is_marked(self) -> None:
+        file, out = self.folder / "lr.toml", self.folder / "lr"
+        file.write_text('repeats = 1\n[[product]]\nranks = 1\ndevice = "cpu"\ndata = "synthetic:512"\nbatch = 16\n'
+                        'steps = 12\nbaseline = "off"\nlr = [0.001, 1e30]\n')  # fmt: skip
+        run_tool("ddpsweep", file, "--out", out, "--bin", BIN, cwd=self.folder, code=1)
+        well, diverged = sorted(self.lines("lr/results.jsonl"), key=lambda made: made["settings"]["lr"])
+        self.assertEqual((well["status"], diverged["status"], diverged["exit_code"]), ("ok", "failed", 1))
+        self.assertIn("is NaN or infinite", diverged["reason"])
+        self.assertNotIn("summary", diverged)

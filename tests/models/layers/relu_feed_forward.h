@@ -1,0 +1,46 @@
+#pragma once
+
+#include "models/layers/sublayer.h"
+
+namespace ddptrain {
+
+/// The example of docs/tutorial/your-own-model.md: two linear layers with a ReLU between them, without FP8.
+class ReluFeedForward final : public Sublayer {
+ public:
+  /// For one of `parts` parts.
+  ReluFeedForward(Device& device, std::int64_t width, std::int64_t hidden, std::int64_t parts, float epsilon)
+      : Sublayer(device, SublayerShape{{hidden, width}, {width, hidden}}.part(parts), epsilon),
+        relu_(device.get<ActivationOps>()),
+        columns_(hidden / parts) {}
+
+  void allocate(Activations& memory) {
+    norm_.allocate(memory);
+    hidden_ = memory.activation(columns_);
+  }
+  void fit(const BatchShape& shape) override {
+    Sublayer::fit(shape);
+    shape.fit(hidden_);
+  }
+  void forward(const Tensor& branch) override {
+    in_.forward(norm_.output, hidden_, false);
+    relu_.bias_relu_dropout(flat(hidden_), in_.bias(), Dropout{});
+    project(hidden_, branch);
+  }
+
+ private:
+  void inner_backward(const SublayerGradients& g, const Tensor& dbranch, bool accumulate) override {
+    const Tensor dhidden = inner_gradient(g);
+    out_.backward_data(flat(dbranch), dhidden);
+    relu_.bias_relu_backward(flat(hidden_), dhidden, 1.0f, in_.dbias(), accumulate);
+    in_.backward_data(dhidden, g.dnorm);
+  }
+  Tensor inner_output() const override { return hidden_; }
+  Tensor inner_gradient(const SublayerGradients& g) const override { return flat(g.dinner); }
+  Tensor in_dbias() const override { return {}; }  // inner_backward() has computed it
+
+  ActivationOps& relu_;
+  std::int64_t columns_;
+  Tensor hidden_;  ///< [batch, sequence, columns], after the ReLU
+};
+
+}  // namespace ddptrain
