@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <exception>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -230,19 +229,10 @@ void run(const World& world, const Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  need_no_mpi_daemon();
   Options options;
-  std::exception_ptr mistake;
-  try {
+  const auto prepare = [&] {
     options = parse_command_line(argc, argv);
-  } catch (...) {
-    mistake = std::current_exception();
-  }
-  if (options.share_gpu) let_ranks_share_gpus();
-  return run_program("ddptopo", &argc, &argv, [&](const World& world) {
-    world.agree([&] {
-      if (mistake) std::rethrow_exception(mistake);
-    });
-    run(world, options);
-  });
+    if (options.share_gpu) let_ranks_share_gpus();
+  };
+  return run_program("ddptopo", &argc, &argv, prepare, [&](const World& world) { run(world, options); });
 }

@@ -1,7 +1,6 @@
 #include <spdlog/spdlog.h>
 
 #include <cstdio>
-#include <exception>
 #include <functional>
 #include <future>
 #include <memory>
@@ -526,23 +525,13 @@ void run(const World& world, CommandLine command_line, EarlyStart& early) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  need_no_mpi_daemon();
+  const auto watch = std::make_shared<Watch>();
   CommandLine command_line;
   EarlyStart early;
-  std::exception_ptr mistake;
-  try {
+  const auto prepare = [&] {
     command_line = parse_command_line(argc, argv);
-    if (!command_line.print && uses_device(command_line.task)) {
-      early = start_early(command_line.options);
-    }
-  } catch (...) {
-    mistake = std::current_exception();
-  }
-  const auto work = [&](const World& world) {
-    world.agree([&] {
-      if (mistake) std::rethrow_exception(mistake);
-    });
-    run(world, std::move(command_line), early);
+    if (!command_line.print && uses_device(command_line.task)) early = start_early(command_line.options, watch);
   };
-  return run_program("ddptrain", &argc, &argv, work, early.watch);
+  const auto work = [&](const World& world) { run(world, std::move(command_line), early); };
+  return run_program("ddptrain", &argc, &argv, prepare, work, watch);
 }

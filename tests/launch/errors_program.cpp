@@ -40,8 +40,10 @@ void fail_as(const ddptrain::World& world, const std::string& what) {
 
 int main(int argc, char** argv) {
   const std::string what = argv[1];
-  return ddptrain::run_program("errors_program", &argc, &argv, [&](const ddptrain::World& world) {
+  const auto work = [&](const ddptrain::World& world) {
     fail_as(world, what);
     if (world.rank() == 0) std::puts("done");
-  });
+  };
+  return ddptrain::run_program(
+      "errors_program", &argc, &argv, [] {}, work);
 }

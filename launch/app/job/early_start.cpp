@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <initializer_list>
+#include <utility>
 
 #include "launch/app/job/choose_device.h"
 #include "runtime/device/device.h"
@@ -22,17 +23,6 @@ std::optional<int> launched_rank() {
   return first_number(
       {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID", "FLUX_TASK_RANK", "SLURM_PROCID"});
 }
-
-}  // namespace
-
-std::optional<int> launched_local_rank() {
-  // Slurm's comes last: under mpirun in a batch script it is that of the script.
-  const auto local_rank = first_number({"OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_LOCAL_RANK", "MPI_LOCALRANKID",
-                                        "PMI_LOCAL_RANK", "PALS_LOCAL_RANKID", "FLUX_TASK_LOCAL_ID", "SLURM_LOCALID"});
-  return local_rank || launched_rank() ? local_rank : 0;
-}
-
-namespace {
 
 /// In a captured graph, NCCL sends without a copy if it has registered the memory of both sides. It registers each side
 /// by itself, and waits forever if one side is symmetric memory and the other is not.
@@ -57,9 +47,17 @@ EarlyStart start_gpu_early(const Options& options) {
 
 }  // namespace
 
-EarlyStart start_early(const Options& options) {
+std::optional<int> launched_local_rank() {
+  // Slurm's comes last: under mpirun in a batch script it is that of the script.
+  const auto local_rank = first_number({"OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_LOCAL_RANK", "MPI_LOCALRANKID",
+                                        "PMI_LOCAL_RANK", "PALS_LOCAL_RANKID", "FLUX_TASK_LOCAL_ID", "SLURM_LOCALID"});
+  return local_rank || launched_rank() ? local_rank : 0;
+}
+
+EarlyStart start_early(const Options& options, std::shared_ptr<Watch> watch) {
   EarlyStart early = start_gpu_early(options);
-  early.watchdog = std::make_unique<Watchdog>("ddptrain", launched_rank().value_or(-1), options.watchdog, early.watch);
+  const int rank = launched_rank().value_or(-1);
+  early.watchdog = std::make_unique<Watchdog>("ddptrain", rank, options.watchdog, std::move(watch));
   return early;
 }
 

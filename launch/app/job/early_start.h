@@ -21,11 +21,11 @@ struct EarlyStart {
   std::unique_ptr<NcclLogCapture> nccl_log;          ///< On rank 0, if NCCL may be used.
   int visible_gpus = 0;                              ///< Number of GPUs that this process saw at first.
   std::optional<int> gpu;                            ///< The only GPU that it still sees.
-  std::shared_ptr<Watch> watch = std::make_shared<Watch>();
-  std::unique_ptr<Watchdog> watchdog;  ///< Reads `watch`. Null: not started.
+  std::unique_ptr<Watchdog> watchdog;                ///< Null: not started.
 };
 
-EarlyStart start_early(const Options& options);
+/// `watch`: read by the watchdog.
+EarlyStart start_early(const Options& options, std::shared_ptr<Watch> watch);
 
 /// The local rank by the launcher (Open MPI, PMIx, Hydra, PALS, Flux, Slurm). 0 without a launcher; nothing if the
 /// launcher does not give it.

@@ -31,13 +31,23 @@ void check_that_no_more_were_started() {
 
 void need_no_mpi_daemon() { setenv("OMPI_MCA_ess_singleton_isolated", "1", 0); }
 
-int run_program(const char* name, int* argc, char*** argv, const std::function<void(const World&)>& work,
-                std::shared_ptr<Watch> watch) {
+int run_program(const char* name, int* argc, char*** argv, const std::function<void()>& prepare,
+                const std::function<void(const World&)>& work, std::shared_ptr<Watch> watch) {
+  need_no_mpi_daemon();
+  std::exception_ptr mistake;
+  try {
+    prepare();
+  } catch (...) {
+    mistake = std::current_exception();
+  }
   try {
     const World world(argc, argv, std::move(watch));
     try {
       run_or_end_job(name, world, [&] {
-        if (world.size() == 1) world.agree(check_that_no_more_were_started);
+        world.agree([&] {
+          if (world.size() == 1) check_that_no_more_were_started();
+          if (mistake) std::rethrow_exception(mistake);
+        });
         work(world);
       });
       return 0;
