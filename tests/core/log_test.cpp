@@ -5,9 +5,6 @@
 
 #include <regex>
 
-#include "runtime/core/error.h"
-#include "tests/support/says.h"
-
 namespace ddptrain {
 namespace {
 
@@ -49,12 +46,6 @@ TEST(Log, LinesCarryTimeLevelAndRank) {
   const std::string text = logged("info", 12);
   EXPECT_TRUE(std::regex_search(text, std::regex(R"(^\[\d\d:\d\d:\d\d\.\d{3}\] \[warning\] \[rank 12\] <warn>\n)")))
       << text;
-}
-
-TEST(Log, UnknownLevelIsTheUsersMistake) {
-  const std::string message = error_message([] { init_logging("loud", 0); });
-  EXPECT_CONTAINS(message, "--log-level loud");
-  EXPECT_CONTAINS(message, "debug, info");
 }
 
 }  // namespace
