@@ -17,17 +17,12 @@ namespace fs = std::filesystem;
 constexpr std::int64_t kSyntheticImages = 60000;
 
 ImageSource copy_to(Device& device, const ImageDataset& dataset, std::vector<Buffer>& memory) {
-  const Tensor images{nullptr, DType::u8, {dataset.count, dataset.height, dataset.width}};
-  const Tensor labels{nullptr, DType::u8, {dataset.count}};
-  DDP_CHECK(images.bytes() == dataset.images.size() && labels.bytes() == dataset.labels.size(),
-            "a data set of {} images of {}x{} with {} bytes of images and {} labels", dataset.count, dataset.height,
-            dataset.width, dataset.images.size(), dataset.labels.size());
   const auto copy = [&](const std::vector<std::uint8_t>& bytes, const Shape& shape) {
     memory.push_back(device.allocate(bytes.size()));
     device.copy_to_device(memory.back().data(), bytes.data(), bytes.size());
     return memory.back().view(DType::u8, shape);
   };
-  return {copy(dataset.images, images.shape), copy(dataset.labels, labels.shape)};
+  return {copy(dataset.images, {dataset.count, dataset.height, dataset.width}), copy(dataset.labels, {dataset.count})};
 }
 
 /// Where images are looked for: see find_images().

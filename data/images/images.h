@@ -63,7 +63,7 @@ struct ResidentImages {
   std::vector<Buffer> memory = {};
 };
 
-/// Copies the images to the device, which outlives them. Error if sizes do not fit together.
+/// Copies the images to the device, which outlives them.
 ResidentImages make_resident(const ImageData& data, Device& device);
 
 }  // namespace ddptrain

@@ -80,7 +80,6 @@ std::vector<fs::path> find_shards(const std::string& data) {
   if (fs::is_directory(data, ignored)) return shards_in(data);
   if (fs::exists(data, ignored)) return {data};
   if (data.find_first_of("*?[") != std::string::npos) return shards_matching(data);
-  if (data.empty()) usage_error("no data: give a text file, token files (.bin), a folder of them, or synthetic");
   usage_error("{}: there is no such file or folder", data);
 }
 
@@ -216,10 +215,6 @@ TokenData synthetic_text(const std::string& data, std::string_view numbers, cons
     text.count = synthetic_number(data, numbers.substr(0, colon), kMostSyntheticTokens);
     if (colon != std::string_view::npos) text.vocabulary = synthetic_number(data, numbers.substr(colon + 1), 65536);
   }
-  if (text.vocabulary > 65536) {
-    usage_error("{}: synthetic text has up to 65536 different tokens, not {}: give synthetic:COUNT:VOCABULARY", data,
-                text.vocabulary);
-  }
   TokenData result;
   result.train.token_bytes = text.token_bytes();
   result.vocabulary = options.vocabulary > 0 ? options.vocabulary : text.vocabulary;
@@ -238,20 +233,11 @@ std::int64_t TokenPart::count() const {
 }
 
 TokenData load_tokens(const std::string& data, const TokenOptions& options) {
-  if (!(options.validation_fraction >= 0.0 && options.validation_fraction < 1.0)) {
-    usage_error("a validation part of {} of the text: give a fraction of at least 0 and below 1",
-                options.validation_fraction);
-  }
-  if (options.vocabulary < 0) usage_error("a vocabulary of {}: give at least 1", options.vocabulary);
   const std::string synthetic = "synthetic";
+  const bool is_synthetic = data == synthetic || data.starts_with(synthetic + ":");
   std::vector<Shard> shards;
-  const auto read = [&] {
-    if (data == synthetic || data.rfind(synthetic + ":", 0) == 0) {
-      return synthetic_text(data, std::string_view(data).substr(synthetic.size()), options, shards);
-    }
-    return map_files(data, find_shards(data), options, shards);
-  };
-  TokenData result = read();
+  TokenData result = is_synthetic ? synthetic_text(data, data.substr(synthetic.size()), options, shards)
+                                  : map_files(data, find_shards(data), options, shards);
   look_at_tokens(result, shards, options);
   split(result, data, shards, options);
   return result;
@@ -259,7 +245,6 @@ TokenData load_tokens(const std::string& data, const TokenOptions& options) {
 
 TokenSource windows_of(const TokenPart& part, std::int64_t sequence, std::vector<TokenSegmentView>& segments) {
   constexpr std::int64_t kMost = std::numeric_limits<std::uint32_t>::max();
-  if (sequence < 1 || sequence >= kMost) usage_error("a sequence length of {}: give at least 1", sequence);
   std::int64_t windows = 0;
   segments.clear();
   for (const TokenSegment& segment : part.segments) {

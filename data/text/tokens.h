@@ -41,7 +41,7 @@ struct TokenData {
 };
 
 struct TokenOptions {
-  std::int64_t vocabulary = 0;       ///< 0: 256 for bytes, 50,257 (GPT-2) for token files and synthetic text.
+  std::int64_t vocabulary = 0;       ///< Up to 65,536. 0: 256 for bytes, 50,257 for token files and synthetic text.
   double validation_fraction = 0.1;  ///< The end of the text, if no shard is for validation; in [0, 1).
   std::uint64_t seed = 1;            ///< Seed of synthetic text.
   int reader = 0;  ///< Index of this reader among the `readers` of this host. Each checks its share of the tokens.
