@@ -1,7 +1,8 @@
 #include "runtime/topology/machine.h"
 
 #include <algorithm>
-#include <fstream>
+#include <array>
+#include <limits>
 #include <map>
 #include <regex>
 #include <set>
@@ -15,6 +16,14 @@ namespace ddptrain {
 namespace {
 
 namespace fs = std::filesystem;
+
+/// Orders labels from near to far: NV# (fewer links are farther), PIX, PXB, PHB, NODE, SYS, "unknown".
+int distance_of(const std::string& label) {
+  constexpr std::array kLabels = {"PIX", "PXB", "PHB", "NODE", "SYS"};
+  if (label.rfind("NV", 0) == 0) return -std::stoi(label.substr(2));
+  const auto found = std::ranges::find(kLabels, label);
+  return found == kLabels.end() ? std::numeric_limits<int>::max() : static_cast<int>(found - kLabels.begin());
+}
 
 /// Folders named PREFIX0, PREFIX1 ... by number.
 std::map<int, fs::path> numbered_folders(const fs::path& folder, const std::string& prefix) {
@@ -66,8 +75,8 @@ std::optional<double> rate_between(const GpuInfo& a, const GpuInfo& b, int nvlin
     if (!a.nvlink_gb_per_s || !b.nvlink_gb_per_s) return std::nullopt;
     return nvlinks * std::min(*a.nvlink_gb_per_s, *b.nvlink_gb_per_s);
   }
-  if (!a.pcie || !b.pcie || !a.pcie->gb_per_s || !b.pcie->gb_per_s) return std::nullopt;
-  return std::min(*a.pcie->gb_per_s, *b.pcie->gb_per_s);
+  if (!a.pcie || !b.pcie || !a.pcie->gb_per_s() || !b.pcie->gb_per_s()) return std::nullopt;
+  return std::min(*a.pcie->gb_per_s(), *b.pcie->gb_per_s());
 }
 
 /// `nvlinks`: see DriverFacts.
@@ -118,6 +127,13 @@ std::vector<std::string> nearest_nics(const Machine& machine, std::size_t gpu, c
 }
 
 }  // namespace
+
+std::optional<double> PcieLink::gb_per_s() const {
+  constexpr std::array<double, 7> kOf16Lanes = {4.0,  8.0,   15.75, 31.0,
+                                                63.0, 121.0, 242.0};  // as PCI-SIG publishes them
+  if (generation < 1 || generation > static_cast<int>(kOf16Lanes.size())) return std::nullopt;
+  return kOf16Lanes[static_cast<std::size_t>(generation - 1)] * width / 16.0;
+}
 
 Machine describe_machine(const std::string& hostname, DriverFacts facts, const SystemFiles& files) {
   Machine machine;
@@ -192,11 +208,8 @@ std::string topology_label(int ranks, int nodes, const std::vector<std::string>&
   const std::set<std::string> distinct(gpus.begin(), gpus.end());  // ranks may share a GPU
   if (distinct.size() == 1) return "GPU";
   const Machine machine = describe_machine("", driver_facts({distinct.begin(), distinct.end()}));
-  std::vector<std::string> labels;
-  for (std::size_t i = 0; i < distinct.size(); ++i) {
-    for (std::size_t j = 0; j < i; ++j) labels.push_back(machine.links[i][j]);
-  }
-  return slowest_link(labels);
+  const std::optional<GpuPair> farthest = compare_pairs(machine).farthest;
+  return farthest ? machine.links[farthest->first][farthest->second] : "unknown";
 }
 
 }  // namespace ddptrain

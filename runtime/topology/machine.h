@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/topology/links.h"
 #include "runtime/topology/pci.h"
 
 namespace ddptrain {
@@ -15,12 +14,11 @@ namespace ddptrain {
 /// A PCIe link: the fastest rate of a GPU's link (an idle link runs slower), the current rate of a NIC's link.
 struct PcieLink {
   int generation = 0;
-  int width = 0;                   ///< Lanes.
-  std::optional<double> gb_per_s;  ///< Theoretical, one direction.
+  int width = 0;  ///< Lanes.
+
+  /// Theoretical rate in one direction, 1e9 bytes. nullopt: the generation is not known here.
+  std::optional<double> gb_per_s() const;
 };
-inline PcieLink pcie_link_of(int generation, int width) {
-  return {generation, width, pcie_gb_per_s(generation, width)};
-}
 
 /// The GPUs of a machine are numbered as CUDA does if the program has CUDA, otherwise as the driver does.
 struct GpuInfo {

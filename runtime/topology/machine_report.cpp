@@ -73,7 +73,7 @@ std::string gpus_text(const Machine& machine) {
   Rows rows = {{"GPU", "name", "PCI", "PCIe", "GB/s", "NVLinks", "GB/s each"}};
   for (const GpuInfo& gpu : machine.gpus) {
     rows.push_back({gpu_name(rows.size() - 1), gpu.name, gpu.pci, pcie_text(gpu.pcie),
-                    gigabytes(gpu.pcie ? gpu.pcie->gb_per_s : std::nullopt), std::to_string(gpu.nvlinks),
+                    gigabytes(gpu.pcie ? gpu.pcie->gb_per_s() : std::nullopt), std::to_string(gpu.nvlinks),
                     gpu.nvlinks > 0 ? gigabytes(gpu.nvlink_gb_per_s) : "-"});
   }
   return fmt::format("\nRates are theoretical, in one direction.\n\n{}", text_table(rows));
@@ -82,7 +82,7 @@ std::string gpus_text(const Machine& machine) {
 std::string nics_text(const Machine& machine) {
   Rows rows = {{"NIC", "PCI", "PCIe", "GB/s", "kind", "NUMA node", "Gbit/s"}};
   for (const NicInfo& nic : machine.nics) {
-    rows.push_back({nic.name, nic.pci, pcie_text(nic.pcie), gigabytes(nic.pcie ? nic.pcie->gb_per_s : std::nullopt),
+    rows.push_back({nic.name, nic.pci, pcie_text(nic.pcie), gigabytes(nic.pcie ? nic.pcie->gb_per_s() : std::nullopt),
                     nic.kind, or_unknown(nic.numa_node), or_unknown(nic.speed_gbit)});
   }
   return fmt::format("\n{}", text_table(rows));
@@ -148,7 +148,7 @@ std::string machine_text(const Machine& machine) {
 // For nlohmann::json, which finds them by the type.
 
 static void to_json(json& to, const PcieLink& pcie) {
-  to = {{"generation", pcie.generation}, {"width", pcie.width}, {"gb_per_s", pcie.gb_per_s}};
+  to = {{"generation", pcie.generation}, {"width", pcie.width}, {"gb_per_s", pcie.gb_per_s()}};
 }
 
 static void to_json(json& to, const NumaNode& node) {

@@ -57,7 +57,7 @@ std::optional<PcieLink> pcie_link(const std::string& function, const fs::path& s
   const int width = value_in<int>(device / "current_link_width").value_or(0);
   const auto found = std::find(kGigatransfers.begin(), kGigatransfers.end(), speed);
   if (found == kGigatransfers.end() || width < 1 || width > kMostLanes) return std::nullopt;
-  return pcie_link_of(static_cast<int>(found - kGigatransfers.begin()) + 1, width);
+  return PcieLink{static_cast<int>(found - kGigatransfers.begin()) + 1, width};
 }
 
 }  // namespace

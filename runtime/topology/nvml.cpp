@@ -3,7 +3,6 @@
 #include <memory>
 
 #include "runtime/core/process/nvml_library.h"
-#include "runtime/topology/links.h"
 #include "runtime/topology/machine.h"
 #include "runtime/topology/pci.h"
 
@@ -72,7 +71,7 @@ class Nvml {
     unsigned width = 0;
     if (pcie_generation_(device, &generation) != kSuccess || pcie_width_(device, &width) != kSuccess) return {};
     if (generation == 0 || width == 0) return std::nullopt;
-    return pcie_link_of(static_cast<int>(generation), static_cast<int>(width));
+    return PcieLink{static_cast<int>(generation), static_cast<int>(width)};
   }
 
   Links links(Device device) const {
@@ -92,17 +91,17 @@ class Nvml {
     return links;
   }
 
-  /// Sum over the active links; 0: NVML does not report it.
-  int nvlink_generation(Device device) const {
+  /// Theoretical rate of a link in one direction, as NVIDIA publishes it. nullopt: there is none, or it is not known.
+  std::optional<double> nvlink_gb_per_s(Device device) const {
     // nvmlNvlinkVersion_t: 1.0, 2.0, 2.2, 3.0, 3.1, 4.0, 5.0
-    constexpr std::array<int, 8> kGenerations = {0, 1, 2, 2, 3, 3, 4, 5};
+    constexpr std::array<double, 8> kRates = {0.0, 20.0, 25.0, 25.0, 25.0, 25.0, 25.0, 50.0};
     for (unsigned link = 0; link < kMostLinks; ++link) {
       if (!is_active(device, link)) continue;
       unsigned version = 0;
-      const bool known = nvlink_version_(device, link, &version) == kSuccess && version < kGenerations.size();
-      return known ? kGenerations[version] : 0;
+      const bool known = nvlink_version_(device, link, &version) == kSuccess && version > 0 && version < kRates.size();
+      return known ? std::optional(kRates[version]) : std::nullopt;
     }
-    return 0;
+    return std::nullopt;
   }
 
  private:
@@ -164,7 +163,7 @@ DriverFacts driver_facts(std::vector<std::string> pci_bus_ids) {
     const Links& mine = links.emplace_back(nvml->links(device));
     gpu.nvlinks_to_switch = mine.to_switches;
     gpu.nvlinks = mine.to_switches + static_cast<int>(mine.peers.size());
-    gpu.nvlink_gb_per_s = nvlink_gb_per_s(nvml->nvlink_generation(device));
+    gpu.nvlink_gb_per_s = nvml->nvlink_gb_per_s(device);
   }
   if (devices.empty() || devices.size() < facts.gpus.size()) return facts;
   facts.nvlinks.emplace();

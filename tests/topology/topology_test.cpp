@@ -1,6 +1,5 @@
 #include <gtest/gtest.h>
 
-#include "runtime/topology/links.h"
 #include "runtime/topology/machine.h"
 #include "runtime/topology/pci.h"
 
@@ -22,16 +21,6 @@ TEST(TopologyLabel, RanksOfOneGpuHaveNoLink) {
 
 TEST(TopologyLabel, UnknownGpusAreUnknownAndNeverSys) {
   EXPECT_EQ(topology_label(2, 1, {"ffff:fe:1f.6", "ffff:fe:1f.7"}), "unknown");
-}
-
-TEST(SlowestLink, OfAMixedMachine) {
-  EXPECT_EQ(slowest_link({"NV18", "NV18"}), "NV18");
-  EXPECT_EQ(slowest_link({"NV2", "NV1", "NV12"}), "NV1");
-  EXPECT_EQ(slowest_link({"NV1", "SYS", "PIX"}), "SYS");
-  EXPECT_EQ(slowest_link({"PXB", "NV2", "PIX"}), "PXB");
-  EXPECT_EQ(slowest_link({"NODE", "PHB"}), "NODE");
-  EXPECT_EQ(slowest_link({"SYS", "unknown", "NV4"}), "unknown");
-  EXPECT_EQ(slowest_link({}), "unknown");
 }
 
 TEST(Pci, BusIdsAsSysfsWritesThem) {
