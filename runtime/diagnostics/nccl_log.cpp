@@ -1,6 +1,5 @@
 #include "runtime/diagnostics/nccl_log.h"
 
-#include <spdlog/spdlog.h>
 #include <strings.h>
 #include <unistd.h>
 
@@ -171,11 +170,7 @@ NcclLogCapture::NcclLogCapture() {
     if (file != nullptr) path_ = expanded(file);
     return;
   }
-  file_ = std::make_unique<MemoryFile>("nccl-log");
-  if (!file_->is_open()) {
-    spdlog::debug("no memory for NCCL's log; what NCCL uses stays unknown");
-    return;
-  }
+  file_.emplace("nccl-log");
   path_ = file_->path();
   environment_.set("NCCL_DEBUG", "INFO");
   environment_.set("NCCL_DEBUG_SUBSYS", "INIT,ENV,GRAPH,TUNING,NET");

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <iosfwd>
 #include <map>
-#include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -61,7 +61,7 @@ class NcclLogCapture {
 
  private:
   std::string path_;  // empty: nothing to read
-  std::unique_ptr<MemoryFile> file_;
+  std::optional<MemoryFile> file_;
   ScopedEnvironment environment_;
 };
 

@@ -1,7 +1,6 @@
 #include "runtime/diagnostics/nccl_probe.h"
 
 #include <cstdlib>
-#include <memory>
 #include <optional>
 
 #include "runtime/comm/communicator.h"
@@ -16,13 +15,13 @@ class Dump {
  public:
   Dump(const std::string& variable, ScopedEnvironment& environment) {
     if (std::getenv(variable.c_str()) != nullptr) return;
-    file_ = std::make_unique<MemoryFile>(variable);
-    if (file_->is_open()) environment.set(variable, file_->path());
+    file_.emplace(variable);
+    environment.set(variable, file_->path());
   }
-  std::string text() const { return file_ && file_->is_open() ? file_->text() : ""; }
+  std::string text() const { return file_ ? file_->text() : ""; }
 
  private:
-  std::unique_ptr<MemoryFile> file_;
+  std::optional<MemoryFile> file_;
 };
 
 void run_collectives(const World& world, Device& device) {

@@ -3,6 +3,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 
@@ -10,7 +12,9 @@
 
 namespace ddptrain {
 
-MemoryFile::MemoryFile(const std::string& name) : file_(memfd_create(name.c_str(), MFD_CLOEXEC)) {}
+MemoryFile::MemoryFile(const std::string& name) : file_(memfd_create(name.c_str(), MFD_CLOEXEC)) {
+  if (!file_) fail("no file in memory to be had: {}", std::strerror(errno));
+}
 
 std::string MemoryFile::path() const { return fmt::format("/proc/self/fd/{}", file_.get()); }
 
