@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "runtime/core/error.h"
-#include "runtime/core/files/descriptor.h"
 
 namespace ddptrain {
 namespace {
@@ -24,21 +23,19 @@ void require(bool done, const std::filesystem::path& path, const char* what) {
 AtomicFile::AtomicFile(std::filesystem::path path, const std::string& suffix)
     : path_(std::move(path)), partial_(path_.string() + suffix) {
   unlink(partial_.c_str());  // of a run that was killed; a link is not followed
-  descriptor_ = open(partial_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (descriptor_ < 0) usage_error("{}: cannot be created: {}", path_.string(), std::strerror(errno));
+  descriptor_ = Descriptor(open(partial_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  if (!descriptor_) usage_error("{}: cannot be created: {}", path_.string(), std::strerror(errno));
 }
 
 AtomicFile::~AtomicFile() {
-  if (descriptor_ < 0) return;
-  close(descriptor_);
-  unlink(partial_.c_str());
+  if (descriptor_) unlink(partial_.c_str());
 }
 
 void AtomicFile::write(const void* data, std::size_t bytes) {
   constexpr std::size_t kMost = std::size_t{1} << 30;
   const char* next = static_cast<const char*>(data);
   while (bytes > 0) {
-    const ssize_t done = ::write(descriptor_, next, std::min(bytes, kMost));
+    const ssize_t done = ::write(descriptor_.get(), next, std::min(bytes, kMost));
     if (done < 0 && errno == EINTR) continue;
     require(done > 0, path_, "written");
     next += done;
@@ -47,9 +44,9 @@ void AtomicFile::write(const void* data, std::size_t bytes) {
 }
 
 void AtomicFile::commit() {
-  require(fsync(descriptor_) == 0, path_, "synchronised");
+  require(fsync(descriptor_.get()) == 0, path_, "synchronised");
   require(std::rename(partial_.c_str(), path_.c_str()) == 0, path_, "put in place");
-  close(std::exchange(descriptor_, -1));
+  descriptor_ = Descriptor();
   sync_folder(path_.has_parent_path() ? path_.parent_path() : ".");
 }
 

@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/core/files/descriptor.h"
+
 namespace ddptrain {
 
 /// Writes a file that appears under its name complete or not at all, whatever happens: it is written under another name
@@ -15,8 +17,6 @@ class AtomicFile {
   explicit AtomicFile(std::filesystem::path path, const std::string& suffix = ".partial");
   /// Without commit(), what was under the name stays as it was.
   ~AtomicFile();
-  AtomicFile(const AtomicFile&) = delete;
-  AtomicFile& operator=(const AtomicFile&) = delete;
 
   /// Error, naming the file, if the disk does not take it; so does commit().
   void write(const void* data, std::size_t bytes);
@@ -27,7 +27,7 @@ class AtomicFile {
  private:
   std::filesystem::path path_;
   std::filesystem::path partial_;
-  int descriptor_ = -1;
+  Descriptor descriptor_;  ///< -1 after commit().
 };
 
 /// Writes a whole file, through AtomicFile unless `path` is a link, a device or a pipe, or its folder takes no new

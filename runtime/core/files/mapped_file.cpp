@@ -6,7 +6,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <utility>
 
 #include "runtime/core/error.h"
 #include "runtime/core/files/descriptor.h"
@@ -25,21 +24,9 @@ MappedFile::MappedFile(const std::filesystem::path& path) {
   const auto size = static_cast<std::size_t>(status.st_size);
   void* address = mmap(nullptr, size, PROT_READ, MAP_SHARED, file.get(), 0);
   if (address == MAP_FAILED) usage_error("{}: cannot be mapped: {}", name, std::strerror(errno));
-  data_ = static_cast<const std::uint8_t*>(address);
-  size_ = size;
+  data_ = {static_cast<const std::uint8_t*>(address), Unmap{size}};
 }
 
-MappedFile::~MappedFile() {
-  if (data_ != nullptr) munmap(const_cast<std::uint8_t*>(data_), size_);
-}
-
-MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
-
-MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(size_, other.size_);
-  return *this;
-}
+void MappedFile::Unmap::operator()(const std::uint8_t* data) const { munmap(const_cast<std::uint8_t*>(data), bytes); }
 
 }  // namespace ddptrain

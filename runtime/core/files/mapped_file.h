@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 
 namespace ddptrain {
 
@@ -12,16 +13,16 @@ class MappedFile {
  public:
   /// UsageError, naming the file, if it is missing, not a regular file, empty, or cannot be read.
   explicit MappedFile(const std::filesystem::path& path);
-  ~MappedFile();
-  MappedFile(MappedFile&& other) noexcept;
-  MappedFile& operator=(MappedFile&& other) noexcept;
 
-  const std::uint8_t* data() const { return data_; }
-  std::size_t size() const { return size_; }
+  const std::uint8_t* data() const { return data_.get(); }
+  std::size_t size() const { return data_.get_deleter().bytes; }
 
  private:
-  const std::uint8_t* data_ = nullptr;
-  std::size_t size_ = 0;
+  struct Unmap {
+    std::size_t bytes;
+    void operator()(const std::uint8_t* data) const;
+  };
+  std::unique_ptr<const std::uint8_t, Unmap> data_;
 };
 
 }  // namespace ddptrain
