@@ -99,9 +99,6 @@ class Watchdog::Guard {
     close(stop_);
   }
 
-  Guard(const Guard&) = delete;
-  Guard& operator=(const Guard&) = delete;
-
   void meet(const World& world, const std::string& place) {
     const std::vector<std::string> addresses = world.all_gather(link_.address());
     const std::vector<std::string> hosts = world.all_gather(world.hostname());

@@ -29,8 +29,6 @@ class Watchdog {
   Watchdog(std::string name, int rank, const WatchdogOptions& options, std::shared_ptr<Watch> watch);
   /// Ends the thread.
   ~Watchdog();
-  Watchdog(const Watchdog&) = delete;
-  Watchdog& operator=(const Watchdog&) = delete;
 
   /// Ranks exchange the addresses of their watchdogs; from now on each knows how far the others are. `place`: of this
   /// rank in the job, for messages; may be empty. Collective.

@@ -11,8 +11,6 @@ std::int64_t now() { return std::chrono::steady_clock::now().time_since_epoch().
 
 }  // namespace
 
-Watch::Watch() = default;
-
 void Watch::change(const char* what) {
   waiting_for_ = what;
   ++changes_;
@@ -21,10 +19,6 @@ void Watch::change(const char* what) {
 void Watch::hang() {
   std::fputs("this rank hangs, as it was told to\n", stderr);
   for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
-}
-
-void Watch::hang_if_asked(const char* phase) const {
-  if (hang_in_ == phase) hang();
 }
 
 void Watch::add_steps(std::uint64_t steps) {
@@ -50,12 +44,6 @@ std::uint64_t Watch::queued(const char* name, std::size_t bytes) {
   slot.finished = 0;
   slot.sequence = sequence;
   next_ = sequence + 1;
-  return sequence;
-}
-
-std::uint64_t Watch::begin_collective(const char* name, std::size_t bytes) {
-  const std::uint64_t sequence = queued(name, bytes);
-  started(sequence);
   return sequence;
 }
 

@@ -32,10 +32,6 @@ class Watch {
  public:
   static constexpr std::size_t kRecords = 256;
 
-  Watch();
-  Watch(const Watch&) = delete;
-  Watch& operator=(const Watch&) = delete;
-
   /// While it lives, this process waits for other ranks, or for a device that may wait for them. Nested ones: the
   /// innermost counts.
   class [[nodiscard]] Wait {
@@ -56,7 +52,7 @@ class Watch {
    public:
     Phase(Watch& watch, const char* name) : watch_(watch), outer_(watch.phase_.exchange(name)) {
       watch.set_part(0, 0);
-      watch.hang_if_asked(name);
+      if (watch.hang_in_ == name) hang();
     }
     ~Phase() {
       watch_.phase_ = outer_;
@@ -74,7 +70,9 @@ class Watch {
   class [[nodiscard]] Collective {
    public:
     Collective(Watch& watch, const char* name, std::size_t bytes)
-        : watch_(watch), sequence_(watch.begin_collective(name, bytes)), wait_(watch, name) {}
+        : watch_(watch), sequence_(watch.queued(name, bytes)), wait_(watch, name) {
+      watch.started(sequence_);
+    }
     ~Collective() { watch_.finished(sequence_); }
 
    private:
@@ -155,8 +153,6 @@ class Watch {
   };
 
   void change(const char* what);
-  void hang_if_asked(const char* phase) const;
-  std::uint64_t begin_collective(const char* name, std::size_t bytes);
   Slot* slot(std::uint64_t sequence);
 
   std::atomic<const char*> waiting_for_ = nullptr;
