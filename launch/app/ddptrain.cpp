@@ -13,7 +13,6 @@
 #include "launch/app/job/choose_device.h"
 #include "launch/app/job/early_start.h"
 #include "launch/app/job/folder_lock.h"
-#include "launch/app/job/nccl_settings.h"
 #include "launch/app/job/program.h"
 #include "launch/app/job/same_on_all_ranks.h"
 #include "launch/app/tasks/checkpoint_tasks.h"

@@ -6,8 +6,30 @@
 #include <cmath>
 #include <cstdint>
 #include <iterator>
+#include <numeric>
 
 namespace ddptrain {
+namespace {
+
+/// Insertions, deletions, replacements and swaps of neighbours that make one of the other.
+std::size_t edit_distance(const std::string& a, const std::string& b) {
+  std::vector<std::vector<std::size_t>> cost(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
+  std::iota(cost[0].begin(), cost[0].end(), 0);
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    cost[i][0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t replaced = cost[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+      cost[i][j] = std::min({replaced, cost[i - 1][j] + 1, cost[i][j - 1] + 1});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
+      }
+    }
+  }
+  return cost[a.size()][b.size()];
+}
+
+}  // namespace
+
 std::string printable(std::string_view text, std::size_t most) {
   std::string shown(text.substr(0, most));
   std::replace_if(
@@ -36,6 +58,18 @@ std::string significant(double value, int digits) {
   const std::size_t first = rounded < 0.0 ? 1 : 0;
   for (std::size_t at = std::min(text.find('.'), text.size()); at > first + 3;) text.insert(at -= 3, 1, ',');
   return text;
+}
+
+std::string nearest(const std::string& typed, const std::vector<std::string>& names) {
+  std::string best;
+  std::size_t least = typed.size() / 3 + 1;
+  for (const std::string& name : names) {
+    const std::size_t distance = typed.size() > 2 && name.rfind(typed, 0) == 0 ? 1 : edit_distance(typed, name);
+    if (distance >= least) continue;
+    least = distance;
+    best = name;
+  }
+  return best;
 }
 
 std::string text_table(const std::vector<std::vector<std::string>>& rows, std::size_t indent) {

@@ -23,6 +23,10 @@ std::string size_text(std::size_t bytes);
 /// "2,970", "41.3", "0.0533": rounded to `digits`, all zeros kept.
 std::string significant(double value, int digits = 3);
 
+/// The name that `typed` probably means: it begins with `typed`, or differs in at most a third of the letters. Empty:
+/// none.
+std::string nearest(const std::string& typed, const std::vector<std::string>& names);
+
 /// Lines of left-aligned columns, two spaces between them, each line ending with a line feed and without spaces before
 /// it. `indent`: spaces before every line. Rows may have different lengths. Width is counted in bytes.
 std::string text_table(const std::vector<std::vector<std::string>>& rows, std::size_t indent = 0);

@@ -1,12 +1,15 @@
 #include "runtime/diagnostics/nccl_variables.h"
 
 #include <elf.h>
+#include <spdlog/fmt/fmt.h>
 
+#include <algorithm>
 #include <cstring>
 #include <set>
 #include <string_view>
 
 #include "runtime/core/files/mapped_file.h"
+#include "runtime/core/text.h"
 
 namespace ddptrain {
 namespace {
@@ -51,6 +54,19 @@ std::vector<std::string> nccl_variables_in(const std::filesystem::path& library)
     if (end != std::string_view::npos && text[end] == '\0') names.emplace(text.substr(at, end - at));
   }
   return {names.begin(), names.end()};
+}
+
+std::vector<std::string> unknown_nccl_settings(const std::map<std::string, std::string>& settings,
+                                               const std::vector<std::string>& known, const std::string& nccl_version) {
+  std::vector<std::string> lines;
+  if (known.empty()) return lines;
+  for (const auto& [name, value] : settings) {
+    if (std::ranges::find(known, name) != known.end()) continue;
+    const std::string meant = nearest(name, known);
+    lines.push_back(fmt::format("NCCL {} does not read {}{}", nccl_version, name,
+                                meant.empty() ? " (a plugin may)" : ", did you mean " + meant + "?"));
+  }
+  return lines;
 }
 
 }  // namespace ddptrain

@@ -52,5 +52,15 @@ TEST(NcclVariables, AFileThatIsNoProgramHasNone) {
   EXPECT_THROW(nccl_variables_in("/no/such/library"), UsageError);
 }
 
+TEST(NcclVariables, UnknownOnesAreNamedWithTheNearestName) {
+  const std::vector<std::string> known = {"NCCL_ALGO", "NCCL_P2P_LEVEL", "NCCL_PROTO"};
+  const std::vector<std::string> unknown = {"NCCL 2.28.3 does not read NCCL_AGLO, did you mean NCCL_ALGO?",
+                                            "NCCL 2.28.3 does not read NCCL_FASTRAK_DUMP_COMM_STATS (a plugin may)"};
+  EXPECT_EQ(unknown_nccl_settings({{"NCCL_AGLO", "Ring"}, {"NCCL_FASTRAK_DUMP_COMM_STATS", "1"}, {"NCCL_PROTO", "LL"}},
+                                  known, "2.28.3"),
+            unknown);
+  EXPECT_TRUE(unknown_nccl_settings({{"NCCL_AGLO", "Ring"}}, {}, "2.28.3").empty());
+}
+
 }  // namespace
 }  // namespace ddptrain

@@ -6,7 +6,6 @@
 #include <fstream>
 
 #include "launch/app/job/early_start.h"
-#include "launch/app/job/nccl_settings.h"
 #include "runtime/core/process/scoped_environment.h"
 #include "runtime/device/device.h"
 #include "tests/launch/process.h"
@@ -16,16 +15,6 @@ namespace {
 
 Outcome run_errors(const std::string& what) {
   return run_command(fmt::format("timeout 600 {} -np 3 {} {}", DDP_MPIRUN, DDP_ERRORS_PROGRAM, what));
-}
-
-TEST(NcclSettings, UnknownOnesAreNamedWithTheNearestName) {
-  const std::vector<std::string> known = {"NCCL_ALGO", "NCCL_P2P_LEVEL", "NCCL_PROTO"};
-  const std::vector<std::string> unknown = {"NCCL 2.28.3 does not read NCCL_AGLO, did you mean NCCL_ALGO?",
-                                            "NCCL 2.28.3 does not read NCCL_FASTRAK_DUMP_COMM_STATS (a plugin may)"};
-  EXPECT_EQ(unknown_nccl_settings({{"NCCL_AGLO", "Ring"}, {"NCCL_FASTRAK_DUMP_COMM_STATS", "1"}, {"NCCL_PROTO", "LL"}},
-                                  known, "2.28.3"),
-            unknown);
-  EXPECT_TRUE(unknown_nccl_settings({{"NCCL_AGLO", "Ring"}}, {}, "2.28.3").empty());
 }
 
 TEST(Program, WithoutAnErrorItEndsWith0) {

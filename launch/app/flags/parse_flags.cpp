@@ -1,9 +1,7 @@
 #include "launch/app/flags/parse_flags.h"
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cctype>
-#include <numeric>
 #include <vector>
 
 #include "runtime/core/error.h"
@@ -11,23 +9,6 @@
 
 namespace ddptrain {
 namespace {
-
-/// Insertions, deletions, replacements and swaps of neighbours that make one of the other.
-std::size_t edit_distance(const std::string& a, const std::string& b) {
-  std::vector<std::vector<std::size_t>> cost(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
-  std::iota(cost[0].begin(), cost[0].end(), 0);
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    cost[i][0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t replaced = cost[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
-      cost[i][j] = std::min({replaced, cost[i - 1][j] + 1, cost[i][j - 1] + 1});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
-        cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
-      }
-    }
-  }
-  return cost[a.size()][b.size()];
-}
 
 /// The program and the subcommands that were given.
 std::vector<const CLI::App*> parsed_parts(const CLI::App& app) {
@@ -128,18 +109,6 @@ void add_flags(CLI::App& app, Flags& flags) {
     option->group(flag.group)->type_name(flag.value.type)->default_str(flag.value.text);
     option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   }
-}
-
-std::string nearest(const std::string& typed, const std::vector<std::string>& names) {
-  std::string best;
-  std::size_t least = typed.size() / 3 + 1;
-  for (const std::string& name : names) {
-    const std::size_t distance = typed.size() > 2 && name.rfind(typed, 0) == 0 ? 1 : edit_distance(typed, name);
-    if (distance >= least) continue;
-    least = distance;
-    best = name;
-  }
-  return best;
 }
 
 void parse_flags(CLI::App& app, int argc, const char* const* argv, const std::string& help,

@@ -2,7 +2,6 @@
 
 #include <functional>
 #include <string>
-#include <vector>
 
 #include "runtime/core/flags.h"
 
@@ -11,10 +10,6 @@ class App;
 }
 
 namespace ddptrain {
-
-/// The name that `typed` probably means: it begins with `typed`, or differs in at most a third of the letters. Empty:
-/// none.
-std::string nearest(const std::string& typed, const std::vector<std::string>& names);
 
 /// Explains a flag that the program does not have, such as "a flag of model gpt". Empty: unknown.
 using ExplainFlag = std::function<std::string(const std::string& flag)>;
