@@ -28,22 +28,19 @@ Flag* find_flag(Flags& flags, const std::string& name) {
 }
 
 FlagValue given(bool& variable) {
-  return parsed("", "", [&variable](const std::string&) {
+  const auto set = [&variable](const std::string&) {
     variable = true;
     return "";
-  });
+  };
+  return {"", "", set};
 }
 
 FlagValue text(std::string& variable, const std::string& type) {
-  return parsed(type, variable, [&variable](const std::string& text) {
+  const auto set = [&variable](const std::string& text) {
     variable = text;
     return "";
-  });
-}
-
-FlagValue parsed(const std::string& type, const std::string& start,
-                 std::function<std::string(const std::string&)> set) {
-  return {type, start, std::move(set)};
+  };
+  return {type, variable, set};
 }
 
 FlagValue or_word(const std::string& word, bool& chosen, FlagValue number) {

@@ -70,8 +70,6 @@ Flag* find_flag(Flags& flags, const std::string& name);
 /// A flag without a value: true if it is given.
 FlagValue given(bool& variable);
 FlagValue text(std::string& variable, const std::string& type = "TEXT");
-/// `set` returns as FlagValue::set.
-FlagValue parsed(const std::string& type, const std::string& start, std::function<std::string(const std::string&)> set);
 /// A number or `word`, which sets `chosen`.
 FlagValue or_word(const std::string& word, bool& chosen, FlagValue number);
 
@@ -106,14 +104,15 @@ FlagValue choice(T& variable, const std::type_identity_t<Names<T>>& names) {
     if (start.empty() && meaning == variable) start = name;
     all += (all.empty() ? "" : "|") + name;
   }
-  return parsed(all, start, [&variable, names, all](const std::string& text) {
+  const auto set = [&variable, names, all](const std::string& text) {
     for (const auto& [name, meaning] : names) {
       if (name != text) continue;
       variable = meaning;
       return std::string();
     }
     return "one of " + all;
-  });
+  };
+  return {all, start, set};
 }
 FlagValue choice(std::string& variable, const std::vector<std::string>& names);
 FlagValue on_off(bool& variable);

@@ -211,8 +211,9 @@ Flags checkpoint_flags(Options& o) {
       {{"--checkpoint", text(checkpoint.folder, "DIR"), "Folder for checkpoints, the same for all hosts",
         Effect::output},
        {"--checkpoint-every",
-        parsed("STEPS|TIME", "10m", [&](const std::string& text) { return set_checkpoint_every(text, checkpoint); }),
-        "Steps between checkpoints, or a time such as 90s, 10m or 2h", Effect::output},
+        {"STEPS|TIME", "10m", [&](const std::string& text) { return set_checkpoint_every(text, checkpoint); }},
+        "Steps between checkpoints, or a time such as 90s, 10m or 2h",
+        Effect::output},
        {"--keep", number(checkpoint.keep, kOneOrMore), "Number of complete checkpoints to keep, the newest ones",
         Effect::output},
        {"--on-checkpoint-error", choice(checkpoint.stop_on_error, {{"stop", true}, {"continue", false}}),
@@ -285,17 +286,25 @@ Flags failure_flags(Options& o) {
   double& timeout = o.watchdog.timeout_seconds;
   return in_group(
       "Failures",
-      {{"--timeout", parsed("TIME", "10m", [&timeout](const std::string& text) { return set_timeout(text, timeout); }),
+      {{"--timeout",
+        {"TIME", "10m", [&timeout](const std::string& text) { return set_timeout(text, timeout); }},
         "Longest wait for other ranks: seconds, or 90s, 10m, 2h (0: no limit); tripled until the first step ends",
         Effect::output},
        {"--flight", text(o.watchdog.flight, "DIR"),
         "Folder for flight records of a timeout (default: one in the temporary folder)", Effect::output},
-       {"--fail-at", parsed("RANK:STEP", "", [&o](const std::string& text) { return set_fail_at(text, o.run); }),
-        "For tests: this rank throws before this step", Effect::output, kExpertGroup, kNotInFile},
-       {"--hang-at", parsed("RANK:STEP|PHASE", "", [&o](const std::string& text) { return set_hang_at(text, o.hang); }),
+       {"--fail-at",
+        {"RANK:STEP", "", [&o](const std::string& text) { return set_fail_at(text, o.run); }},
+        "For tests: this rank throws before this step",
+        Effect::output,
+        kExpertGroup,
+        kNotInFile},
+       {"--hang-at",
+        {"RANK:STEP|PHASE", "", [&o](const std::string& text) { return set_hang_at(text, o.hang); }},
         "For tests: this rank hangs after this many steps or in a phase: start-up, training, evaluation, baseline, "
         "trace or end",
-        Effect::output, kExpertGroup, kNotInFile}});
+        Effect::output,
+        kExpertGroup,
+        kNotInFile}});
 }
 
 }  // namespace
