@@ -24,59 +24,48 @@ constexpr Range kSteps = {"0 to 10^12", 0, kMostSteps};
 constexpr Range kSeconds = {"0 to 10^6", 0, 1e6};
 constexpr Range kPositive = {"a number above 0", kLeastAboveZero, std::numeric_limits<double>::max()};
 
-/// The group of flags that name none.
-Flags in_group(const std::string& group, Flags flags) {
-  for (Flag& flag : flags) {
-    if (flag.group.empty()) flag.group = group;
-  }
-  return flags;
-}
-
 Flags first_flags(Options& o) {
-  return in_group("Training",
-                  {{"--model", text(o.model, fmt::format("{}", fmt::join(model_names(), "|"))), "Model to train"},
-                   {"--precision", choice(o.precision, {"auto", "fp32", "tf32", "bf16", "fp8"}),
-                    "Number format of weights and compute. auto: bf16 with fp32 master weights on GPUs from compute "
-                    "capability 8.0, else fp32. fp8: bf16 with FP8 linear layers (gpt)"}});
+  return {{"--model", text(o.model, fmt::format("{}", fmt::join(model_names(), "|"))), "Model to train"},
+          {"--precision", choice(o.precision, {"auto", "fp32", "tf32", "bf16", "fp8"}),
+           "Number format of weights and compute. auto: bf16 with fp32 master weights on GPUs from compute "
+           "capability 8.0, else fp32. fp8: bf16 with FP8 linear layers (gpt)"}};
 }
 
 Flags device_flags(Options& o) {
   DeviceOptions& compute = o.compute;
-  return in_group(
-      "Device",
-      {{"--device", choice(o.device, {"auto", "cpu", "cuda"}),
-        "Where to compute; auto: GPUs if the machine has any, else CPUs", Effect::speed},
-       {"--share-gpu", given(o.share_gpu),
-        "Allow more ranks than GPUs (needs NCCL 2.30 or --comm mpi; launch/share-gpu makes it faster)", Effect::speed,
-        "", kNotInFile},  // it belongs to a machine
-       {"--threads", number(compute.threads, {"1 to 1024", 1, 1024}), "CPU threads per rank", Effect::speed},
-       {"--memory-format", choice(compute.memory_format, {{"nhwc", MemoryFormat::nhwc}, {"nchw", MemoryFormat::nchw}}),
-        "Memory layout of cuDNN's convolutions", Effect::speed, kExpertGroup},
-       {"--fused", on_off(compute.fused), "Use fused kernels where they exist", Effect::speed, kExpertGroup},
-       {"--tune", on_off(compute.tune),
-        "Use the fastest implementations of GPU matrix multiplications and attention, by timing. The last bits may "
-        "differ between runs without a common --tune-cache",
-        Effect::speed},
-       {"--tune-cache", text(o.tune_cache, "DIR|off"),
-        "Folder that keeps the choices of --tune on for later runs; off: no folder (default ~/.cache/ddptrain)",
-        Effect::speed, kExpertGroup}});
+  return {
+      {"--device", choice(o.device, {"auto", "cpu", "cuda"}),
+       "Where to compute; auto: GPUs if the machine has any, else CPUs", Effect::speed},
+      {"--share-gpu", given(o.share_gpu),
+       "Allow more ranks than GPUs (needs NCCL 2.30 or --comm mpi; launch/share-gpu makes it faster)", Effect::speed,
+       "", kNotInFile},  // it belongs to a machine
+      {"--threads", number(compute.threads, {"1 to 1024", 1, 1024}), "CPU threads per rank", Effect::speed},
+      {"--memory-format", choice(compute.memory_format, {{"nhwc", MemoryFormat::nhwc}, {"nchw", MemoryFormat::nchw}}),
+       "Memory layout of cuDNN's convolutions", Effect::speed, kExpertGroup},
+      {"--fused", on_off(compute.fused), "Use fused kernels where they exist", Effect::speed, kExpertGroup},
+      {"--tune", on_off(compute.tune),
+       "Use the fastest implementations of GPU matrix multiplications and attention, by timing. The last bits may "
+       "differ between runs without a common --tune-cache",
+       Effect::speed},
+      {"--tune-cache", text(o.tune_cache, "DIR|off"),
+       "Folder that keeps the choices of --tune on for later runs; off: no folder (default ~/.cache/ddptrain)",
+       Effect::speed, kExpertGroup}};
 }
 
 Flags training_flags(Options& o) {
   TrainerOptions& trainer = o.trainer;
-  return in_group(
-      "Training",
-      {{"--epochs", number(o.run.epochs, {"1 to 1000000", 1, 1e6}), "Passes over the training set"},
-       {"--steps", number(o.run.steps, {"1 to 10^12, or 0 to count by epochs", 0, kMostSteps}),
-        "Number of steps, instead of --epochs (0: use --epochs)"},
-       {"--batch,--micro-batch", or_word("auto", o.auto_batch, number(trainer.batch, kOneOrMore)),
-        "Samples per rank and micro-step; auto: the largest power of two that fits in memory"},
-       {"--grad-accum", number(trainer.grad_accum, kOneOrMore), "Micro-steps per step; a step adds their gradients"},
-       {"--virtual-ranks", number(trainer.virtual_ranks, {"a power of two up to 65536, or 0", 0, 65536}),
-        "Train as if on this many ranks; the result is the same, bit for bit, on every number of ranks that divides it "
-        "(0: off)"},
-       {"--seed", number(trainer.seed, {"0 to 2^63 - 1", 0, 0x1p63}),
-        "Seed of the initial parameters, the order of samples and dropout"}});
+  return {
+      {"--epochs", number(o.run.epochs, {"1 to 1000000", 1, 1e6}), "Passes over the training set"},
+      {"--steps", number(o.run.steps, {"1 to 10^12, or 0 to count by epochs", 0, kMostSteps}),
+       "Number of steps, instead of --epochs (0: use --epochs)"},
+      {"--batch,--micro-batch", or_word("auto", o.auto_batch, number(trainer.batch, kOneOrMore)),
+       "Samples per rank and micro-step; auto: the largest power of two that fits in memory"},
+      {"--grad-accum", number(trainer.grad_accum, kOneOrMore), "Micro-steps per step; a step adds their gradients"},
+      {"--virtual-ranks", number(trainer.virtual_ranks, {"a power of two up to 65536, or 0", 0, 65536}),
+       "Train as if on this many ranks; the result is the same, bit for bit, on every number of ranks that divides it "
+       "(0: off)"},
+      {"--seed", number(trainer.seed, {"0 to 2^63 - 1", 0, 0x1p63}),
+       "Seed of the initial parameters, the order of samples and dropout"}};
 }
 
 Flags optimizer_flags(Options& o) {
@@ -86,83 +75,81 @@ Flags optimizer_flags(Options& o) {
   }
   OptimizerSettings& settings = o.trainer.optimizer;
   LrSchedule& schedule = settings.schedule;
-  return in_group(
-      "Optimizer",
-      {{"--optimizer", choice(settings.kind, kinds), "Update rule"},
-       {"--lr", number(schedule.peak, kPositive), "Learning rate after warm-up, before --lr-scaling"},
-       {"--momentum", number(settings.momentum, kBelowOne), "Momentum of sgd"},
-       {"--beta1", number(settings.beta1, kBelowOne), "beta1 of adam, adamw, lamb and lion"},
-       {"--beta2", number(settings.beta2, kBelowOne), "beta2 of adam, adamw, lamb and lion (the Lion paper uses 0.99)"},
-       {"--weight-decay", number(settings.weight_decay, kZeroOrMore), "Weight decay; biases have none"},
-       {"--clip-norm", number(o.trainer.clip_norm, kZeroOrMore), "Largest norm of the whole gradient (0: no clipping)"},
-       {"--on-nonfinite", choice(o.trainer.on_nonfinite, {{"stop", OnNonFinite::stop}, {"skip", OnNonFinite::skip}}),
-        "If a loss or gradient is NaN or infinite: stop, or skip the step (10 in a row stop the run)"},
-       {"--stochastic-rounding", on_off(settings.stochastic_rounding),
-        "Round fp32 master weights to bf16 stochastically", Effect::parameters, kExpertGroup},
-       {"--schedule",
-        choice(
-            schedule.kind,
-            {{"constant", ScheduleKind::constant}, {"cosine", ScheduleKind::cosine}, {"linear", ScheduleKind::linear}}),
-        "Learning-rate schedule after warm-up"},
-       {"--warmup", number(schedule.warmup_steps, kSteps), "Steps of linear warm-up"},
-       {"--lr-scaling",
-        choice(o.lr_scaling, {{"none", LrScaling::none}, {"linear", LrScaling::linear}, {"sqrt", LrScaling::sqrt}}),
-        "Scale --lr by the samples per step divided by --lr-base-batch"},
-       {"--lr-base-batch", number(o.lr_base_batch, kOneOrMore), "Samples per step that --lr is chosen for"}});
+  return {
+      {"--optimizer", choice(settings.kind, kinds), "Update rule"},
+      {"--lr", number(schedule.peak, kPositive), "Learning rate after warm-up, before --lr-scaling"},
+      {"--momentum", number(settings.momentum, kBelowOne), "Momentum of sgd"},
+      {"--beta1", number(settings.beta1, kBelowOne), "beta1 of adam, adamw, lamb and lion"},
+      {"--beta2", number(settings.beta2, kBelowOne), "beta2 of adam, adamw, lamb and lion (the Lion paper uses 0.99)"},
+      {"--weight-decay", number(settings.weight_decay, kZeroOrMore), "Weight decay; biases have none"},
+      {"--clip-norm", number(o.trainer.clip_norm, kZeroOrMore), "Largest norm of the whole gradient (0: no clipping)"},
+      {"--on-nonfinite", choice(o.trainer.on_nonfinite, {{"stop", OnNonFinite::stop}, {"skip", OnNonFinite::skip}}),
+       "If a loss or gradient is NaN or infinite: stop, or skip the step (10 in a row stop the run)"},
+      {"--stochastic-rounding", on_off(settings.stochastic_rounding),
+       "Round fp32 master weights to bf16 stochastically", Effect::parameters, kExpertGroup},
+      {"--schedule",
+       choice(
+           schedule.kind,
+           {{"constant", ScheduleKind::constant}, {"cosine", ScheduleKind::cosine}, {"linear", ScheduleKind::linear}}),
+       "Learning-rate schedule after warm-up"},
+      {"--warmup", number(schedule.warmup_steps, kSteps), "Steps of linear warm-up"},
+      {"--lr-scaling",
+       choice(o.lr_scaling, {{"none", LrScaling::none}, {"linear", LrScaling::linear}, {"sqrt", LrScaling::sqrt}}),
+       "Scale --lr by the samples per step divided by --lr-base-batch"},
+      {"--lr-base-batch", number(o.lr_base_batch, kOneOrMore), "Samples per step that --lr is chosen for"}};
 }
 
 Flags communication_flags(Options& o) {
   TrainerOptions& trainer = o.trainer;
-  return in_group(
-      "Communication",
-      {{"--bucket-mb", number(o.bucket_mb, {"a size above 0", kLeastAboveZero, 1e6}), "Largest gradient bucket, in MiB",
-        Effect::speed, kExpertGroup},
-       {"--last-bucket-kb", number(o.last_bucket_kb, {"0 or more", 0, 1e9}),
-        "Size of the last bucket, which nothing overlaps, in KiB", Effect::speed, kExpertGroup},
-       {"--overlap",
-        choice(trainer.overlap, {{"on", OverlapMode::on},
-                                 {"backward", OverlapMode::backward},
-                                 {"off", OverlapMode::off},
-                                 {"none", OverlapMode::none}}),
-        "When to reduce gradients. on: during backward and, with MPI on CPUs, the next forward. backward: during "
-        "backward. off: after backward. none: never",
-        Effect::speed},
-       {"--zero",
-        choice(trainer.zero, {{"0", Zero::nothing}, {"1", Zero::state}, {"2", Zero::gradients}, {"3", Zero::weights}}),
-        "What to divide among the ranks (ZeRO). 1: master weights and moments. 2: also summed gradients. 3: also "
-        "weights, "
-        "which are gathered for each layer before it runs",
-        Effect::speed},
-       {"--pp", number(o.stages, {"1 to 1000", 1, 1000}),
-        "Pipeline parallelism: stages into which each replica of the model is cut, a rank each (gpt). The micro-steps "
-        "of --grad-accum and the virtual ranks go through it one after the other",
-        Effect::speed},
-       {"--tp", number(o.tensor, {"1 to 1000", 1, 1000}),
-        "Tensor parallelism: ranks among which each layer is split (gpt): attention heads, feed-forward layers, "
-        "vocabulary. Another number changes the last bits of the parameters, with --virtual-ranks, too",
-        Effect::speed},
-       {"--comm-dtype",
-        choice(trainer.gradient_type, {{"auto", std::nullopt}, {"bf16", DType::bf16}, {"fp32", DType::f32}}),
-        "Number format of gradients that are sent; auto: as --precision. bf16 with fp32 weights: MPI only, between "
-        "hosts (on one host between ranks), added in fp32"},
-       {"--comm",
-        choice(o.comm, {{"auto", CommLibrary::automatic}, {"nccl", CommLibrary::nccl}, {"mpi", CommLibrary::mpi}}),
-        "Library for all-reduce. auto: NCCL on GPUs, MPI on CPUs. mpi on GPUs: through pinned host memory",
-        Effect::speed},
-       {"--hierarchical", on_off(o.hierarchical),
-        "MPI on several hosts: reduce gradients within each host first; off: each rank sends for itself", Effect::speed,
-        kExpertGroup},
-       {"--symmetric", choice(o.symmetric, {{"auto", true}, {"on", true}, {"off", false}}),
-        "Use NCCL symmetric memory if possible (one node; NCCL_ALGO and NCCL_PROTO not set)", Effect::speed,
-        kExpertGroup},
-       {"--fused-sum", on_off(trainer.fused_sum),
-        "Reduce the last bucket and update its weights in one kernel, if --symmetric is on and possible", Effect::speed,
-        kExpertGroup},
-       {"--comm-ctas", number(o.comm_ctas, {"0 to 32", 0, 32}),
-        "Thread blocks per collective; compute leaves as many multiprocessors free (0: NCCL chooses, none are left "
-        "free)",
-        Effect::speed, kExpertGroup},
-       {"--graph", on_off(trainer.graph), "Run whole steps as CUDA graphs", Effect::speed, kExpertGroup}});
+  return {
+      {"--bucket-mb", number(o.bucket_mb, {"a size above 0", kLeastAboveZero, 1e6}), "Largest gradient bucket, in MiB",
+       Effect::speed, kExpertGroup},
+      {"--last-bucket-kb", number(o.last_bucket_kb, {"0 or more", 0, 1e9}),
+       "Size of the last bucket, which nothing overlaps, in KiB", Effect::speed, kExpertGroup},
+      {"--overlap",
+       choice(trainer.overlap, {{"on", OverlapMode::on},
+                                {"backward", OverlapMode::backward},
+                                {"off", OverlapMode::off},
+                                {"none", OverlapMode::none}}),
+       "When to reduce gradients. on: during backward and, with MPI on CPUs, the next forward. backward: during "
+       "backward. off: after backward. none: never",
+       Effect::speed},
+      {"--zero",
+       choice(trainer.zero, {{"0", Zero::nothing}, {"1", Zero::state}, {"2", Zero::gradients}, {"3", Zero::weights}}),
+       "What to divide among the ranks (ZeRO). 1: master weights and moments. 2: also summed gradients. 3: also "
+       "weights, "
+       "which are gathered for each layer before it runs",
+       Effect::speed},
+      {"--pp", number(o.stages, {"1 to 1000", 1, 1000}),
+       "Pipeline parallelism: stages into which each replica of the model is cut, a rank each (gpt). The micro-steps "
+       "of --grad-accum and the virtual ranks go through it one after the other",
+       Effect::speed},
+      {"--tp", number(o.tensor, {"1 to 1000", 1, 1000}),
+       "Tensor parallelism: ranks among which each layer is split (gpt): attention heads, feed-forward layers, "
+       "vocabulary. Another number changes the last bits of the parameters, with --virtual-ranks, too",
+       Effect::speed},
+      {"--comm-dtype",
+       choice(trainer.gradient_type, {{"auto", std::nullopt}, {"bf16", DType::bf16}, {"fp32", DType::f32}}),
+       "Number format of gradients that are sent; auto: as --precision. bf16 with fp32 weights: MPI only, between "
+       "hosts (on one host between ranks), added in fp32"},
+      {"--comm",
+       choice(o.comm, {{"auto", CommLibrary::automatic}, {"nccl", CommLibrary::nccl}, {"mpi", CommLibrary::mpi}}),
+       "Library for all-reduce. auto: NCCL on GPUs, MPI on CPUs. mpi on GPUs: through pinned host memory",
+       Effect::speed},
+      {"--hierarchical", on_off(o.hierarchical),
+       "MPI on several hosts: reduce gradients within each host first; off: each rank sends for itself", Effect::speed,
+       kExpertGroup},
+      {"--symmetric", choice(o.symmetric, {{"auto", true}, {"on", true}, {"off", false}}),
+       "Use NCCL symmetric memory if possible (one node; NCCL_ALGO and NCCL_PROTO not set)", Effect::speed,
+       kExpertGroup},
+      {"--fused-sum", on_off(trainer.fused_sum),
+       "Reduce the last bucket and update its weights in one kernel, if --symmetric is on and possible", Effect::speed,
+       kExpertGroup},
+      {"--comm-ctas", number(o.comm_ctas, {"0 to 32", 0, 32}),
+       "Thread blocks per collective; compute leaves as many multiprocessors free (0: NCCL chooses, none are left "
+       "free)",
+       Effect::speed, kExpertGroup},
+      {"--graph", on_off(trainer.graph), "Run whole steps as CUDA graphs", Effect::speed, kExpertGroup}};
 }
 
 /// "90", or with a unit of time "90s", "10m", "2h".
@@ -206,57 +193,54 @@ std::string set_timeout(const std::string& text, double& seconds) {
 
 Flags checkpoint_flags(Options& o) {
   CheckpointOptions& checkpoint = o.checkpoint;
-  return in_group(
-      "Checkpoints",
-      {{"--checkpoint", text(checkpoint.folder, "DIR"), "Folder for checkpoints, the same for all hosts",
-        Effect::output},
-       {"--checkpoint-every",
-        {"STEPS|TIME", "10m", [&](const std::string& text) { return set_checkpoint_every(text, checkpoint); }},
-        "Steps between checkpoints, or a time such as 90s, 10m or 2h",
-        Effect::output},
-       {"--keep", number(checkpoint.keep, kOneOrMore), "Number of complete checkpoints to keep, the newest ones",
-        Effect::output},
-       {"--on-checkpoint-error", choice(checkpoint.stop_on_error, {{"stop", true}, {"continue", false}}),
-        "If a checkpoint cannot be written (disk full): stop or continue the run", Effect::output},
-       {"--resume", text(o.resume, "auto|PATH"),
-        "Resume from this checkpoint; auto: from the newest undamaged checkpoint in --checkpoint, if one exists",
-        Effect::output},
-       {"--allow-change", given(o.allow_change), "Resume although flags that decide the parameters have other values",
-        Effect::output, "", kNotInFile}});
+  return {{"--checkpoint", text(checkpoint.folder, "DIR"), "Folder for checkpoints, the same for all hosts",
+           Effect::output},
+          {"--checkpoint-every",
+           {"STEPS|TIME", "10m", [&](const std::string& text) { return set_checkpoint_every(text, checkpoint); }},
+           "Steps between checkpoints, or a time such as 90s, 10m or 2h",
+           Effect::output},
+          {"--keep", number(checkpoint.keep, kOneOrMore), "Number of complete checkpoints to keep, the newest ones",
+           Effect::output},
+          {"--on-checkpoint-error", choice(checkpoint.stop_on_error, {{"stop", true}, {"continue", false}}),
+           "If a checkpoint cannot be written (disk full): stop or continue the run", Effect::output},
+          {"--resume", text(o.resume, "auto|PATH"),
+           "Resume from this checkpoint; auto: from the newest undamaged checkpoint in --checkpoint, if one exists",
+           Effect::output},
+          {"--allow-change", given(o.allow_change),
+           "Resume although flags that decide the parameters have other values", Effect::output, "", kNotInFile}};
 }
 
 Flags output_flags(Options& o) {
   RunOptions& run = o.run;
-  return in_group(
-      "Measurement and output",
-      {{"--baseline", on_off(run.baseline), "Measure the single-rank baseline and the scaling efficiency",
-        Effect::output},
-       {"--min-seconds", number(run.min_seconds, kSeconds),
-        "Shortest time of measured steps, in seconds; extra steps after training do not change the parameters",
-        Effect::output},
-       {"--calibration-seconds", number(run.calibration_seconds, kSeconds),
-        "Longest time of the baseline measurement, in seconds (0: a quarter of the training or of --min-seconds, 4 to "
-        "20 s). It ends once the efficiency is known within a point",
-        Effect::output, kExpertGroup},
-       {"--metrics", text(o.metrics, "FILE"), "Write metrics as JSON lines; the last line is the summary",
-        Effect::output},
-       {"--tensorboard", text(o.tensorboard, "DIR"),
-        "Write a TensorBoard event file below this folder, in a folder per run", Effect::output},
-       {"--peak-tflops", or_word("gemm", o.measures_peak, number(o.peak_tflops, {"0 or more", 0, 1e6})),
-        "Peak TFLOP/s of one device, for MFU. 0: data sheet. gemm: measured before training", Effect::output},
-       {"--trace", text(run.trace, "FILE"), "Write a Chrome trace (JSON, for Perfetto) of a few steps after training",
-        Effect::output},
-       {"--log-level", choice(o.log_level, {"trace", "debug", "info", "warn", "error", "off"}),
-        "Log level on standard error", Effect::output},
-       {"--log-every", number(run.log_every, kSteps),
-        "Steps between lines in the log, --metrics and --tensorboard (0: none)", Effect::output},
-       {"--eval-every", number(run.eval_every, kSteps), "Steps between evaluations within an epoch (0: none)",
-        Effect::output},
-       {"--eval-samples", number(run.eval_samples, kZeroOrMore),
-        "Most test samples per evaluation (0: the whole test set)", Effect::output},
-       {"--verify-every", number(run.verify_every, kSteps),
-        "Steps between comparisons of weights and optimizer state across ranks (0: parameters only, at the end)",
-        Effect::output}});
+  return {
+      {"--baseline", on_off(run.baseline), "Measure the single-rank baseline and the scaling efficiency",
+       Effect::output},
+      {"--min-seconds", number(run.min_seconds, kSeconds),
+       "Shortest time of measured steps, in seconds; extra steps after training do not change the parameters",
+       Effect::output},
+      {"--calibration-seconds", number(run.calibration_seconds, kSeconds),
+       "Longest time of the baseline measurement, in seconds (0: a quarter of the training or of --min-seconds, 4 to "
+       "20 s). It ends once the efficiency is known within a point",
+       Effect::output, kExpertGroup},
+      {"--metrics", text(o.metrics, "FILE"), "Write metrics as JSON lines; the last line is the summary",
+       Effect::output},
+      {"--tensorboard", text(o.tensorboard, "DIR"),
+       "Write a TensorBoard event file below this folder, in a folder per run", Effect::output},
+      {"--peak-tflops", or_word("gemm", o.measures_peak, number(o.peak_tflops, {"0 or more", 0, 1e6})),
+       "Peak TFLOP/s of one device, for MFU. 0: data sheet. gemm: measured before training", Effect::output},
+      {"--trace", text(run.trace, "FILE"), "Write a Chrome trace (JSON, for Perfetto) of a few steps after training",
+       Effect::output},
+      {"--log-level", choice(o.log_level, {"trace", "debug", "info", "warn", "error", "off"}),
+       "Log level on standard error", Effect::output},
+      {"--log-every", number(run.log_every, kSteps),
+       "Steps between lines in the log, --metrics and --tensorboard (0: none)", Effect::output},
+      {"--eval-every", number(run.eval_every, kSteps), "Steps between evaluations within an epoch (0: none)",
+       Effect::output},
+      {"--eval-samples", number(run.eval_samples, kZeroOrMore),
+       "Most test samples per evaluation (0: the whole test set)", Effect::output},
+      {"--verify-every", number(run.verify_every, kSteps),
+       "Steps between comparisons of weights and optimizer state across ranks (0: parameters only, at the end)",
+       Effect::output}};
 }
 
 std::string set_fail_at(const std::string& text, RunOptions& run) {
@@ -284,40 +268,47 @@ std::string set_hang_at(const std::string& text, HangAt& hang) {
 
 Flags failure_flags(Options& o) {
   double& timeout = o.watchdog.timeout_seconds;
-  return in_group(
-      "Failures",
-      {{"--timeout",
-        {"TIME", "10m", [&timeout](const std::string& text) { return set_timeout(text, timeout); }},
-        "Longest wait for other ranks: seconds, or 90s, 10m, 2h (0: no limit); tripled until the first step ends",
-        Effect::output},
-       {"--flight", text(o.watchdog.flight, "DIR"),
-        "Folder for flight records of a timeout (default: one in the temporary folder)", Effect::output},
-       {"--fail-at",
-        {"RANK:STEP", "", [&o](const std::string& text) { return set_fail_at(text, o.run); }},
-        "For tests: this rank throws before this step",
-        Effect::output,
-        kExpertGroup,
-        kNotInFile},
-       {"--hang-at",
-        {"RANK:STEP|PHASE", "", [&o](const std::string& text) { return set_hang_at(text, o.hang); }},
-        "For tests: this rank hangs after this many steps or in a phase: start-up, training, evaluation, baseline, "
-        "trace or end",
-        Effect::output,
-        kExpertGroup,
-        kNotInFile}});
+  return {
+      {"--timeout",
+       {"TIME", "10m", [&timeout](const std::string& text) { return set_timeout(text, timeout); }},
+       "Longest wait for other ranks: seconds, or 90s, 10m, 2h (0: no limit); tripled until the first step ends",
+       Effect::output},
+      {"--flight", text(o.watchdog.flight, "DIR"),
+       "Folder for flight records of a timeout (default: one in the temporary folder)", Effect::output},
+      {"--fail-at",
+       {"RANK:STEP", "", [&o](const std::string& text) { return set_fail_at(text, o.run); }},
+       "For tests: this rank throws before this step",
+       Effect::output,
+       kExpertGroup,
+       kNotInFile},
+      {"--hang-at",
+       {"RANK:STEP|PHASE", "", [&o](const std::string& text) { return set_hang_at(text, o.hang); }},
+       "For tests: this rank hangs after this many steps or in a phase: start-up, training, evaluation, baseline, "
+       "trace or end",
+       Effect::output,
+       kExpertGroup,
+       kNotInFile}};
 }
 
 }  // namespace
 
-Flags model_flags(const std::string& model, Workload& workload) { return in_group("Model " + model, workload.flags()); }
-
 Flags flags_of(Options& options, const std::string& model, Workload& workload) {
   Flags all;
-  for (Flags& flags : std::array{first_flags(options), device_flags(options), model_flags(model, workload),
-                                 training_flags(options), optimizer_flags(options), communication_flags(options),
-                                 checkpoint_flags(options), output_flags(options), failure_flags(options)}) {
-    all.insert(all.end(), flags.begin(), flags.end());
-  }
+  const auto add = [&all](const std::string& group, const Flags& flags) {
+    for (Flag flag : flags) {
+      if (flag.group.empty()) flag.group = group;
+      all.push_back(std::move(flag));
+    }
+  };
+  add("Training", first_flags(options));
+  add("Device", device_flags(options));
+  add("Model " + model, workload.flags());
+  add("Training", training_flags(options));
+  add("Optimizer", optimizer_flags(options));
+  add("Communication", communication_flags(options));
+  add("Checkpoints", checkpoint_flags(options));
+  add("Measurement and output", output_flags(options));
+  add("Failures", failure_flags(options));
   return all;
 }
 

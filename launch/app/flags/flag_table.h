@@ -14,8 +14,6 @@ class Workload;
 
 /// All flags of training with a model, in the order of the help. They set `options` and `workload`, which outlive them.
 Flags flags_of(Options& options, const std::string& model, Workload& workload);
-/// The flags of one model only.
-Flags model_flags(const std::string& model, Workload& workload);
 /// UsageError if flags contradict each other.
 void check_flags(const Options& options, const Workload& workload);
 

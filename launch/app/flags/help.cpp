@@ -64,7 +64,7 @@ std::string short_help(const CLI::App& app) {
 
 std::string model_help(const std::string& model) {
   const auto workload = make_workload(model);
-  Flags flags = model_flags(model, *workload);
+  Flags flags = workload->flags();
   CLI::App app;
   app.set_help_flag();
   add_flags(app, flags);
