@@ -5,9 +5,8 @@
 #include <utility>
 
 #include "benchmarks/ddpbench/sizes.h"
-#include "launch/app/flags/help_format.h"
+#include "launch/app/flags/cli.h"
 #include "launch/app/flags/options.h"
-#include "launch/app/flags/parse_flags.h"
 #include "runtime/core/error.h"
 
 namespace ddptrain::bench {

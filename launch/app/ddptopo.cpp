@@ -12,8 +12,7 @@
 #include <system_error>
 #include <vector>
 
-#include "launch/app/flags/help_format.h"
-#include "launch/app/flags/parse_flags.h"
+#include "launch/app/flags/cli.h"
 #include "launch/app/job/choose_device.h"
 #include "launch/app/job/program.h"
 #include "launch/app/topology_scripts.h"

@@ -6,9 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "launch/app/flags/cli.h"
 #include "launch/app/flags/flag_table.h"
-#include "launch/app/flags/help_format.h"
-#include "launch/app/flags/parse_flags.h"
 #include "models/registry.h"
 #include "runtime/core/error.h"
 #include "runtime/core/text.h"

@@ -7,9 +7,9 @@
 #include <map>
 #include <vector>
 
+#include "launch/app/flags/cli.h"
 #include "launch/app/flags/flag_table.h"
 #include "launch/app/flags/help.h"
-#include "launch/app/flags/parse_flags.h"
 #include "models/registry.h"
 #include "runtime/comm/communicator.h"
 

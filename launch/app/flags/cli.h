@@ -1,13 +1,15 @@
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <functional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "runtime/core/flags.h"
 
-namespace CLI {
-class App;
-}
+/// The command lines of all our programs: messages, and the layout of `--help` in lines of up to 100 columns, which do
+/// not depend on the version of CLI11.
 
 namespace ddptrain {
 
@@ -22,5 +24,14 @@ void add_flags(CLI::App& app, Flags& flags);
 /// flags; it names these in their order with the nearest flag of `app`. `help` is the command that lists the flags.
 void parse_flags(CLI::App& app, int argc, const char* const* argv, const std::string& help,
                  const ExplainFlag& explain = {});
+
+/// Breaks a text into indented lines.
+std::string wrapped(std::string_view text, std::size_t indent);
+
+/// A heading and its flags, each with names, type, default and meaning; empty if there is no flag.
+std::string help_group(const std::string& title, const std::vector<const CLI::Option*>& options);
+
+/// The whole help of a program, or of the subcommand that was given.
+std::string help_page(const CLI::App& app);
 
 }  // namespace ddptrain
