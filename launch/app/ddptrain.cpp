@@ -139,7 +139,7 @@ RankDevice start_device(Job& job) {
   const World& world = job.world;
   job.clock.mark("MPI");
   if (world.nodes() > 1) {
-    warn(check_hosts(world));
+    warn(host_differences(gather_host_facts(world)));
     job.clock.mark("check of hosts");
   }
   const RunFacts facts = {.rank = world.rank(),

@@ -88,8 +88,6 @@ double median_clock(const std::vector<HostFacts>& hosts) {
   return clocks[(clocks.size() - 1) / 2];
 }
 
-}  // namespace
-
 std::vector<HostFact> facts_of_this_host() {
   const std::string same_program = "Start the same files everywhere, from a folder that all hosts share";
   std::vector<HostFact> facts = {
@@ -104,6 +102,8 @@ std::vector<HostFact> facts_of_this_host() {
   for (HostFact& fact : facts_of_networks()) facts.push_back(std::move(fact));
   return facts;
 }
+
+}  // namespace
 
 std::vector<HostFact> usual_facts(const std::vector<HostFacts>& hosts) {
   std::vector<HostFact> facts = hosts.front().facts;
@@ -134,29 +134,24 @@ std::vector<std::string> host_differences(const std::vector<HostFacts>& hosts) {
 }
 
 std::vector<HostFacts> gather_host_facts(const World& world, const std::vector<HostFact>& more) {
-  nlohmann::json mine = nlohmann::json::array();
+  nlohmann::json mine = {{"host", world.hostname()}, {"facts", nlohmann::json::array()}};
   world.agree([&] {
     if (world.local_rank() != 0) return;
     std::vector<HostFact> facts = facts_of_this_host();
     facts.insert(facts.end(), more.begin(), more.end());
-    for (const HostFact& fact : facts) mine.push_back({fact.what, fact.value, fact.advice});
+    for (const HostFact& fact : facts) mine["facts"].push_back({fact.what, fact.value, fact.advice});
   });
   world.barrier();
-  const double clock = now();
-  const auto texts = world.gather(mine.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-  const auto names = world.gather(world.hostname());
-  const auto clocks = world.gather(fmt::format("{}", clock));
+  mine["clock"] = now();
   std::vector<HostFacts> hosts;
-  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
-    const auto facts = nlohmann::json::parse(texts[rank]);
-    if (facts.empty()) continue;
-    HostFacts& host = hosts.emplace_back(HostFacts{names[rank], {}, std::stod(clocks[rank])});
-    for (const auto& fact : facts) host.facts.push_back({fact.at(0), fact.at(1), fact.at(2)});
+  for (const std::string& text : world.gather(mine.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace))) {
+    const auto of_rank = nlohmann::json::parse(text);
+    if (of_rank["facts"].empty()) continue;
+    HostFacts& host = hosts.emplace_back(HostFacts{of_rank["host"], {}, of_rank["clock"]});
+    for (const auto& fact : of_rank["facts"]) host.facts.push_back({fact.at(0), fact.at(1), fact.at(2)});
   }
   return hosts;
 }
-
-std::vector<std::string> check_hosts(const World& world) { return host_differences(gather_host_facts(world)); }
 
 std::vector<std::string> shared_network_cards(const World& world, const std::string& pci_bus_id) {
   const std::vector<RankOfGpu> ranks = ranks_of_this_host(world, pci_bus_id);

@@ -21,20 +21,15 @@ struct HostFacts {
   double clock = 0.0;  ///< Seconds since 1970, at a moment that all hosts share.
 };
 
-/// The facts of this host: program, libraries, driver, GPUs, networks, MTU. It starts neither CUDA nor NVML.
-std::vector<HostFact> facts_of_this_host();
-
 /// A line for each host that differs from most others, with its name and what to do. Empty: nothing differs.
 std::vector<std::string> host_differences(const std::vector<HostFacts>& hosts);
 
 /// The facts that most hosts share.
 std::vector<HostFact> usual_facts(const std::vector<HostFacts>& hosts);
 
-/// The facts of all hosts of these ranks, and `more`, on rank 0. Takes well under a second. Collective.
+/// The facts of all hosts of these ranks (program, libraries, driver, GPUs, networks, MTU) and `more`, on rank 0.
+/// Starts neither CUDA nor NVML, and takes well under a second. Collective.
 std::vector<HostFacts> gather_host_facts(const World& world, const std::vector<HostFact>& more = {});
-
-/// host_differences() of the hosts of these ranks, on rank 0. Collective.
-std::vector<std::string> check_hosts(const World& world);
 
 /// shared_nic_warnings() of all hosts, on rank 0. `pci_bus_id` is this rank's GPU. Collective.
 std::vector<std::string> shared_network_cards(const World& world, const std::string& pci_bus_id);
