@@ -290,6 +290,24 @@ Flags failure_flags(Options& o) {
        kNotInFile}};
 }
 
+/// What a stage, or a part of the layers, cannot do alone.
+void check_parts_of_model(const Options& o, const Workload& workload) {
+  const std::string flag = o.stages > 1 ? fmt::format("--pp {}", o.stages) : fmt::format("--tp {}", o.tensor);
+  if (!workload.supports_stages()) {
+    usage_error("{}: model {} is one unit, which cannot be cut{}. Use --model gpt, or leave {} out.", flag, o.model,
+                o.tensor > 1 ? ", and its layers are not split" : "", flag.substr(0, 4));
+  }
+  if (o.precision == "fp8") {
+    usage_error("--precision fp8 with {}: ranks that share a replica compute in bf16 at least. Use bf16.", flag);
+  }
+  if (workload.saves()) {
+    usage_error(
+        "--save with {}: no rank has the whole model. Train with --checkpoint DIR instead; then ddptrain --resume DIR "
+        "--export FOLDER writes the model.",
+        flag);
+  }
+}
+
 }  // namespace
 
 Flags flags_of(Options& options, const std::string& model, Workload& workload) {
@@ -311,28 +329,6 @@ Flags flags_of(Options& options, const std::string& model, Workload& workload) {
   add("Failures", failure_flags(options));
   return all;
 }
-
-namespace {
-
-/// What a stage, or a part of the layers, cannot do alone.
-void check_parts_of_model(const Options& o, const Workload& workload) {
-  const std::string flag = o.stages > 1 ? fmt::format("--pp {}", o.stages) : fmt::format("--tp {}", o.tensor);
-  if (!workload.supports_stages()) {
-    usage_error("{}: model {} is one unit, which cannot be cut{}. Use --model gpt, or leave {} out.", flag, o.model,
-                o.tensor > 1 ? ", and its layers are not split" : "", flag.substr(0, 4));
-  }
-  if (o.precision == "fp8") {
-    usage_error("--precision fp8 with {}: ranks that share a replica compute in bf16 at least. Use bf16.", flag);
-  }
-  if (workload.saves()) {
-    usage_error(
-        "--save with {}: no rank has the whole model. Train with --checkpoint DIR instead; then ddptrain --resume DIR "
-        "--export FOLDER writes the model.",
-        flag);
-  }
-}
-
-}  // namespace
 
 void check_flags(const Options& o, const Workload& workload) {
   if (o.precision == "fp8" && !workload.supports_fp8()) {

@@ -35,6 +35,23 @@ std::size_t library_bytes(const MeshShape& mesh) {
   return static_cast<std::size_t>(bytes);
 }
 
+/// Of the stage that keeps most, with the most that any stage sends. After Workload::load(); the workload is opened
+/// again for each stage.
+Description describe_stages(const Options& options, Workload& workload, const MeshShape& mesh, DeviceKind kind) {
+  std::vector<Description> stages;
+  std::vector<std::vector<Sent>> sends;
+  for (int stage = 0; stage < mesh.stages; ++stage) {
+    const int rank = stage * mesh.replicas * mesh.tensor;
+    if (mesh.stages > 1) workload.open({.rank = rank, .seed = options.trainer.seed, .mesh = mesh});
+    stages.push_back(describe_on_meta(options, workload, mesh, rank, kind));
+    sends.push_back(stages.back().sends);
+  }
+  const auto keeps_less = [](const Description& a, const Description& b) { return bytes_of(a) < bytes_of(b); };
+  Description most = *std::max_element(stages.begin(), stages.end(), keeps_less);
+  most.sends = most_of(sends);
+  return most;
+}
+
 }  // namespace
 
 std::size_t bytes_of(const Description& description) {
@@ -99,27 +116,6 @@ Description describe_on_meta(const Options& options, Workload& workload, const M
   const StepCommunication communication = make_step_communication(trainer, arena, optimizer);
   return describe_run(options, mesh, rank, device, *model, arena, communication.tree_bytes());
 }
-
-namespace {
-
-/// Of the stage that keeps most, with the most that any stage sends. After Workload::load(); the workload is opened
-/// again for each stage.
-Description describe_stages(const Options& options, Workload& workload, const MeshShape& mesh, DeviceKind kind) {
-  std::vector<Description> stages;
-  std::vector<std::vector<Sent>> sends;
-  for (int stage = 0; stage < mesh.stages; ++stage) {
-    const int rank = stage * mesh.replicas * mesh.tensor;
-    if (mesh.stages > 1) workload.open({.rank = rank, .seed = options.trainer.seed, .mesh = mesh});
-    stages.push_back(describe_on_meta(options, workload, mesh, rank, kind));
-    sends.push_back(stages.back().sends);
-  }
-  const auto keeps_less = [](const Description& a, const Description& b) { return bytes_of(a) < bytes_of(b); };
-  Description most = *std::max_element(stages.begin(), stages.end(), keeps_less);
-  most.sends = most_of(sends);
-  return most;
-}
-
-}  // namespace
 
 void print_description(const World& world, CommandLine command_line) {
   Options& options = command_line.options;

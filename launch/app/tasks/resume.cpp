@@ -85,6 +85,22 @@ std::vector<std::string> changed_flags(const RunIdentity& saved, const CommandLi
   return changes;
 }
 
+/// A run that does not continue the newest checkpoint of its folder would remove that checkpoint later.
+void require_no_other_run(const std::string& folder, const std::optional<Checkpoint>& found) {
+  std::int64_t newest = -1;
+  for (const auto& [step, path] : checkpoints_in(folder)) {
+    if (has_manifest(path)) newest = step;
+  }
+  std::error_code error;
+  const bool continues = found && std::filesystem::equivalent(found->path / "..", folder, error) &&
+                         newest <= found->manifest.progress.step;
+  if (newest < 0 || continues) return;
+  usage_error(
+      "--checkpoint {}: it has a checkpoint of step {}, which this run does not continue. --resume auto continues the "
+      "newest one; for another run, give another folder.",
+      folder, newest);
+}
+
 }  // namespace
 
 RunIdentity identity_of(const CommandLine& command_line, const World& world, const std::string& data,
@@ -112,26 +128,6 @@ RunIdentity identity_of(const CommandLine& command_line, const World& world, con
   std::erase_if(run.versions, [](const auto& version) { return version.second.empty(); });
   return run;
 }
-
-namespace {
-
-/// A run that does not continue the newest checkpoint of its folder would remove that checkpoint later.
-void require_no_other_run(const std::string& folder, const std::optional<Checkpoint>& found) {
-  std::int64_t newest = -1;
-  for (const auto& [step, path] : checkpoints_in(folder)) {
-    if (has_manifest(path)) newest = step;
-  }
-  std::error_code error;
-  const bool continues = found && std::filesystem::equivalent(found->path / "..", folder, error) &&
-                         newest <= found->manifest.progress.step;
-  if (newest < 0 || continues) return;
-  usage_error(
-      "--checkpoint {}: it has a checkpoint of step {}, which this run does not continue. --resume auto continues the "
-      "newest one; for another run, give another folder.",
-      folder, newest);
-}
-
-}  // namespace
 
 std::optional<Checkpoint> checkpoint_to_resume(const World& world, const Options& options) {
   const std::string& folder = options.checkpoint.folder;
