@@ -25,7 +25,7 @@ constexpr std::int64_t kEndOfText = 50256;
 
 json read_json(const fs::path& path) {
   const MappedFile file(path);
-  return parse_json_object({reinterpret_cast<const char*>(file.data()), file.size()}, path.string());
+  return parse_json_object(file.text(), path.string());
 }
 
 /// config.json. What it leaves out has the value that transformers' GPT2Config gives it.

@@ -47,7 +47,7 @@ std::string_view section_named(std::string_view file, std::string_view name) {
 
 std::vector<std::string> nccl_variables_in(const std::filesystem::path& library) {
   const MappedFile file(library);
-  const std::string_view text = section_named({reinterpret_cast<const char*>(file.data()), file.size()}, ".rodata");
+  const std::string_view text = section_named(file.text(), ".rodata");
   std::set<std::string> names;
   for (std::size_t at = text.find("NCCL_"); at != std::string_view::npos; at = text.find("NCCL_", at + 1)) {
     const std::size_t end = text.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_", at);

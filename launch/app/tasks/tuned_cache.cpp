@@ -6,13 +6,12 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <set>
 
 #include "runtime/core/error.h"
 #include "runtime/core/files/atomic_file.h"
+#include "runtime/core/files/mapped_file.h"
 #include "runtime/core/hash.h"
 #include "runtime/device/device.h"
 #include "runtime/topology/sysfs.h"
@@ -21,8 +20,6 @@ namespace ddptrain {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::uintmax_t kLargestFile = 16 << 20;
 
 std::optional<fs::path> folder_in(const char* variable) {
   const char* value = std::getenv(variable);
@@ -41,23 +38,10 @@ std::string file_name(const TunedFor& machine) {
   return fmt::format("{}-{}.json", name, xxh3_128(text.data(), text.size()).substr(0, 16));
 }
 
-/// Nothing where there is no such file.
-std::optional<std::string> read_file(const fs::path& path) {
-  if (!fs::exists(path)) return std::nullopt;
-  if (!fs::is_regular_file(path) || fs::file_size(path) > kLargestFile) {
-    usage_error("{}: not a file of tuned choices", path.string());
-  }
-  std::ifstream file(path, std::ios::binary);
-  std::string text(std::istreambuf_iterator<char>(file), {});
-  if (!file.is_open() || file.bad()) usage_error("{}: cannot be read", path.string());
-  return text;
-}
-
 /// What the file holds; nothing where there is none or one of no use, of which `level` tells.
 TunedChoices::Map read_choices(const fs::path& path, const TunedFor& machine, spdlog::level::level_enum level) {
   try {
-    const auto text = read_file(path);
-    return text ? parse_tuned(*text, path.string(), machine) : TunedChoices::Map{};
+    return fs::exists(path) ? parse_tuned(MappedFile(path).text(), path.string(), machine) : TunedChoices::Map{};
   } catch (const std::exception& error) {
     spdlog::log(level, "Tuning starts afresh: {}", error.what());
     return {};

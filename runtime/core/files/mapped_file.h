@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <string_view>
 
 namespace ddptrain {
 
@@ -16,6 +17,7 @@ class MappedFile {
 
   const std::uint8_t* data() const { return data_.get(); }
   std::size_t size() const { return data_.get_deleter().bytes; }
+  std::string_view text() const { return {reinterpret_cast<const char*>(data()), size()}; }
 
  private:
   struct Unmap {
