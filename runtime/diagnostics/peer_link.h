@@ -36,7 +36,7 @@ struct Beat {
 /// Messages between the watchdogs of a job's ranks: UDP, so that a rank that is gone holds up nobody. One thread.
 class PeerLink {
  public:
-  PeerLink();  ///< Open, or not if the system has no socket for it.
+  PeerLink();  ///< Without a socket, if the system has none, it sends and receives nothing.
 
   int descriptor() const { return socket_.get(); }  ///< -1: not open.
   /// Where this rank is reached, for connect() of others.

@@ -112,7 +112,7 @@ class Watchdog::Guard {
     places_ = places;
     peers_.resize(hosts.size());
     for (std::size_t i = 0; i < hosts.size(); ++i) peers_[i].host = hosts[i];
-    if (link_.descriptor() >= 0) link_.connect(key, rank_, addresses, hosts);
+    link_.connect(key, rank_, addresses, hosts);
     beats_ = 0;
     next_beat_ = 0.0;
   }
@@ -198,12 +198,9 @@ class Watchdog::Guard {
     return beat;
   }
 
-  void tell_all(Kind kind) {
-    if (peers_.size() > 1 && link_.descriptor() >= 0) link_.send_to_all(beat(kind));
-  }
+  void tell_all(Kind kind) { link_.send_to_all(beat(kind)); }
 
   void hear() {
-    if (link_.descriptor() < 0) return;
     while (const std::optional<Beat> heard = link_.receive()) {
       FlightRecord::Peer& peer = peers_[static_cast<std::size_t>(heard->rank)];
       peer.last = *heard;

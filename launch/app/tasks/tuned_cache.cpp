@@ -31,8 +31,7 @@ std::optional<fs::path> folder_in(const char* variable) {
 std::string file_name(const TunedFor& machine) {
   std::string text;
   for (const auto& [name, value] : machine) text += name + "=" + value + "\n";
-  const auto gpu = machine.find("GPU");
-  std::string name = gpu == machine.end() ? "" : gpu->second;
+  std::string name = machine.at("GPU");
   std::replace_if(
       name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '-');
   return fmt::format("{}-{}.json", name, xxh3_128(text.data(), text.size()).substr(0, 16));
