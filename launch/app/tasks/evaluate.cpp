@@ -45,7 +45,7 @@ struct LoadedModel {
   TrainingState state;
 };
 
-/// What this rank, or all ranks, found out.
+/// The share of a rank.
 struct Evaluated {
   MetricSums sums;
   std::vector<Prediction> predictions;  ///< Of classifiers, in the order of the samples.
@@ -70,14 +70,6 @@ Evaluated evaluate_share(const LoadedModel& loaded, const Dataset& data, const E
   }
   device.copy_to_host(&result.sums, sums.data(), sizeof(MetricSums));
   return result;
-}
-
-/// The shares of all ranks.
-Evaluated put_together(const World& world, const Evaluated& mine) {
-  Evaluated all;
-  for (const MetricSums& sums : world.all_gather(std::vector{mine.sums})) all.sums = all.sums + sums;
-  all.predictions = world.all_gather(mine.predictions);
-  return all;
 }
 
 std::string hexadecimal(const std::uint8_t* bytes, std::size_t count) {
@@ -141,31 +133,34 @@ void evaluate_model(const World& world, const Options& options, Workload& worklo
   const EvaluationShard share = DistributedSampler::evaluation(samples, world.rank(), world.size());
   const Watch::Phase phase(*world.watch(), "evaluation");
   const Clock::time_point start = Clock::now();
-  const Evaluated all = put_together(world, evaluate_share(loaded, data, share, batch, device));
+  const Evaluated mine = evaluate_share(loaded, data, share, batch, device);
+  MetricSums sums;
+  for (const MetricSums& of_rank : world.all_gather(std::vector{mine.sums})) sums = sums + of_rank;
+  const std::vector<Prediction> predictions = world.all_gather(mine.predictions);
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   const std::string hash = loaded.state.parameter_hash();
   if (world.rank() != 0) return;
 
-  const double loss = all.sums.mean_loss();
+  const double loss = sums.mean_loss();
   const std::string unit = loaded.model->unit();
   const bool has_text = unit == "tokens";
   const std::string perplexity = has_text ? fmt::format("  perplexity {:.2f}", std::exp(loss)) : "";
-  std::fputs(fmt::format("{} test {}\nloss {:.4f}  accuracy {:.4f}{}\n{:.2f} s\n", all.sums.samples, unit, loss,
-                         all.sums.accuracy(), perplexity, seconds)
+  std::fputs(fmt::format("{} test {}\nloss {:.4f}  accuracy {:.4f}{}\n{:.2f} s\n", sums.samples, unit, loss,
+                         sums.accuracy(), perplexity, seconds)
                  .c_str(),
              stdout);
   if (metrics == nullptr) return;
   Json line = evaluated_line(world, options, workload, device, loaded);
-  line[unit] = all.sums.samples;
+  line[unit] = sums.samples;
   line["test_loss"] = loss;
-  line["accuracy"] = all.sums.accuracy();
+  line["accuracy"] = sums.accuracy();
   if (has_text) line["perplexity"] = std::exp(loss);
   line["seconds"] = seconds;
   line["parameter_hash"] = hash;
   metrics->write(std::move(line));
   const auto* images = dynamic_cast<const ImageData*>(&data);
-  if (images == nullptr || all.predictions.empty()) return;
-  metrics->write(confusion_line(all.predictions, *images));
+  if (images == nullptr || predictions.empty()) return;
+  metrics->write(confusion_line(predictions, *images));
 }
 
 }  // namespace ddptrain
