@@ -50,12 +50,10 @@ class Draws {
 template <class T>
 void walk(const SyntheticTokens& text, std::vector<std::uint8_t>& bytes) {
   const auto vocabulary = static_cast<std::uint32_t>(text.vocabulary);
+  const Permutation rho(text.seed, 0, vocabulary), pi(text.seed, 1, vocabulary);
   std::vector<std::array<T, 4>> successors(vocabulary);
   for (std::uint32_t token = 0; token < vocabulary; ++token) {
-    const std::uint32_t place = permute(text.seed, 0, token, vocabulary);
-    for (std::uint32_t j = 0; j < 4; ++j) {
-      successors[token][j] = static_cast<T>(permute(text.seed, 1, (place + j) % vocabulary, vocabulary));
-    }
+    for (std::uint32_t j = 0; j < 4; ++j) successors[token][j] = static_cast<T>(pi((rho(token) + j) % vocabulary));
   }
   Draws draws(text.seed);
   T token = 0;

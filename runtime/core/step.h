@@ -82,11 +82,6 @@ struct Permutation {
   }
 };
 
-DDP_HOST_DEVICE std::uint32_t permute(std::uint64_t seed, std::uint32_t epoch, std::uint32_t position,
-                                      std::uint32_t size) {
-  return Permutation(seed, epoch, size)(position);
-}
-
 /// The rows of one batch: what `order` means at one step, worked out once.
 struct BatchRows {
   Permutation permutation;

@@ -140,7 +140,7 @@ TEST(DistributedSampler, EvaluationCountsEverySampleOnce) {
 
 Indices permutation(std::uint64_t seed, std::uint32_t epoch, std::uint32_t size) {
   Indices places(size);
-  for (std::uint32_t i = 0; i < size; ++i) places[i] = permute(seed, epoch, i, size);
+  for (std::uint32_t i = 0; i < size; ++i) places[i] = Permutation(seed, epoch, size)(i);
   return places;
 }
 
@@ -186,13 +186,12 @@ TEST(Permutation, LooksLikeAShuffle) {
 
 /// Chi-squared of the samples of the first batches over 60 equal parts of the file: 59 degrees of freedom.
 TEST(Permutation, BatchesDrawEvenlyFromTheWholeFile) {
-  const std::uint32_t size = 60000;
+  const Permutation order(9, 0, 60000);
   double chi_squared = 0;
   const int batches = 50;
   for (int b = 0; b < batches; ++b) {
     std::vector<int> counts(60);
-    for (std::uint32_t i = 0; i < 600; ++i)
-      ++counts[permute(9, 0, static_cast<std::uint32_t>(b) * 600 + i, size) / 1000];
+    for (std::uint32_t i = 0; i < 600; ++i) ++counts[order(static_cast<std::uint32_t>(b) * 600 + i) / 1000];
     for (const int count : counts) chi_squared += (count - 10.0) * (count - 10.0) / 10.0;
   }
   const double freedom = 59.0 * batches;
