@@ -74,7 +74,7 @@ FlagValue text(std::string& variable, const std::string& type = "TEXT");
 FlagValue or_word(const std::string& word, bool& chosen, FlagValue number);
 
 template <class T>
-FlagValue number(T& variable, Range range = {}, const std::string& type = "") {
+FlagValue number(T& variable, Range range = {}) {
   constexpr bool integral = std::is_integral_v<T>;
   const std::string kind = integral ? "an integer" : "a number";
   const auto set = [&variable, range, kind](std::string& text) -> std::string {
@@ -89,8 +89,8 @@ FlagValue number(T& variable, Range range = {}, const std::string& type = "") {
     text = fmt::format("{}", value);
     return {};
   };
-  const char* const usual_type = !integral ? "FLOAT" : std::is_unsigned_v<T> ? "UINT" : "INT";
-  return {type.empty() ? usual_type : type, fmt::format("{}", variable), set, kind};
+  const char* const type = !integral ? "FLOAT" : std::is_unsigned_v<T> ? "UINT" : "INT";
+  return {type, fmt::format("{}", variable), set, kind};
 }
 
 template <class T>

@@ -72,7 +72,7 @@ std::string nearest(const std::string& typed, const std::vector<std::string>& na
   return best;
 }
 
-std::string text_table(const std::vector<std::vector<std::string>>& rows, std::size_t indent) {
+std::string text_table(const std::vector<std::vector<std::string>>& rows) {
   std::vector<std::size_t> widths;
   for (const auto& row : rows) {
     widths.resize(std::max(widths.size(), row.size()));
@@ -80,7 +80,7 @@ std::string text_table(const std::vector<std::vector<std::string>>& rows, std::s
   }
   std::string text;
   for (const auto& row : rows) {
-    std::string line(indent, ' ');
+    std::string line;
     for (std::size_t i = 0; i < row.size(); ++i) {
       line += row[i];
       line.append(widths[i] - row[i].size() + 2, ' ');
