@@ -11,7 +11,7 @@
 #include <regex>
 #include <string_view>
 
-#include "runtime/core/process/host_name.h"
+#include "runtime/core/process/host.h"
 
 namespace ddptrain {
 

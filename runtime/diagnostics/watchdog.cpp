@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/core/process/host_name.h"
+#include "runtime/core/process/host.h"
 #include "runtime/core/process/signal_requests.h"
 #include "runtime/diagnostics/flight_record.h"
 #include "runtime/diagnostics/main_stack.h"

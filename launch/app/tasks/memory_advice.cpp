@@ -10,7 +10,7 @@
 
 #include "launch/app/tasks/describe.h"
 #include "runtime/core/error.h"
-#include "runtime/core/process/host_memory.h"
+#include "runtime/core/process/host.h"
 #include "runtime/core/text.h"
 #include "runtime/device/free_memory.h"
 #include "runtime/ops/meta_device.h"

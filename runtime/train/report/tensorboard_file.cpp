@@ -10,7 +10,7 @@
 
 #include "runtime/core/error.h"
 #include "runtime/core/files/writable.h"
-#include "runtime/core/process/host_name.h"
+#include "runtime/core/process/host.h"
 
 namespace ddptrain {
 namespace {

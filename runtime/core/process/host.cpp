@@ -1,6 +1,9 @@
-#include "runtime/core/process/host_memory.h"
+#include "runtime/core/process/host.h"
+
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <fstream>
 #include <limits>
@@ -88,6 +91,12 @@ std::uint64_t left_in_cgroups(const fs::path& root) {
 }
 
 }  // namespace
+
+std::string system_host_name() {
+  std::array<char, 256> name{};
+  const bool known = gethostname(name.data(), name.size() - 1) == 0 && name.front() != '\0';
+  return known ? name.data() : "host";
+}
 
 std::size_t available_host_memory(const fs::path& root) {
   auto host = numbers_in(root / "proc/meminfo");

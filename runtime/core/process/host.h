@@ -2,8 +2,13 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <string>
 
 namespace ddptrain {
+
+/// Name of the machine or container, from the system, so it is known before MPI starts; "host" if there is none.
+/// Job-wide names are World::hostname().
+std::string system_host_name();
 
 /// Bytes that the processes of this host, or of the cgroup that limits this one, can still take without that others are
 /// ended: what Linux calls available, and swap. `root`: where /proc and /sys are.

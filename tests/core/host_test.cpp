@@ -1,4 +1,4 @@
-#include "runtime/core/process/host_memory.h"
+#include "runtime/core/process/host.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
