@@ -22,11 +22,9 @@ constexpr std::uint32_t kMostImages = 1'000'000;  // EMNIST has 814,255
 constexpr std::uint32_t kMostIdxSide = 1024;
 constexpr std::uint64_t kMostIdxBytes = std::uint64_t{4} << 30;
 
+/// Of an IdxSet.
 constexpr std::array<const char*, 4> kFiles = {"train-images-idx3-ubyte", "train-labels-idx1-ubyte",
                                                "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"};
-
-/// The files of a set that there are, in the order of kFiles.
-using Found = std::array<fs::path, 4>;
 
 /// "emnist-letters-test-images-idx3-ubyte.gz": the place of the file in a set, and the set's name "emnist-letters".
 struct Name {
@@ -42,9 +40,9 @@ std::optional<Name> parse_name(const std::string& name) {
   return Name{of_part + (parts[3].matched ? 0 : 1), parts[1]};
 }
 
-/// By their names; a plain file comes before a compressed one.
-std::map<std::string, Found> sets_in(const fs::path& folder) {
-  std::map<std::string, Found> sets;
+/// By their names, as far as their files are there; a plain file comes before a compressed one.
+std::map<std::string, IdxSet> sets_in(const fs::path& folder) {
+  std::map<std::string, IdxSet> sets;
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(folder, ignored)) {
     const std::optional<Name> name = parse_name(entry.path().filename().string());
@@ -55,7 +53,7 @@ std::map<std::string, Found> sets_in(const fs::path& folder) {
   return sets;
 }
 
-std::vector<std::string> missing_in(const std::string& set, const Found& found) {
+std::vector<std::string> missing_in(const std::string& set, const IdxSet& found) {
   std::vector<std::string> missing;
   for (std::size_t i = 0; i < kFiles.size(); ++i) {
     if (found[i].empty()) missing.push_back(fmt::format("{}{}{}[.gz]", set, set.empty() ? "" : "-", kFiles[i]));
@@ -63,14 +61,14 @@ std::vector<std::string> missing_in(const std::string& set, const Found& found) 
   return missing;
 }
 
-IdxSet complete(const fs::path& folder, const std::string& set, const Found& found) {
+IdxSet complete(const fs::path& folder, const std::string& set, const IdxSet& found) {
   const std::vector<std::string> missing = missing_in(set, found);
-  if (missing.empty()) return {found[0], found[1], found[2], found[3]};
+  if (missing.empty()) return found;
   usage_error("{}: of an IDX data set, files are missing: {}", folder.string(), fmt::join(missing, ", "));
 }
 
-/// Reads the images or the labels of a part.
-IdxFile read_part(const fs::path& path, std::uint32_t magic) {
+/// Reads images or labels.
+IdxFile read_file(const fs::path& path, std::uint32_t magic) {
   return read_idx(path, magic, [&](const std::vector<std::uint32_t>& dims) {
     if (dims.at(0) > kMostImages) {
       usage_error("{}: {} entries, more than {}", path.string(), dims[0], kMostImages);
@@ -85,20 +83,6 @@ IdxFile read_part(const fs::path& path, std::uint32_t magic) {
   });
 }
 
-ImageDataset combine(IdxFile images, const fs::path& images_path, IdxFile labels, const fs::path& labels_path) {
-  if (images.dims.at(0) != labels.dims.at(0)) {
-    usage_error("{}: {} images, but {} labels in {}", images_path.string(), images.dims.at(0), labels.dims.at(0),
-                labels_path.string());
-  }
-  ImageDataset set;
-  set.count = images.dims[0];
-  set.height = images.dims[1];
-  set.width = images.dims[2];
-  set.images = std::move(images.bytes);
-  set.labels = std::move(labels.bytes);
-  return set;
-}
-
 /// Damaged labels spread over all bytes.
 void check_labels(const ImageDataset& part, const fs::path& path) {
   std::array<bool, 256> seen{};
@@ -110,13 +94,31 @@ void check_labels(const ImageDataset& part, const fs::path& path) {
               path.string(), static_cast<int>(*largest), largest - part.labels.begin(), different);
 }
 
+ImageDataset read_part(const fs::path& images_path, const fs::path& labels_path) {
+  auto reading = std::async(std::launch::async, read_file, labels_path, kIdxLabels);
+  IdxFile images = read_file(images_path, kIdxImages);
+  IdxFile labels = reading.get();
+  if (images.dims.at(0) != labels.dims.at(0)) {
+    usage_error("{}: {} images, but {} labels in {}", images_path.string(), images.dims.at(0), labels.dims.at(0),
+                labels_path.string());
+  }
+  ImageDataset set;
+  set.count = images.dims[0];
+  set.height = images.dims[1];
+  set.width = images.dims[2];
+  set.images = std::move(images.bytes);
+  set.labels = std::move(labels.bytes);
+  check_labels(set, labels_path);
+  return set;
+}
+
 }  // namespace
 
 std::optional<IdxSet> find_idx_set(const fs::path& path) {
   std::error_code ignored;
   const bool is_folder = fs::is_directory(path, ignored);
   const fs::path folder = is_folder ? path : path.parent_path().empty() ? fs::path(".") : path.parent_path();
-  std::map<std::string, Found> sets = sets_in(folder);
+  std::map<std::string, IdxSet> sets = sets_in(folder);
   if (!is_folder) {
     const auto named = sets.find(path.filename().string());
     if (named == sets.end()) return std::nullopt;
@@ -132,19 +134,14 @@ std::optional<IdxSet> find_idx_set(const fs::path& path) {
 }
 
 ImageData load_idx_set(const IdxSet& set) {
-  const auto start = [](const fs::path& path, std::uint32_t magic) {
-    return std::async(std::launch::async, read_part, path, magic);
-  };
-  auto train_images = start(set.train_images, kIdxImages), test_images = start(set.test_images, kIdxImages);
-  auto train_labels = start(set.train_labels, kIdxLabels), test_labels = start(set.test_labels, kIdxLabels);
-  ImageDataset train = combine(train_images.get(), set.train_images, train_labels.get(), set.train_labels);
-  ImageDataset test = combine(test_images.get(), set.test_images, test_labels.get(), set.test_labels);
+  const auto& [train_images, train_labels, test_images, test_labels] = set;
+  auto reading = std::async(std::launch::async, read_part, test_images, test_labels);
+  ImageDataset train = read_part(train_images, train_labels);
+  ImageDataset test = reading.get();
   if (train.height != test.height || train.width != test.width) {
-    usage_error("{}: images of {}x{}, and those in {} have {}x{}", set.test_images.string(), test.height, test.width,
-                set.train_images.string(), train.height, train.width);
+    usage_error("{}: images of {}x{}, and those in {} have {}x{}", test_images.string(), test.height, test.width,
+                train_images.string(), train.height, train.width);
   }
-  check_labels(train, set.train_labels);
-  check_labels(test, set.test_labels);
   return {std::move(train), std::move(test)};
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <filesystem>
 #include <optional>
 
@@ -7,13 +8,9 @@
 
 namespace ddptrain {
 
-/// The four files of a data set of images in IDX, such as MNIST.
-struct IdxSet {
-  std::filesystem::path train_images;
-  std::filesystem::path train_labels;
-  std::filesystem::path test_images;
-  std::filesystem::path test_labels;
-};
+/// The files of a data set of images in IDX, such as MNIST: images and labels for training, images and labels for
+/// tests.
+using IdxSet = std::array<std::filesystem::path, 4>;
 
 /// Finds the set in `path`: a folder, or a folder and a prefix of file names (emnist/emnist-balanced). The names are
 /// those of MNIST, Fashion-MNIST, KMNIST and EMNIST: [PREFIX-]train-images-idx3-ubyte, train-labels-idx1-ubyte, and
