@@ -246,16 +246,9 @@ float scaled_learning_rate(const Options& options, int world_size) {
   const auto ranks = static_cast<double>(trainer.virtual_ranks > 0 ? trainer.virtual_ranks : world_size);
   const double samples = static_cast<double>(trainer.batch) * static_cast<double>(trainer.grad_accum) * ranks;
   const double ratio = samples / static_cast<double>(options.lr_base_batch);
-  const double peak = trainer.optimizer.schedule.peak;
-  switch (options.lr_scaling) {
-    case LrScaling::none:
-      return static_cast<float>(peak);
-    case LrScaling::linear:
-      return static_cast<float>(peak * ratio);
-    case LrScaling::sqrt:
-      return static_cast<float>(peak * std::sqrt(ratio));
-  }
-  fail("unknown learning-rate scaling");
+  const bool linear = options.lr_scaling == LrScaling::linear;
+  const double factor = options.lr_scaling == LrScaling::none ? 1.0 : linear ? ratio : std::sqrt(ratio);
+  return static_cast<float>(trainer.optimizer.schedule.peak * factor);
 }
 
 TrainerOptions trainer_options(const Options& options, int world_size, std::int64_t total_steps) {
