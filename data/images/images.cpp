@@ -25,6 +25,19 @@ ImageSource copy_to(Device& device, const ImageDataset& dataset, std::vector<Buf
   return {copy(dataset.images, {dataset.count, dataset.height, dataset.width}), copy(dataset.labels, {dataset.count})};
 }
 
+fs::path find_fashion_mnist() {
+  std::string looked;
+  for (const fs::path place : {"data/downloads/fashion-mnist", "/usr/share/datasets/fashion-mnist"}) {
+    std::error_code ignored;
+    if (fs::is_directory(place, ignored) && find_idx_set(place)) return place;
+    looked += fmt::format("\n  {}", fs::absolute(place).string());
+  }
+  usage_error(
+      "Fashion-MNIST not found. Looked in:{}\nFetch it with `launch/fetch-data fashion-mnist`, or install the "
+      "package dataset-fashion-mnist, or give a folder of IDX files (or set $DDPTRAIN_DATA).",
+      looked);
+}
+
 /// Where images are looked for: see find_images().
 fs::path folder_of(const std::string& name) {
   if (!name.empty()) return name;
@@ -42,7 +55,8 @@ std::function<ImageData()> find_in(const fs::path& folder) {
   if (const auto set = find_idx_set(folder)) {
     return [set = *set, folder] {
       ImageData data = load_idx_set(set);
-      const std::vector<std::string> names = fashion_mnist_classes();
+      const std::vector<std::string> names = {"T-shirt", "Trouser", "Pullover", "Dress", "Coat",
+                                              "Sandal",  "Shirt",   "Sneaker",  "Bag",   "Ankle boot"};
       if (is_fashion_mnist(folder) && data.class_names.size() == names.size()) data.class_names = names;
       return data;
     };
@@ -60,23 +74,6 @@ std::function<ImageData()> find_in(const fs::path& folder) {
 }
 
 }  // namespace
-
-fs::path find_fashion_mnist() {
-  std::string looked;
-  for (const fs::path place : {"data/downloads/fashion-mnist", "/usr/share/datasets/fashion-mnist"}) {
-    std::error_code ignored;
-    if (fs::is_directory(place, ignored) && find_idx_set(place)) return place;
-    looked += fmt::format("\n  {}", fs::absolute(place).string());
-  }
-  usage_error(
-      "Fashion-MNIST not found. Looked in:{}\nFetch it with `launch/fetch-data fashion-mnist`, or install the "
-      "package dataset-fashion-mnist, or give a folder of IDX files (or set $DDPTRAIN_DATA).",
-      looked);
-}
-
-std::vector<std::string> fashion_mnist_classes() {
-  return {"T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"};
-}
 
 ImageData::ImageData(ImageDataset train_images, ImageDataset test_images)
     : train(std::move(train_images)), test(std::move(test_images)) {

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <string>
 #include <utility>
@@ -45,16 +44,10 @@ struct ImageData final : public Dataset {
 };
 
 /// Finds the images that `name` names: synthetic[:COUNT], or a path for find_idx_set(). An empty name means
-/// $DDPTRAIN_DATA if it is set, otherwise Fashion-MNIST. Returns a function that reads them on any thread. Both may
-/// throw a UsageError.
+/// $DDPTRAIN_DATA if it is set, otherwise Fashion-MNIST in data/downloads/fashion-mnist below the current folder, or in
+/// /usr/share/datasets/fashion-mnist (of the package dataset-fashion-mnist). Returns a function that reads them on any
+/// thread. Both may throw a UsageError.
 std::function<ImageData()> find_images(const std::string& name, std::uint64_t seed);
-
-/// The folder with the four IDX files of Fashion-MNIST: data/downloads/fashion-mnist below the current folder, or
-/// /usr/share/datasets/fashion-mnist (of the package dataset-fashion-mnist). If there is none, the UsageError says
-/// where it looked and how to fetch them.
-std::filesystem::path find_fashion_mnist();
-/// The names of its classes, by label.
-std::vector<std::string> fashion_mnist_classes();
 
 /// The images of a model. `memory` owns the memory behind the views, if nobody else does.
 struct ResidentImages {
