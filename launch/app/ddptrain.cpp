@@ -494,15 +494,6 @@ void work_on_device(Job job) {
   spdlog::debug("device released");
 }
 
-void prepare_to_hang(const World& world, const HangAt& hang) {
-  if (hang.rank != world.rank()) return;
-  if (hang.phase.empty()) {
-    world.watch()->hang_after(static_cast<std::uint64_t>(hang.steps));
-  } else {
-    world.watch()->hang_in(hang.phase);
-  }
-}
-
 void run(const World& world, CommandLine command_line, EarlyStart& early) {
   require_same_values(world, command_line.same_on_all_ranks);
   if (command_line.print) {
@@ -516,7 +507,9 @@ void run(const World& world, CommandLine command_line, EarlyStart& early) {
   MeshShape mesh;
   world.agree([&] { mesh = mesh_of(world.size(), command_line.options.stages, command_line.options.tensor); });
   early.watchdog->meet(world, mesh.place_of(world.rank()));
-  prepare_to_hang(world, command_line.options.hang);
+  if (const HangAt& hang = command_line.options.hang; hang.rank == world.rank()) {
+    world.watch()->hang_at(hang.phase, hang.steps);
+  }
   const Watch::Phase phase(*world.watch(), "start-up");
   work_on_device({world, std::move(command_line), early});
 }

@@ -126,7 +126,7 @@ TEST(Options, ARankHangsInAPhaseOrAfterSteps) {
   const HangAt step = parse({"--hang-at", "1:30"}).options.hang;
   EXPECT_EQ(step.rank, 1);
   EXPECT_EQ(step.phase, "");
-  EXPECT_EQ(step.steps, 30);
+  EXPECT_EQ(step.steps, 30u);
 }
 
 TEST(Options, HelpOnAModelShowsItsFlagsAlone) {

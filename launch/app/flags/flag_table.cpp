@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <cmath>
 #include <cstdint>
 #include <map>
@@ -253,16 +252,13 @@ std::string set_fail_at(const std::string& text, RunOptions& run) {
 std::string set_hang_at(const std::string& text, HangAt& hang) {
   std::istringstream in(text);
   char colon = 0;
-  std::string when;
-  if (!(in >> hang.rank >> colon >> when) || colon != ':' || hang.rank < 0) return "RANK:PHASE or RANK:STEP";
-  const auto is_digit = [](unsigned char c) { return std::isdigit(c) != 0; };
-  if (std::all_of(when.begin(), when.end(), is_digit) && when.size() < 19) {
-    hang.steps = std::stoll(when);
+  if (!(in >> hang.rank >> colon >> hang.phase) || colon != ':' || hang.rank < 0) return "RANK:PHASE or RANK:STEP";
+  if (number(hang.steps, kSteps).set(hang.phase).empty()) {
+    hang.phase.clear();
     return {};
   }
   static constexpr std::array kPhases = {"start-up", "training", "evaluation", "baseline", "trace", "end"};
-  hang.phase = when;
-  const bool known = std::find(kPhases.begin(), kPhases.end(), when) != kPhases.end();
+  const bool known = std::find(kPhases.begin(), kPhases.end(), hang.phase) != kPhases.end();
   return known ? "" : fmt::format("one of these phases: {}", fmt::join(kPhases, ", "));
 }
 

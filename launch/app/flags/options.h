@@ -27,7 +27,7 @@ enum class LrScaling : std::uint8_t { none, linear, sqrt };
 struct HangAt {
   int rank = -1;
   std::string phase;  ///< Empty: after `steps` steps.
-  std::int64_t steps = 0;
+  std::uint64_t steps = UINT64_MAX;
 };
 
 /// All flags except the model's own, which are in its workload.

@@ -47,7 +47,7 @@ class Watch {
   };
 
   /// A phase of the run, such as "training" or "evaluation", while the object lives. The innermost of nested phases is
-  /// reported. A phase that hang_in() names never begins.
+  /// reported.
   class [[nodiscard]] Phase {
    public:
     Phase(Watch& watch, const char* name) : watch_(watch), outer_(watch.phase_.exchange(name)) {
@@ -120,20 +120,18 @@ class Watch {
   /// From now on the process is to end with `code`, within seconds, whatever it waits for.
   void set_ending(int code) { ending_ = code; }
 
-  /// For tests: the phase of this name hangs instead of beginning.
-  void hang_in(std::string phase) { hang_in_ = std::move(phase); }
-  /// For tests: hangs once so many steps have been queued.
-  void hang_after(std::uint64_t steps) { hang_after_ = steps; }
-  /// For tests: never returns.
-  [[noreturn]] static void hang();
+  /// For tests: hangs instead of beginning the phase of this name, or once so many steps have been queued.
+  void hang_at(std::string phase, std::uint64_t steps) {
+    hang_in_ = std::move(phase);
+    hang_after_ = steps;
+  }
 
   // --- for the watchdog -------------------------------------------------------------------------------------------
   const char* waiting_for() const { return waiting_for_; }  ///< Null: it computes.
   const char* phase() const { return phase_; }
   std::uint64_t changes() const { return changes_; }  ///< How often waiting_for() has changed.
-  std::uint64_t last_sequence() const { return next_ - 1; }
-  std::uint64_t steps() const { return steps_; }  ///< Queued.
-  std::uint64_t device_steps() const;             ///< Ended, as the device counts; steps() if it does not.
+  std::uint64_t steps() const { return steps_; }      ///< Queued.
+  std::uint64_t device_steps() const;                 ///< Ended, as the device counts; steps() if it does not.
   /// Whether the first step of this run has ended. If the device does not count steps, a second one must be queued.
   bool first_step_has_ended() const;
   std::string health() const;                              ///< Message of the first failing check; empty: all is well.
@@ -152,6 +150,7 @@ class Watch {
     std::atomic<std::int64_t> finished = 0;
   };
 
+  [[noreturn]] static void hang();
   void change(const char* what);
   Slot* slot(std::uint64_t sequence);
 
