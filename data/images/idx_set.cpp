@@ -61,12 +61,6 @@ std::vector<std::string> missing_in(const std::string& set, const IdxSet& found)
   return missing;
 }
 
-IdxSet complete(const fs::path& folder, const std::string& set, const IdxSet& found) {
-  const std::vector<std::string> missing = missing_in(set, found);
-  if (missing.empty()) return found;
-  usage_error("{}: of an IDX data set, files are missing: {}", folder.string(), fmt::join(missing, ", "));
-}
-
 /// Reads images or labels.
 IdxFile read_file(const fs::path& path, std::uint32_t magic) {
   return read_idx(path, magic, [&](const std::vector<std::uint32_t>& dims) {
@@ -119,14 +113,15 @@ std::optional<IdxSet> find_idx_set(const fs::path& path) {
   const bool is_folder = fs::is_directory(path, ignored);
   const fs::path folder = is_folder ? path : path.parent_path().empty() ? fs::path(".") : path.parent_path();
   std::map<std::string, IdxSet> sets = sets_in(folder);
-  if (!is_folder) {
-    const auto named = sets.find(path.filename().string());
-    if (named == sets.end()) return std::nullopt;
-    return complete(folder, named->first, named->second);
-  }
+  if (!is_folder) std::erase_if(sets, [&](const auto& set) { return set.first != path.filename().string(); });
   if (sets.empty()) return std::nullopt;
   if (sets.size() > 1) std::erase_if(sets, [](const auto& set) { return !missing_in(set.first, set.second).empty(); });
-  if (sets.size() == 1) return complete(folder, sets.begin()->first, sets.begin()->second);
+  if (sets.size() == 1) {
+    const auto& [name, found] = *sets.begin();
+    const std::vector<std::string> missing = missing_in(name, found);
+    if (missing.empty()) return found;
+    usage_error("{}: of an IDX data set, files are missing: {}", folder.string(), fmt::join(missing, ", "));
+  }
   std::vector<std::string> names;
   for (const auto& [name, found] : sets) names.push_back((folder / printable(name)).string());
   if (names.empty()) usage_error("{}: files of several IDX data sets, and none is complete", folder.string());

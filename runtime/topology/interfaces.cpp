@@ -6,7 +6,6 @@
 #include <net/if.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <cstdlib>
@@ -76,7 +75,6 @@ std::vector<NetworkInterface> network_interfaces() {
     };
     const fs::path folder = fs::path("/sys/class/net") / entry->ifa_name;
     NetworkInterface& found = interfaces.emplace_back();
-    found.name = entry->ifa_name;
     found.network = network_of(bits(entry->ifa_addr), bits(entry->ifa_netmask));
     found.mtu = value_in<int>(folder / "mtu").value_or(0);
     const int speed = value_in<int>(folder / "speed").value_or(-1);
@@ -84,7 +82,6 @@ std::vector<NetworkInterface> network_interfaces() {
     found.in_use = used.count(bits(entry->ifa_addr)) > 0;
     found.errors = errors_of(folder);
   }
-  std::sort(interfaces.begin(), interfaces.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   return interfaces;
 }
 

@@ -9,7 +9,6 @@ namespace ddptrain {
 
 /// A network interface with an IPv4 address, that is up and is no loopback.
 struct NetworkInterface {
-  std::string name;
   std::string network;               ///< Network of its address: "10.1.0.0/16".
   int mtu = 0;                       ///< Bytes.
   std::optional<double> speed_gbit;  ///< As the driver states it; virtual ones state none.
@@ -17,7 +16,7 @@ struct NetworkInterface {
   std::uint64_t errors = 0;          ///< Receive and transmit errors since the host's start.
 };
 
-/// Interfaces of this process's network namespace, by name.
+/// Interfaces of this process's network namespace.
 std::vector<NetworkInterface> network_interfaces();
 
 }  // namespace ddptrain

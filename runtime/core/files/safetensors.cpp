@@ -127,19 +127,15 @@ void check_layout(const std::map<std::string, StoredTensor>& tensors, const std:
 }
 
 template <class From>
-std::vector<float> to_f32(const StoredTensor& tensor, float (*convert)(From)) {
+std::vector<float> to_f32(const StoredTensor& tensor) {
   std::vector<float> values(tensor.bytes / sizeof(From));
   for (std::size_t i = 0; i < values.size(); ++i) {
     From value;
     std::memcpy(&value, tensor.data + i * sizeof(From), sizeof(From));
-    values[i] = convert(value);
+    values[i] = static_cast<float>(value);
   }
   return values;
 }
-
-float from_f16(std::uint16_t bits) { return static_cast<float>(Eigen::numext::bit_cast<Eigen::half>(bits)); }
-float from_bf16(std::uint16_t bits) { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
-float from_f64(double value) { return static_cast<float>(value); }
 
 std::size_t bytes_of(const StoredTensor& tensor) {
   return static_cast<std::size_t>(element_count(tensor.shape)) * size_of(tensor.type);
@@ -180,13 +176,13 @@ std::vector<float> SafetensorsFile::read_f32(const std::string& tensor) const {
   const StoredTensor& stored = this->tensor(tensor);
   switch (stored.type) {
     case StoredType::f64:
-      return to_f32<double>(stored, from_f64);
+      return to_f32<double>(stored);
     case StoredType::f32:
-      return to_f32<float>(stored, [](float value) { return value; });
+      return to_f32<float>(stored);
     case StoredType::f16:
-      return to_f32<std::uint16_t>(stored, from_f16);
+      return to_f32<Eigen::half>(stored);
     case StoredType::bf16:
-      return to_f32<std::uint16_t>(stored, from_bf16);
+      return to_f32<Eigen::bfloat16>(stored);
     default:
       usage_error("{}: tensor '{}' is {}, not of floating-point numbers", name_, printable(tensor),
                   name_of(stored.type));
