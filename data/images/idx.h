@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <vector>
 
 namespace ddptrain {
@@ -17,12 +16,9 @@ struct IdxFile {
 inline constexpr std::uint32_t kIdxLabels = 0x0801;
 inline constexpr std::uint32_t kIdxImages = 0x0803;
 
-/// Gets the dimensions before a value is decompressed. Throws to refuse the file.
-using CheckDims = std::function<void(const std::vector<std::uint32_t>& dims)>;
-
-/// Reads a file of unsigned bytes, plain or gzip; the content tells which. UsageError, naming the file, if it cannot be
-/// read, has another magic number, is damaged, or has another number of bytes than its header says. A small gzip file
-/// can hold gigabytes: use `check_dims` to limit the size.
-IdxFile read_idx(const std::filesystem::path& path, std::uint32_t expected_magic, const CheckDims& check_dims);
+/// Reads a file of labels or images, plain or gzip; the content tells which. UsageError, naming the file, if it cannot
+/// be read, has another magic number, is damaged, or has another number of bytes than its header says. So that a small
+/// gzip file does not take all memory, it has at most 1,000,000 entries, images of 1024 x 1024, and 4 GiB.
+IdxFile read_idx(const std::filesystem::path& path, std::uint32_t expected_magic);
 
 }  // namespace ddptrain

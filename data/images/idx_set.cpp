@@ -18,10 +18,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint32_t kMostImages = 1'000'000;  // EMNIST has 814,255
-constexpr std::uint32_t kMostIdxSide = 1024;
-constexpr std::uint64_t kMostIdxBytes = std::uint64_t{4} << 30;
-
 /// Of an IdxSet.
 constexpr std::array<const char*, 4> kFiles = {"train-images-idx3-ubyte", "train-labels-idx1-ubyte",
                                                "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"};
@@ -61,22 +57,6 @@ std::vector<std::string> missing_in(const std::string& set, const IdxSet& found)
   return missing;
 }
 
-/// Reads images or labels.
-IdxFile read_file(const fs::path& path, std::uint32_t magic) {
-  return read_idx(path, magic, [&](const std::vector<std::uint32_t>& dims) {
-    if (dims.at(0) > kMostImages) {
-      usage_error("{}: {} entries, more than {}", path.string(), dims[0], kMostImages);
-    }
-    if (magic != kIdxImages) return;
-    if (dims.at(1) > kMostIdxSide || dims.at(2) > kMostIdxSide) {
-      usage_error("{}: images of {}x{}, larger than {}x{}", path.string(), dims[1], dims[2], kMostIdxSide,
-                  kMostIdxSide);
-    }
-    const std::uint64_t bytes = std::uint64_t{dims[0]} * dims[1] * dims[2];
-    if (bytes > kMostIdxBytes) usage_error("{}: {} bytes of images, more than {}", path.string(), bytes, kMostIdxBytes);
-  });
-}
-
 /// Damaged labels spread over all bytes.
 void check_labels(const ImageDataset& part, const fs::path& path) {
   std::array<bool, 256> seen{};
@@ -89,8 +69,8 @@ void check_labels(const ImageDataset& part, const fs::path& path) {
 }
 
 ImageDataset read_part(const fs::path& images_path, const fs::path& labels_path) {
-  auto reading = std::async(std::launch::async, read_file, labels_path, kIdxLabels);
-  IdxFile images = read_file(images_path, kIdxImages);
+  auto reading = std::async(std::launch::async, read_idx, labels_path, kIdxLabels);
+  IdxFile images = read_idx(images_path, kIdxImages);
   IdxFile labels = reading.get();
   if (images.dims.at(0) != labels.dims.at(0)) {
     usage_error("{}: {} images, but {} labels in {}", images_path.string(), images.dims.at(0), labels.dims.at(0),
