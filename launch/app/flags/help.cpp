@@ -15,8 +15,6 @@
 namespace ddptrain {
 namespace {
 
-using FlagList = std::vector<const CLI::Option*>;
-
 constexpr const char* kStart =
     "Usage: ddptrain [FLAGS]\n"
     "       mpirun -np RANKS ddptrain [FLAGS]\n\n";
@@ -36,14 +34,6 @@ constexpr const char* kExamples =
     "  Train a small GPT on a text file:\n"
     "    mpirun -np 2 ddptrain --config configs/gpt-char.toml --data text.txt\n\n";
 
-FlagList short_list(const CLI::App& app, const std::vector<const char*>& names) {
-  FlagList options;
-  for (const char* name : names) options.push_back(app.get_option(name));
-  return options;
-}
-
-std::string topics() { return fmt::format("all, {}", fmt::join(model_names(), ", ")); }
-
 std::string short_help(const CLI::App& app) {
   const std::vector<std::pair<const char*, std::vector<const char*>>> groups = {
       {"Training",
@@ -55,7 +45,11 @@ std::string short_help(const CLI::App& app) {
        {"--checkpoint", "--checkpoint-every", "--resume", "--metrics", "--log-every", "--eval-every"}},
       {"Modes", {"--dry-run", "--help"}}};
   std::string text = kStart + wrapped(kAbout, 0) + "\n";
-  for (const auto& [title, names] : groups) text += help_group(title, short_list(app, names));
+  for (const auto& [title, names] : groups) {
+    std::vector<const CLI::Option*> options;
+    for (const char* name : names) options.push_back(app.get_option(name));
+    text += help_group(title, options);
+  }
   return text + kExamples +
          fmt::format("--help all lists every flag; --help gpt lists the flags of a model ({}).\n",
                      fmt::join(model_names(), ", "));
@@ -101,7 +95,7 @@ std::string help_text(const CLI::App& app, const std::string& topic) {
   if (topic == "all") return full_help(app);
   const auto models = model_names();
   if (std::find(models.begin(), models.end(), topic) == models.end()) {
-    usage_error("--help {}: unknown topic. Topics: {}", printable(topic), topics());
+    usage_error("--help {}: unknown topic. Topics: all, {}", printable(topic), fmt::join(models, ", "));
   }
   return model_help(topic) + "ddptrain --help lists the common flags, --help all every flag.\n";
 }
