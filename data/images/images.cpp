@@ -6,7 +6,6 @@
 #include <filesystem>
 
 #include "data/images/idx_set.h"
-#include "data/images/synthetic.h"
 #include "runtime/core/error.h"
 
 namespace ddptrain {

@@ -26,7 +26,6 @@
 #include "runtime/diagnostics/nccl_log.h"
 #include "runtime/diagnostics/nccl_probe.h"
 #include "runtime/topology/machine.h"
-#include "runtime/topology/machine_report.h"
 
 using namespace ddptrain;
 using nlohmann::json;

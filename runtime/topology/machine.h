@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -106,6 +107,12 @@ std::vector<std::vector<std::string>> nics_of_gpus(const Machine& machine);
 
 /// If there are InfiniBand or RoCE NICs, only these count. If links are unknown, all GPUs share a single NIC.
 std::vector<SharedNics> shared_nics(const Machine& machine);
+
+/// Tables for people: the matrix of links with its legend, GPUs, NICs, peer access, nearest and farthest pair.
+std::string machine_text(const Machine& machine);
+
+/// The same as JSON. Unknown values are null, or "unknown" in "links". docs/reference/topology.md lists the fields.
+nlohmann::json machine_json(const Machine& machine);
 
 /// A rank of this host, and the PCI bus id of its GPU.
 struct RankOfGpu {

@@ -1,4 +1,4 @@
-#include "runtime/topology/machine_report.h"
+#include "runtime/topology/machine.h"
 
 #include <algorithm>
 

@@ -4,7 +4,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "runtime/topology/machine_report.h"
 #include "tests/support/says.h"
 #include "tests/topology/fake_machine.h"
 

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "data/images/images.h"
-#include "data/images/synthetic.h"
 #include "models/cnn/cnn.h"
 #include "runtime/core/error.h"
 #include "runtime/train/step/trainer.h"

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "data/images/synthetic.h"
+#include "data/images/images.h"
 #include "data/text/tokens.h"
 #include "models/gpt/gpt.h"
 #include "runtime/core/error.h"

@@ -1,5 +1,3 @@
-#include "launch/app/flags/help.h"
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <string_view>

@@ -9,7 +9,6 @@
 
 #include "launch/app/flags/cli.h"
 #include "launch/app/flags/flag_table.h"
-#include "launch/app/flags/help.h"
 #include "models/registry.h"
 #include "runtime/comm/communicator.h"
 

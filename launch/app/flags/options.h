@@ -74,12 +74,13 @@ struct Options {
   }
 };
 
+/// See launch/app/tasks/tasks.h.
 enum class Task : std::uint8_t {
   train,
-  describe,  ///< Print the run's description: launch/app/tasks/describe.h.
+  describe,  ///< Print the run's description.
   dry_run,   ///< Print the run's memory.
-  evaluate,  ///< Evaluate a saved model: launch/app/tasks/evaluate.h.
-  inspect,   ///< Print the content of checkpoints: launch/app/tasks/checkpoint_tasks.h.
+  evaluate,  ///< Evaluate a saved model.
+  inspect,   ///< Print the content of checkpoints.
   export_weights,
 };
 

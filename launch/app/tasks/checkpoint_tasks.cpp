@@ -1,4 +1,4 @@
-#include "launch/app/tasks/checkpoint_tasks.h"
+#include "launch/app/tasks/tasks.h"
 
 #include <cstdio>
 #include <filesystem>

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "launch/app/tasks/memory_advice.h"
+#include "launch/app/tasks/tasks.h"
 #include "runtime/comm/meta_communicator.h"
 #include "runtime/ops/meta_device.h"
 #include "runtime/train/report/sends.h"

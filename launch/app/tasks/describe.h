@@ -19,9 +19,4 @@ Description describe_run(const Options& options, const MeshShape& mesh, int rank
 Description describe_on_meta(const Options& options, Workload& workload, const MeshShape& mesh, int rank,
                              DeviceKind device);
 
-/// Rank 0 makes model and arena of each stage on the meta device, and prints the description of the stage with the most
-/// memory: as JSON, or its memory as a table. The job has options.ranks ranks; 0: as many as the world. It uses no GPU.
-/// UsageError as in training. Collective.
-void print_description(const World& world, CommandLine command_line);
-
 }  // namespace ddptrain

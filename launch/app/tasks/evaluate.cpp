@@ -1,4 +1,4 @@
-#include "launch/app/tasks/evaluate.h"
+#include "launch/app/tasks/tasks.h"
 
 #include <algorithm>
 #include <chrono>

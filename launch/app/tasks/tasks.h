@@ -1,0 +1,35 @@
+#pragma once
+
+#include <string>
+
+#include "launch/app/flags/options.h"
+#include "runtime/comm/communicator.h"
+#include "runtime/comm/world.h"
+#include "runtime/train/report/report.h"
+
+/// What ddptrain does in place of training.
+
+namespace ddptrain {
+
+/// Rank 0 prints the content and state of the checkpoint at `path`, or of each checkpoint in a folder. UsageError if
+/// there is none. Error if one is damaged or none is complete. A checkpoint that is being written counts as incomplete.
+/// Collective.
+void inspect_checkpoints(const World& world, const std::string& path);
+
+/// Writes the weights of the checkpoint options.resume to the folder options.export_to, in the format of the model's
+/// Workload. Needs neither data nor flags of the model. Collective.
+void export_weights(const World& world, const Options& options);
+
+/// Rank 0 makes model and arena of each stage on the meta device, and prints the description of the stage with the most
+/// memory: as JSON, or its memory as a table. The job has options.ranks ranks; 0: as many as the world. It uses no GPU.
+/// UsageError as in training. Collective.
+void print_description(const World& world, CommandLine command_line);
+
+/// Evaluates the model of --init, which is not trained, on the test samples (--eval-samples), which all ranks share: it
+/// takes memory for weights, for their gradients and for activations, and none for optimizer state. Prints loss,
+/// accuracy and, of language models, perplexity on rank 0, and adds a line "evaluated" to `metrics`, for classifiers
+/// also a line "confusion". `metrics` is null but on rank 0, or where nothing is to be written. Collective.
+void evaluate_model(const World& world, const Options& options, Workload& workload, Device& device,
+                    Communicator& communicator, MetricsFile* metrics);
+
+}  // namespace ddptrain
