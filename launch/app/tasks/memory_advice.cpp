@@ -113,20 +113,14 @@ std::string flags_that_help(const World& world, const Options& options, const Wo
   return fmt::format("Less memory is needed with {}.", fmt::join(flags, "; "));
 }
 
-/// Of a micro-step of one rank, at most.
-std::int64_t samples_for(const World& world, const Options& options, const Workload& workload) {
-  const TrainerOptions& trainer = options.trainer;
-  const std::int64_t ranks = trainer.virtual_ranks > 0 ? trainer.virtual_ranks
-                                                       : mesh_of(world.size(), options.stages, options.tensor).replicas;
-  return workload.data().train_count() / (ranks * trainer.grad_accum);
-}
-
 }  // namespace
 
 std::int64_t largest_batch_that_fits(const World& world, DeviceKind device, int sharing, const Options& options,
                                      Workload& workload) {
   const Room room = room_of(world, device, sharing);
-  const std::int64_t most = samples_for(world, options, workload);
+  const int replicas = mesh_of(world.size(), options.stages, options.tensor).replicas;
+  const std::int64_t ranks = options.trainer.virtual_ranks > 0 ? options.trainer.virtual_ranks : replicas;
+  const std::int64_t most = workload.data().train_count() / (ranks * options.trainer.grad_accum);
   Options tried = options;
   const auto fits = [&](std::int64_t batch) {
     tried.trainer.batch = batch;
