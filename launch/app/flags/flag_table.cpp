@@ -264,26 +264,25 @@ std::string set_hang_at(const std::string& text, HangAt& hang) {
 
 Flags failure_flags(Options& o) {
   double& timeout = o.watchdog.timeout_seconds;
-  return {
-      {"--timeout",
-       {"TIME", "10m", [&timeout](const std::string& text) { return set_timeout(text, timeout); }},
-       "Longest wait for other ranks: seconds, or 90s, 10m, 2h (0: no limit); tripled until the first step ends",
-       Effect::output},
-      {"--flight", text(o.watchdog.flight, "DIR"),
-       "Folder for flight records of a timeout (default: one in the temporary folder)", Effect::output},
-      {"--fail-at",
-       {"RANK:STEP", "", [&o](const std::string& text) { return set_fail_at(text, o.run); }},
-       "For tests: this rank throws before this step",
-       Effect::output,
-       kExpertGroup,
-       kNotInFile},
-      {"--hang-at",
-       {"RANK:STEP|PHASE", "", [&o](const std::string& text) { return set_hang_at(text, o.hang); }},
-       "For tests: this rank hangs after this many steps or in a phase: start-up, training, evaluation, baseline, "
-       "trace or end",
-       Effect::output,
-       kExpertGroup,
-       kNotInFile}};
+  return {{"--timeout",
+           {"TIME", "10m", [&timeout](const std::string& text) { return set_timeout(text, timeout); }},
+           "Longest wait for other ranks: seconds, or 90s, 10m, 2h (0: no limit); tripled until the first step ends",
+           Effect::output},
+          {"--flight", text(o.watchdog.flight, "DIR"),
+           "Folder for flight records of a timeout (default: one in the temporary folder)", Effect::output},
+          {"--fail-at",
+           {"RANK:STEP", "", [&o](const std::string& text) { return set_fail_at(text, o.run); }},
+           "For tests: this rank throws before this step",
+           Effect::output,
+           kExpertGroup,
+           kNotInFile},
+          {"--hang-at",
+           {"RANK:STEP|PHASE", "", [&o](const std::string& text) { return set_hang_at(text, o.hang); }},
+           "For tests: this rank hangs after this many steps or in a phase: start-up, training, evaluation, baseline, "
+           "trace or end",
+           Effect::output,
+           kExpertGroup,
+           kNotInFile}};
 }
 
 /// What a stage, or a part of the layers, cannot do alone.
