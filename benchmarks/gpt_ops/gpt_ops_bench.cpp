@@ -449,9 +449,11 @@ class GptOps {
     });
     const double width = static_cast<double>(s_.width), cells = static_cast<double>(logits.size());
     const Tensor x = random({s_.rows(), s_.width}), weight = random({s_.padded, s_.width}), dx = empty(x.shape);
-    const OutputLayer layer{x, weight, batch_, 0, s_.vocabulary, 1e-5f, dlogits, dx};
-    time("output_layer", 3 * bytes, 4 * cells * width,
-         [&] { device_.get<LossOps>().output_layer(device_, layer, metrics); });
+    time("output_layer", 3 * bytes, 4 * cells * width, [&] {
+      device_.get<LinearOps>().linear(x, weight, Tensor{}, dlogits);
+      device_.get<LossOps>().token_cross_entropy(dlogits, batch_, 0, s_.vocabulary, 1e-5f, dlogits, metrics);
+      device_.get<LinearOps>().linear_backward(Tensor{}, weight, dlogits, dx, Tensor{}, Tensor{}, false);
+    });
     for (int tensors = 0; tensors < 6; ++tensors) buffers_.pop_back();
   }
 

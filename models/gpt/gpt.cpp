@@ -178,8 +178,8 @@ class Gpt final : public Model {
   std::int64_t layer_of(std::size_t unit) const {
     return first_ + static_cast<std::int64_t>(unit) - (has_embedding() ? 1 : 0);
   }
-  Span layer_span(std::int64_t layer, const char* pass) const {
-    return {device_.timeline(), Lane::compute, device_.compute_stream(), fmt::format("h.{} {}", layer, pass)};
+  Span part(const std::string& name) const {
+    return {device_.timeline(), Lane::compute, device_.compute_stream(), name};
   }
   Dropout block_dropout(std::int64_t layer, std::uint32_t half) const {
     return dropout(kEmbeddingSite + 1 + 2 * static_cast<std::uint32_t>(layer) + half);
@@ -194,24 +194,11 @@ class Gpt final : public Model {
     return piece;
   }
   Tensor logits_of(const Tensor& x) const { return {logits_.data, logits_.dtype, {x.dim(0), vocabulary_.padded}}; }
-  Tensor head_logits(const Tensor& x) {
-    const Tensor logits = logits_of(x);
-    const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "logits");
-    linear_.linear(x, head_, Tensor{}, logits);
-    return logits;
-  }
-  /// Of the predictions from `first` on, whose final norm x is.
-  void add_loss(const Tensor& x, std::int64_t first) {
-    const Tensor logits = head_logits(x);
-    const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "cross-entropy");
-    if (group_ != nullptr) return joined_loss(logits, first, Tensor{});
-    loss_.token_cross_entropy(logits, batch_, first, shape_.vocabulary, 0.0f, Tensor{}, step_.sums);
-  }
-  void joined_loss(const Tensor& logits, std::int64_t first, const Tensor& dlogits);
   void output_layer(const Tensor& x, std::int64_t first);
+  void add_loss(const Tensor& logits, std::int64_t first, const Tensor& dlogits);
   /// From the dlogits that are in logits_.
   void head_weight_gradient(const Tensor& x, bool accumulate) {
-    const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "output layer's weight gradient");
+    const Span span = part("output layer's weight gradient");
     linear_.linear_backward(x, head_, logits_of(x), Tensor{}, dhead_, Tensor{}, accumulate);
   }
   void backward_head(bool accumulate, const Ready& ready);
@@ -398,7 +385,7 @@ void Gpt::forward(std::size_t unit) {
     embedding_.embed_tokens(batch_, tokens_, positions_, dropout(kEmbeddingSite), mine);
     if (group_ != nullptr) group_->run({TensorGroup::sum_part(mine, stream)});  // of one value and zeros
   } else if (layer < shape_.layers) {
-    const Span span = layer_span(layer, "forward");
+    const Span span = part(fmt::format("h.{} forward", layer));
     forward_block(layer);
   } else {
     forward_head();
@@ -425,29 +412,35 @@ void Gpt::forward_head() {
   enter(shape_.layers, final_norm_);
   for (std::int64_t first = 0; first < rows(); first += head_rows_) {
     const Tensor x = head_piece(final_norm_.output, first);
-    if (step_.gradient_scale == 0.0f) {
-      add_loss(x, first);
-      continue;
-    }
     output_layer(x, first);
-    if (!leaves_room_) head_weight_gradient(x, first > 0);
+    if (step_.gradient_scale != 0.0f && !leaves_room_) head_weight_gradient(x, first > 0);
   }
   if (!step_.training && scales_) scales_->forget_magnitudes();
 }
 
-/// Leaves dlogits in logits_, and the gradient of x, or what this rank gives of its sum, in branch_.
+/// Logits and loss of the predictions from `first` on, whose final norm is x. If a backward pass follows, leaves dlogits
+/// in logits_, and the gradient of x, or this rank's term of it, in branch_.
 void Gpt::output_layer(const Tensor& x, std::int64_t first) {
-  const Tensor dlogits = logits_of(x), dx = head_piece(branch_, first);
-  if (group_ == nullptr) {
-    const OutputLayer layer{x, head_, batch_, first, shape_.vocabulary, step_.gradient_scale, dlogits, dx};
-    return loss_.output_layer(device_, layer, step_.sums);
+  const Tensor logits = logits_of(x), dlogits = step_.gradient_scale != 0.0f ? logits : Tensor{};
+  {
+    const Span span = part("logits");
+    linear_.linear(x, head_, Tensor{}, logits);
   }
-  joined_loss(head_logits(x), first, dlogits);
-  linear_.linear_backward(Tensor{}, head_, dlogits, dx, Tensor{}, Tensor{}, false);
+  {
+    const Span span = part("cross-entropy");
+    add_loss(logits, first, dlogits);
+  }
+  if (!dlogits) return;
+  const Span span = part("d logits");
+  linear_.linear_backward(Tensor{}, head_, dlogits, head_piece(branch_, first), Tensor{}, Tensor{}, false);
 }
 
-/// Loss and, where it has data, dlogits, from the logits of this rank's tokens and what other ranks tell of theirs.
-void Gpt::joined_loss(const Tensor& logits, std::int64_t first, const Tensor& dlogits) {
+/// Loss and, if it has data, dlogits. Ranks that split the vocabulary exchange facts about the logits of their tokens.
+void Gpt::add_loss(const Tensor& logits, std::int64_t first, const Tensor& dlogits) {
+  if (group_ == nullptr) {
+    return loss_.token_cross_entropy(logits, batch_, first, shape_.vocabulary, step_.gradient_scale, dlogits,
+                                     step_.sums);
+  }
   const Tensor mine = facts_.first(logits.dim(0));
   Tensor all = all_facts_;
   all.shape[1] = logits.dim(0);
@@ -460,7 +453,7 @@ void Gpt::backward(std::size_t unit, bool accumulate, const Ready& ready) {
   const std::int64_t layer = layer_of(unit);
   if (layer < 0) return backward_embedding(accumulate, ready);
   if (layer == shape_.layers) return backward_head(accumulate, ready);
-  const Span span = layer_span(layer, "backward");
+  const Span span = part(fmt::format("h.{} backward", layer));
   if (layer == end_ - 1 && !has_head()) take_dbias();
   if (layer == 0) return backward_first_block(accumulate);
   backward_block(layer, accumulate, ready);
@@ -511,7 +504,7 @@ void Gpt::backward_embedding(bool accumulate, const Ready& ready) {
     for (const std::size_t parameter : std::exchange(ready_, {})) ready(parameter);
   } else {
     embedding_gradient(accumulate, ready);
-    const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "h.0 weight gradients");
+    const Span span = part("h.0 weight gradients");
     first.mlp().backward_weights(gradients_.mlp, accumulate, ready);
     first.attention().backward_weights(gradients_.attention, accumulate, ready);
   }
@@ -519,7 +512,7 @@ void Gpt::backward_embedding(bool accumulate, const Ready& ready) {
 }
 
 void Gpt::embedding_gradient(bool accumulate, const Ready& ready) {
-  const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "embedding backward");
+  const Span span = part("embedding backward");
   const std::int64_t sequence = batch_.source.sequence;
   embedding_.embed_tokens_backward(batch_, dropout(kEmbeddingSite), gradients_.attention.din, dhead_, dtokens_,
                                    dpositions_.first(sequence), accumulate);
