@@ -1,11 +1,11 @@
 #include <filesystem>
 #include <optional>
+#include <utility>
 
 #include "data/text/tokens.h"
 #include "models/gpt/gpt.h"
 #include "models/gpt/gpt2_folder.h"
 #include "models/workload.h"
-#include "runtime/core/files/writable.h"
 
 namespace ddptrain {
 namespace {
@@ -48,8 +48,6 @@ class GptWorkload final : public Workload {
   bool supports_fp8() const override { return true; }
   bool supports_f32_gradients() const override { return true; }
   bool supports_stages() const override { return true; }
-  bool saves() const override { return !save_.empty(); }
-  bool starts_from_weights() const override { return !init_.empty(); }
 
   void open(const RunFacts& run) override {
     run_ = run;
@@ -76,9 +74,6 @@ class GptWorkload final : public Workload {
     check_parts(shape_, run_.mesh.tensor, kFlags);
   }
   const Dataset& data() const override { return tokens_.value(); }
-  void check_outputs() const override {
-    if (!save_.empty()) require_writable_folder("--save", save_);
-  }
 
   std::unique_ptr<Model> make_model(Device& device, std::int64_t batch) override {
     const MeshShape& mesh = run_.mesh;
@@ -115,19 +110,12 @@ class GptWorkload final : public Workload {
                         sizes.at("sequence"), sizes.at("vocabulary")},
                        weights});
   }
-  void finish(const TrainingState& state, const World& world) override {
-    if (save_.empty()) return;
-    Gpt2Weights weights{shape_, {}};
-    state.visit_parameters([&](const ParameterSpec& spec, const float* values) {
-      if (world.rank() != 0) return;
-      weights.tensors[spec.name] = {spec.shape, {values, values + spec.size()}};
-    });
-    world.agree([&] {
-      if (world.rank() == 0) save_gpt2(save_, weights);
-    });
-  }
 
  private:
+  /// With norm_epsilon, which is not among the sizes().
+  void save(const std::filesystem::path& folder, std::map<std::string, HostTensor> weights) const override {
+    save_gpt2(folder, {shape_, std::move(weights)});
+  }
   void read_init() {
     about("--init", [&] {
       pretrained_ = std::make_shared<Gpt2Folder>(init_);
@@ -167,8 +155,6 @@ class GptWorkload final : public Workload {
   float dropout_ = 0.0f;
   std::string data_;
   double val_fraction_ = 0.1;
-  std::string init_;
-  std::string save_;
 
   RunFacts run_;
   std::shared_ptr<const Gpt2Folder> pretrained_;  ///< Null: none.
