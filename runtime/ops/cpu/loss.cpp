@@ -1,7 +1,6 @@
 #include <cmath>
 #include <limits>
 
-#include "runtime/ops/cpu/batch_tokens.h"
 #include "runtime/ops/cpu/cpu_ops.h"
 #include "runtime/ops/joined_facts.h"
 #include "runtime/ops/loss.h"
