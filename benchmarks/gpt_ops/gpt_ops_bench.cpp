@@ -270,8 +270,8 @@ class GptOps {
     const double bytes = 2.0 * static_cast<double>(s_.rows() * s_.hidden);
     const Tensor pre = random({s_.rows(), s_.hidden}), y = random({s_.rows(), s_.hidden});
     time("gelu", 2 * bytes, 0, [&] { device_.get<LinearOps>().gelu(pre, y); });
-    time("gelu_backward", 3 * bytes, 0,
-         [&] { cuda::gelu_backward(pre.data, y.data, pre.size(), DType::bf16, y.data, stream_); });
+    cuda::Scratch scratch;
+    time("gelu_backward", 3 * bytes, 0, [&] { cuda::gelu_backward(pre, y, Tensor{}, false, scratch, stream_); });
   }
 
   void linear(const std::string& name, std::int64_t in, std::int64_t out) {

@@ -96,7 +96,7 @@ class FusedCnn final : public CnnKernels {
  private:
   void multiply(cuda::Gemm gemm, const void* a, const void* b, void* c) {
     gemm.in = DType::bf16;
-    matmul_.gemm(gemm, a, b, nullptr, c, device_.stream());
+    matmul_.gemm(gemm, {.a = a, .b = b, .c = c}, device_.stream());
   }
 
   static cnn::ConvWeights conv_weights(const CnnTensors& weights) {

@@ -314,10 +314,6 @@ bool MatmulPlans::try_gemm(const Gemm& gemm, Epilogue epilogue, const GemmTensor
   return impl_->run(gemm, epilogue, gemm.accumulate ? 1.0f : 0.0f, tensors, stream);
 }
 
-void MatmulPlans::gemm(const Gemm& gemm, const void* a, const void* b, const void* bias, void* c, cudaStream_t stream) {
-  this->gemm(gemm, {.a = a, .b = b, .c = c, .vector = const_cast<void*>(bias)}, stream);
-}
-
 void MatmulPlans::gemm(const Gemm& gemm, const GemmTensors& tensors, cudaStream_t stream) {
   if (tensors.vector != nullptr && try_gemm(gemm, Epilogue::bias, tensors, stream)) return;
   Gemm plain = gemm;

@@ -65,9 +65,8 @@ class MatmulPlans {
   explicit MatmulPlans(Device& device);
   ~MatmulPlans();
 
-  /// Queues the product, plus `bias` [n] in every row if it is not null (not together with `accumulate`).
-  void gemm(const Gemm& gemm, const void* a, const void* b, const void* bias, void* c, cudaStream_t stream);
-  /// The same; the bias is tensors.vector.
+  /// Queues the product, plus the bias tensors.vector [n] in every row if it is not null (not together with
+  /// `accumulate`).
   void gemm(const Gemm& gemm, const GemmTensors& tensors, cudaStream_t stream);
   /// False, and nothing is queued, where cuBLASLt cannot do it.
   bool try_gemm(const Gemm& gemm, Epilogue epilogue, const GemmTensors& tensors, cudaStream_t stream);
