@@ -61,7 +61,6 @@ class MatmulPlans {
   /// For Device::get: multiplications on a GPU's compute stream.
   static std::unique_ptr<MatmulPlans> make(Device& device);
 
-  /// Not while the stream is being captured.
   explicit MatmulPlans(Device& device);
   ~MatmulPlans();
 
