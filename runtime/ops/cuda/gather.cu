@@ -47,8 +47,6 @@ class CudaGather final : public GatherOps, CudaOps {
 
 }  // namespace ddptrain::cuda
 
-namespace ddptrain {
-
-std::unique_ptr<GatherOps> GatherOps::on_cuda(Device& device) { return std::make_unique<cuda::CudaGather>(device); }
-
-}  // namespace ddptrain
+std::unique_ptr<ddptrain::GatherOps> ddptrain::GatherOps::on_cuda(Device& device) {
+  return std::make_unique<cuda::CudaGather>(device);
+}

@@ -106,8 +106,6 @@ class CudaPool final : public PoolOps, CudaOps {
 
 }  // namespace ddptrain::cuda
 
-namespace ddptrain {
-
-std::unique_ptr<PoolOps> PoolOps::on_cuda(Device& device) { return std::make_unique<cuda::CudaPool>(device); }
-
-}  // namespace ddptrain
+std::unique_ptr<ddptrain::PoolOps> ddptrain::PoolOps::on_cuda(Device& device) {
+  return std::make_unique<cuda::CudaPool>(device);
+}
