@@ -174,9 +174,8 @@ class Gpt final : public Model {
     return work;
   }
   std::vector<Sent> sends(std::int64_t passes) const override {
-    const GptElementBytes bytes = {size_of(device_.dtype()), size_of(master_dtype(device_.precision()))};
     return gpt_sends(shape_, {first_, end_}, options_.part.count, options_.recompute, options_.max_batch, passes,
-                     bytes);
+                     device_.precision());
   }
   std::vector<MemoryUse> memory() const override {
     std::vector<MemoryUse> memory = {{"activations", memory_.bytes()}, {"data", total_bytes(text_.memory)}};
