@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "models/gpt/gpt_block.h"
 #include "models/gpt/work.h"
 #include "runtime/comm/tensor_group.h"
 #include "runtime/core/error.h"
@@ -114,13 +115,13 @@ class Gpt final : public Model {
   /// What arrives for the next pass may do so while the gradients of the last one leave.
   StageBoundary before() override {
     if (has_embedding()) return {};
-    return {{before_, block(first_).norm().own(branch_)}, {gradients_.mlp.dout, dbias_before(first_)}, head_, dhead_};
+    return {{before_, block(first_).norm().own(branch_)}, {mlp_gradients_.dout, dbias_before(first_)}, head_, dhead_};
   }
   StageBoundary behind() override {
     if (has_head()) return {};
     const Tensor dbias = branches_give_dbias() ? Tensor{} : behind_dbias_;
     const Norm& last = block(end_ - 1).mlp().norm();
-    return {{last.input, last.own(branch_)}, {gradients_.mlp.dout, dbias}, head_, dhead_};
+    return {{last.input, last.own(branch_)}, {mlp_gradients_.dout, dbias}, head_, dhead_};
   }
 
   std::unique_ptr<Model> sibling() override {
@@ -213,8 +214,7 @@ class Gpt final : public Model {
     const std::int64_t dpre_begin = leaves_room_ ? aligned(logits) : 0;
     const std::int64_t dqkv_begin = dpre_begin + aligned(dpre);
     logits_ = memory_.allocate(device_.dtype(), {std::max(logits, dqkv_begin + dqkv)});
-    SublayerGradients& mlp = gradients_.mlp;
-    SublayerGradients& attention = gradients_.attention;
+    SublayerGradients &mlp = mlp_gradients_, &attention = attention_gradients_;
     mlp.dinner = logits_.stretch(dpre_begin, feed_forward);
     attention.dinner = logits_.stretch(dqkv_begin, qkv);
     dhead_ = memory_.allocate(master_dtype(device_.precision()), {vocabulary_.padded, shape_.width});
@@ -230,9 +230,9 @@ class Gpt final : public Model {
   }
 
   void allocate_fp8() {
-    gradients_.mlp.dbranch_fp8 = memory_.activation(DType::e5m2, shape_.width);
-    gradients_.attention.dbranch_fp8 = memory_.activation(DType::e5m2, shape_.width);
-    gradients_.attention.dinner_fp8 = memory_.activation(DType::e5m2, 3 * shape_.width);
+    mlp_gradients_.dbranch_fp8 = memory_.activation(DType::e5m2, shape_.width);
+    attention_gradients_.dbranch_fp8 = memory_.activation(DType::e5m2, shape_.width);
+    attention_gradients_.dinner_fp8 = memory_.activation(DType::e5m2, 3 * shape_.width);
   }
   std::vector<DType> scale_formats() const {
     std::vector<DType> formats;
@@ -305,8 +305,9 @@ class Gpt final : public Model {
     if (has_head()) final_norm_.fit(fitted);
     if (!has_embedding()) before_.shape = block(first_).norm().input.shape;
     fitted.fit(branch_);
-    gradients_.fit(fitted);
-    gradients_.mlp.dinner.dtype = fp8 ? DType::e5m2 : device_.dtype();
+    mlp_gradients_.fit(fitted);
+    attention_gradients_.fit(fitted);
+    mlp_gradients_.dinner.dtype = fp8 ? DType::e5m2 : device_.dtype();
   }
 
   float rate() const { return step_.training ? options_.dropout : 0.0f; }
@@ -394,7 +395,7 @@ class Gpt final : public Model {
 
   void backward_head(bool accumulate, const Ready& ready) {
     if (leaves_room_) device_.beside([this] { head_weight_gradient(flat(final_norm_.output).first(rows()), false); });
-    final_norm_.backward(branch_, Tensor{}, gradients_.mlp.dout, block(end_ - 1).mlp().dbias_from_next(), accumulate);
+    final_norm_.backward(branch_, Tensor{}, mlp_gradients_.dout, block(end_ - 1).mlp().dbias_from_next(), accumulate);
     ready(kFinalNorm);
     ready(kFinalNorm + 1);
   }
@@ -402,9 +403,9 @@ class Gpt final : public Model {
   void backward_block(std::int64_t layer, bool accumulate, const Ready& ready) {
     GptBlock& current = block(layer);
     if (layer < end_ - 1) current.restore(branch_);  // the last one's is there
-    current.mlp().backward(gradients_.mlp, current.attention().dbias_from_next(), accumulate, ready);
-    current.attention().backward(gradients_.attention, dbias_before(layer), accumulate, ready);
-    std::swap(gradients_.mlp.dout, gradients_.attention.din);
+    current.mlp().backward(mlp_gradients_, current.attention().dbias_from_next(), accumulate, ready);
+    current.attention().backward(attention_gradients_, dbias_before(layer), accumulate, ready);
+    std::swap(mlp_gradients_.dout, attention_gradients_.din);
   }
   /// The stage behind has the sum of the last bias gradient over the passes.
   void take_dbias() {
@@ -416,11 +417,11 @@ class Gpt final : public Model {
   void backward_first_block(bool accumulate) {
     GptBlock& first = block(0);
     if (end_ > 1) first.restore(branch_);
-    first.mlp().backward_data(gradients_.mlp, first.attention().dbias_from_next(), accumulate);
+    first.mlp().backward_data(mlp_gradients_, first.attention().dbias_from_next(), accumulate);
     if (leaves_room_) {
-      device_.beside([&] { first.mlp().backward_weights(gradients_.mlp, accumulate, keep_ready()); });
+      device_.beside([&] { first.mlp().backward_weights(mlp_gradients_, accumulate, keep_ready()); });
     }
-    first.attention().backward_data(gradients_.attention, Tensor{}, accumulate);
+    first.attention().backward_data(attention_gradients_, Tensor{}, accumulate);
   }
 
   /// And the weight gradients of block 0: behind the embeddings' gradients, so that the all-reduce of these, the
@@ -429,15 +430,15 @@ class Gpt final : public Model {
     GptBlock& first = block(0);
     if (leaves_room_) {
       device_.join();  // the embedding's gradient begins with the output layer's
-      device_.beside([&] { first.attention().backward_weights(gradients_.attention, accumulate, keep_ready()); });
+      device_.beside([&] { first.attention().backward_weights(attention_gradients_, accumulate, keep_ready()); });
       embedding_gradient(accumulate, ready);
       device_.join();
       for (const std::size_t parameter : std::exchange(ready_, {})) ready(parameter);
     } else {
       embedding_gradient(accumulate, ready);
       const Span span = part("h.0 weight gradients");
-      first.mlp().backward_weights(gradients_.mlp, accumulate, ready);
-      first.attention().backward_weights(gradients_.attention, accumulate, ready);
+      first.mlp().backward_weights(mlp_gradients_, accumulate, ready);
+      first.attention().backward_weights(attention_gradients_, accumulate, ready);
     }
     if (scales_) scales_->renew();
   }
@@ -445,7 +446,7 @@ class Gpt final : public Model {
   void embedding_gradient(bool accumulate, const Ready& ready) {
     const Span span = part("embedding backward");
     const std::int64_t sequence = batch_.source.sequence;
-    embedding_.embed_tokens_backward(batch_, dropout(kEmbeddingSite), gradients_.attention.din, dhead_, dtokens_,
+    embedding_.embed_tokens_backward(batch_, dropout(kEmbeddingSite), attention_gradients_.din, dhead_, dtokens_,
                                      dpositions_.first(sequence), accumulate);
     if (!accumulate && sequence < shape_.sequence) {
       const std::size_t used = dpositions_.first(sequence).bytes();
@@ -480,7 +481,8 @@ class Gpt final : public Model {
   std::unique_ptr<Fp8Scales> scales_;  ///< Where FP8 fits.
   Norm final_norm_;
   Tensor branch_;  ///< [batch, sequence, width]: what a sublayer adds to the residual stream.
-  BlockGradients gradients_;
+  /// All blocks share them: the gradient of a block's input is the gradient of the output of the block before it.
+  SublayerGradients mlp_gradients_, attention_gradients_;  // attention_gradients_.dout is mlp_gradients_.din
   Tensor logits_;  ///< [head_rows_, padded vocabulary]; gradients of inner layers follow, or are in its memory.
   Tensor facts_, all_facts_;  ///< [head_rows_, LossOps::kFacts], and of all parts. Unused by one.
   Tensor dhead_;              ///< [padded vocabulary, width]: the output layer's part of dtokens_.
