@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <system_error>
-#include <utility>
 
 #include "runtime/core/error.h"
 #include "runtime/core/files/safetensors.h"
-#include "runtime/core/files/writable.h"
 
 namespace ddptrain {
 
@@ -37,21 +35,6 @@ void write_weights(const std::filesystem::path& folder, const std::map<std::stri
     stored[name] = {StoredType::f32, tensor.shape, reinterpret_cast<const std::uint8_t*>(tensor.values.data())};
   }
   write_safetensors(folder / "model.safetensors", stored, {{"format", "pt"}});
-}
-
-void Workload::check_outputs() const {
-  if (!save_.empty()) require_writable_folder("--save", save_);
-}
-
-void Workload::finish(const TrainingState& state, const World& world) const {
-  if (save_.empty()) return;
-  std::map<std::string, HostTensor> weights;
-  state.visit_parameters([&](const ParameterSpec& spec, const float* values) {
-    if (world.rank() == 0) weights[spec.name] = {spec.shape, {values, values + spec.size()}};
-  });
-  world.agree([&] {
-    if (world.rank() == 0) save(save_, std::move(weights));
-  });
 }
 
 }  // namespace ddptrain

@@ -5,10 +5,12 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/comm/mesh_shape.h"
 #include "runtime/comm/world.h"
+#include "runtime/core/files/writable.h"
 #include "runtime/core/flags.h"
 #include "runtime/device/device.h"
 #include "runtime/train/dataset.h"
@@ -66,7 +68,9 @@ class Workload {
   virtual void load() = 0;
   virtual const Dataset& data() const = 0;  ///< After load().
   /// Finds out, on rank 0, whether finish() will be able to write.
-  void check_outputs() const;
+  void check_outputs() const {
+    if (!save_.empty()) require_writable_folder("--save", save_);
+  }
 
   /// The model, bound to the data, for `batch` samples per micro-step. The device and this object outlive it.
   virtual std::unique_ptr<Model> make_model(Device& device, std::int64_t batch) = 0;
@@ -81,7 +85,16 @@ class Workload {
     write_weights(folder, weights);
   }
   /// Writes the trained weights to the folder of --save, if it is given. Collective.
-  void finish(const TrainingState& state, const World& world) const;
+  void finish(const TrainingState& state, const World& world) const {
+    if (save_.empty()) return;
+    std::map<std::string, HostTensor> weights;
+    state.visit_parameters([&](const ParameterSpec& spec, const float* values) {
+      if (world.rank() == 0) weights[spec.name] = {spec.shape, {values, values + spec.size()}};
+    });
+    world.agree([&] {
+      if (world.rank() == 0) save(save_, std::move(weights));
+    });
+  }
 
  protected:
   /// export_weights() of this object's model.
