@@ -4,8 +4,6 @@
 #include <system_error>
 #include <utility>
 
-#include "runtime/core/files/writable.h"
-
 namespace ddptrain {
 namespace {
 
@@ -44,10 +42,6 @@ void ImageWorkload::load() {
   if (weights_ != nullptr) about("--init", [&] { check_weights(); });
 }
 
-void ImageWorkload::check_outputs() const {
-  if (!save_.empty()) require_writable_folder("--save", save_);
-}
-
 std::map<std::string, std::int64_t> ImageWorkload::sizes() const {
   return {{"height", images_.train.height}, {"width", images_.train.width}, {"classes", images_.train.classes}};
 }
@@ -73,17 +67,6 @@ void ImageWorkload::export_weights(const fs::path& folder, const std::map<std::s
   std::map<std::string, HostTensor> stored;
   for (const auto& [name, tensor] : weights) stored[name] = for_file(sizes, name, tensor);
   Workload::export_weights(folder, sizes, stored);
-}
-
-void ImageWorkload::finish(const TrainingState& state, const World& world) {
-  if (save_.empty()) return;
-  std::map<std::string, HostTensor> weights;
-  state.visit_parameters([&](const ParameterSpec& spec, const float* values) {
-    if (world.rank() == 0) weights[spec.name] = {spec.shape, {values, values + spec.size()}};
-  });
-  world.agree([&] {
-    if (world.rank() == 0) export_weights(save_, sizes(), weights);
-  });
 }
 
 }  // namespace ddptrain

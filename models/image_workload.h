@@ -16,16 +16,12 @@ namespace ddptrain {
 class ImageWorkload : public Workload {
  public:
   Flags flags() override;
-  bool starts_from_weights() const override { return !init_.empty(); }
-  bool saves() const override { return !save_.empty(); }
   void open(const RunFacts& run) override;
   void load() override;
   const Dataset& data() const override { return images_; }
-  void check_outputs() const override;
   std::map<std::string, std::int64_t> sizes() const override;
   void export_weights(const std::filesystem::path& folder, const std::map<std::string, std::int64_t>& sizes,
                       const std::map<std::string, HostTensor>& weights) const override;
-  void finish(const TrainingState& state, const World& world) override;
 
  protected:
   const RunFacts& run() const { return run_; }
@@ -47,8 +43,6 @@ class ImageWorkload : public Workload {
   void check_weights() const;
 
   std::string data_;
-  std::string init_;
-  std::string save_;
   RunFacts run_;
   std::function<ImageData()> read_;
   ImageData images_;

@@ -5,10 +5,12 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/comm/mesh_shape.h"
 #include "runtime/comm/world.h"
+#include "runtime/core/files/writable.h"
 #include "runtime/core/flags.h"
 #include "runtime/device/device.h"
 #include "runtime/train/dataset.h"
@@ -57,8 +59,8 @@ class Workload {
   virtual bool supports_f32_gradients() const { return false; }  ///< Gradients in f32, weights in bf16.
   /// The model can be cut into stages, and its layers into parts.
   virtual bool supports_stages() const { return false; }
-  virtual bool saves() const = 0;                ///< finish() writes something.
-  virtual bool starts_from_weights() const = 0;  ///< Whether flags name weights to start from (--init).
+  bool saves() const { return !save_.empty(); }  ///< finish() writes something.
+  bool starts_from_weights() const { return !init_.empty(); }
 
   /// Looks for the files that flags name, and reads those that the shape of the model depends on.
   virtual void open(const RunFacts& run) = 0;
@@ -66,7 +68,9 @@ class Workload {
   virtual void load() = 0;
   virtual const Dataset& data() const = 0;  ///< After load().
   /// Finds out, on rank 0, whether finish() will be able to write.
-  virtual void check_outputs() const {}
+  void check_outputs() const {
+    if (!save_.empty()) require_writable_folder("--save", save_);
+  }
 
   /// The model, bound to the data, for `batch` samples per micro-step. The device and this object outlive it.
   virtual std::unique_ptr<Model> make_model(Device& device, std::int64_t batch) = 0;
@@ -80,8 +84,26 @@ class Workload {
                               const std::map<std::string, HostTensor>& weights) const {
     write_weights(folder, weights);
   }
-  /// Writes what flags ask for when training has ended. Collective.
-  virtual void finish(const TrainingState&, const World&) {}
+  /// Writes the trained weights to the folder of --save, if it is given. Collective.
+  void finish(const TrainingState& state, const World& world) const {
+    if (save_.empty()) return;
+    std::map<std::string, HostTensor> weights;
+    state.visit_parameters([&](const ParameterSpec& spec, const float* values) {
+      if (world.rank() == 0) weights[spec.name] = {spec.shape, {values, values + spec.size()}};
+    });
+    world.agree([&] {
+      if (world.rank() == 0) save(save_, std::move(weights));
+    });
+  }
+
+ protected:
+  /// export_weights() of this object's model.
+  virtual void save(const std::filesystem::path& folder, std::map<std::string, HostTensor> weights) const {
+    export_weights(folder, sizes(), weights);
+  }
+
+  std::string init_;  ///< --init: weights to start from.
+  std::string save_;  ///< --save: folder for trained weights.
 };
 
 }  // namespace ddptrain

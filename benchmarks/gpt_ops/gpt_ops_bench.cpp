@@ -270,8 +270,8 @@ class GptOps {
     const double bytes = 2.0 * static_cast<double>(s_.rows() * s_.hidden);
     const Tensor pre = random({s_.rows(), s_.hidden}), y = random({s_.rows(), s_.hidden});
     time("gelu", 2 * bytes, 0, [&] { device_.get<LinearOps>().gelu(pre, y); });
-    time("gelu_backward", 3 * bytes, 0,
-         [&] { cuda::gelu_backward(pre.data, y.data, pre.size(), DType::bf16, y.data, stream_); });
+    cuda::Scratch scratch;
+    time("gelu_backward", 3 * bytes, 0, [&] { cuda::gelu_backward(pre, y, Tensor{}, false, scratch, stream_); });
   }
 
   void linear(const std::string& name, std::int64_t in, std::int64_t out) {
@@ -449,9 +449,11 @@ class GptOps {
     });
     const double width = static_cast<double>(s_.width), cells = static_cast<double>(logits.size());
     const Tensor x = random({s_.rows(), s_.width}), weight = random({s_.padded, s_.width}), dx = empty(x.shape);
-    const OutputLayer layer{x, weight, batch_, 0, s_.vocabulary, 1e-5f, dlogits, dx};
-    time("output_layer", 3 * bytes, 4 * cells * width,
-         [&] { device_.get<LossOps>().output_layer(device_, layer, metrics); });
+    time("output_layer", 3 * bytes, 4 * cells * width, [&] {
+      device_.get<LinearOps>().linear(x, weight, Tensor{}, dlogits);
+      device_.get<LossOps>().token_cross_entropy(dlogits, batch_, 0, s_.vocabulary, 1e-5f, dlogits, metrics);
+      device_.get<LinearOps>().linear_backward(Tensor{}, weight, dlogits, dx, Tensor{}, Tensor{}, false);
+    });
     for (int tensors = 0; tensors < 6; ++tensors) buffers_.pop_back();
   }
 

@@ -7,10 +7,9 @@
 #include "runtime/core/error.h"
 #include "runtime/ops/activation.h"
 #include "runtime/ops/convolution.h"
-#include "runtime/ops/gather.h"
+#include "runtime/ops/images.h"
 #include "runtime/ops/linear.h"
 #include "runtime/ops/loss.h"
-#include "runtime/ops/pool.h"
 
 namespace ddptrain {
 
@@ -45,9 +44,8 @@ class CnnLayers {
  public:
   CnnLayers(Device& device, const CnnShape& shape, std::int64_t max_batch)
       : device_(device),
-        gather_(device.get<GatherOps>()),
+        image_ops_(device.get<ImageOps>()),
         convolution_(device.get<ConvolutionOps>()),
-        pool_(device.get<PoolOps>()),
         activation_(device.get<ActivationOps>()),
         linear_(device.get<LinearOps>()),
         loss_(device.get<LossOps>()),
@@ -70,13 +68,13 @@ class CnnLayers {
     batch_ = batch;
     pool_dropout_ = pool_dropout;
     hidden_dropout_ = hidden_dropout;
-    gather_.gather_images(batch, rows(images_));
+    image_ops_.gather_images(batch, rows(images_));
   }
 
   void forward_features(const CnnTensors& w) {
     convolution_.conv2d(rows(images_), w.conv1_weight, w.conv1_bias, rows(conv1_));
     convolution_.conv2d(rows(conv1_), w.conv2_weight, Tensor{}, rows(conv2_));
-    pool_.bias_relu_pool_dropout(rows(conv2_), w.conv2_bias, pool_dropout_, rows(pooled_), rows(winner_));
+    image_ops_.bias_relu_pool_dropout(rows(conv2_), w.conv2_bias, pool_dropout_, rows(pooled_), rows(winner_));
   }
 
   /// Leaves the gradient of the logits in their place where `gradient_scale` is not 0.
@@ -93,7 +91,7 @@ class CnnLayers {
                             accumulate);
     ready(fc2_weight);
     ready(fc2_bias);
-    activation_.bias_relu_backward(rows(hidden_), rows(dhidden_), scale(hidden_dropout_), g.fc1_bias, accumulate);
+    activation_.bias_relu_backward(rows(hidden_), rows(dhidden_), hidden_dropout_.scale(), g.fc1_bias, accumulate);
     ready(fc1_bias);
     linear_.linear_backward(features(pooled_), w.fc1_weight, rows(dhidden_), features(dpooled_), g.fc1_weight, Tensor{},
                             accumulate);
@@ -102,8 +100,8 @@ class CnnLayers {
 
   void backward_features(const CnnTensors& w, const CnnTensors& g, bool accumulate, const Model::Ready& ready) {
     const Tensor& dconv2 = conv2_;  // its values are not needed any more
-    pool_.bias_relu_pool_dropout_backward(rows(dpooled_), rows(winner_), pool_dropout_, rows(dconv2), g.conv2_bias,
-                                          accumulate);
+    image_ops_.bias_relu_pool_dropout_backward(rows(dpooled_), rows(winner_), pool_dropout_, rows(dconv2), g.conv2_bias,
+                                               accumulate);
     ready(conv2_bias);
     convolution_.conv2d_backward(rows(conv1_), w.conv2_weight, rows(dconv2), rows(dconv1_), g.conv2_weight, accumulate);
     ready(conv2_weight);
@@ -125,12 +123,10 @@ class CnnLayers {
   Tensor features(const Tensor& activation) const {
     return {activation.data, activation.dtype, {batch_.count, shape_.features()}};
   }
-  static float scale(const Dropout& dropout) { return dropout.rate > 0.0f ? dropout.scale() : 1.0f; }
 
   Device& device_;
-  GatherOps& gather_;
+  ImageOps& image_ops_;
   ConvolutionOps& convolution_;
-  PoolOps& pool_;
   ActivationOps& activation_;
   LinearOps& linear_;
   LossOps& loss_;

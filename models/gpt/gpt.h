@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "data/text/tokens.h"
-#include "models/gpt/gpt_block.h"
 #include "models/gpt/shape.h"
 #include "runtime/device/device.h"
 #include "runtime/train/model.h"

@@ -23,6 +23,13 @@ struct GptShape {
   bool operator==(const GptShape&) const = default;
 };
 
+/// The activations that the backward pass recomputes, so that they need not be kept.
+enum class Recompute : std::uint8_t {
+  none,
+  gelu,   ///< The GELU's output.
+  block,  ///< All activations of a block but its input.
+};
+
 /// The names of a shape's sizes in messages: flags, or entries of config.json. `where` precedes every message.
 struct GptShapeNames {
   std::string where;

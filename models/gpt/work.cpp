@@ -87,20 +87,20 @@ ModelWork gpt_work(const GptShape& shape, Recompute recompute) {
 }
 
 std::vector<Sent> gpt_sends(const GptShape& shape, const GptStage& stage, std::int64_t parts, Recompute recompute,
-                            std::int64_t batch, std::int64_t passes, const GptElementBytes& bytes) {
+                            std::int64_t batch, std::int64_t passes, Precision precision) {
   constexpr std::int64_t kNumbers = 4 * sizeof(float);  // of a prediction, or of a column of a norm
   const bool embeds = stage.first == 0, has_head = stage.end == shape.layers;
   const std::int64_t rows = batch * shape.sequence;
-  const std::int64_t activation = rows * shape.width * static_cast<std::int64_t>(bytes.activation);
+  const auto element = static_cast<std::int64_t>(size_of(compute_dtype(precision)));
+  const auto gradient_element = static_cast<std::int64_t>(size_of(master_dtype(precision)));
+  const std::int64_t activation = rows * shape.width * element;
   const std::int64_t tied = vocabulary_rows(shape, {parts, 0}).padded * shape.width;
   std::vector<Sent> sends;
   if (!has_head) {  // the stream, and the branch to be added; the tied weight once
-    const std::int64_t weight = tied * static_cast<std::int64_t>(bytes.activation);
-    sends.push_back({"pipeline", "forward", passes, passes * (2 * activation / parts) + weight});
+    sends.push_back({"pipeline", "forward", passes, passes * (2 * activation / parts) + tied * element});
   }
   if (!embeds) {
-    const std::int64_t gradient = tied * static_cast<std::int64_t>(bytes.tied_gradient);
-    sends.push_back({"pipeline", "backward", passes, passes * (activation + gradient)});
+    sends.push_back({"pipeline", "backward", passes, passes * (activation + tied * gradient_element)});
   }
   if (parts == 1) return sends;
   const std::int64_t blocks = stage.end - stage.first, heads = has_head ? 1 : 0, norms = 2 * blocks + heads;

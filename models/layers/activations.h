@@ -54,6 +54,10 @@ struct BatchShape {
 };
 
 /// [rows, columns] of an activation [batch, sequence, columns].
-Tensor flat(const Tensor& activation);
+inline Tensor flat(const Tensor& activation) {
+  Tensor matrix = activation;
+  matrix.shape = {activation.size() / activation.shape.back(), activation.shape.back()};
+  return matrix;
+}
 
 }  // namespace ddptrain

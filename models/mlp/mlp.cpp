@@ -8,7 +8,7 @@
 #include "models/classifier.h"
 #include "runtime/core/error.h"
 #include "runtime/ops/activation.h"
-#include "runtime/ops/gather.h"
+#include "runtime/ops/images.h"
 #include "runtime/ops/linear.h"
 #include "runtime/ops/loss.h"
 
@@ -23,7 +23,7 @@ class Mlp final : public Model, public Classifier {
   Mlp(Device& device, std::int64_t max_batch, ResidentImages images, const MlpShape& shape,
       const std::function<std::vector<float>(const std::string& name)>& pretrained)
       : device_(device),
-        gather_(device.get<GatherOps>()),
+        image_ops_(device.get<ImageOps>()),
         linear_(device.get<LinearOps>()),
         activation_(device.get<ActivationOps>()),
         loss_(device.get<LossOps>()),
@@ -60,7 +60,7 @@ class Mlp final : public Model, public Classifier {
               batch.slice.count, max_batch_);
     batch_ = batch;
     source_ = {batch.slice, batch.training ? data_.train : data_.test};
-    gather_.gather_images(source_, rows(images_));
+    image_ops_.gather_images(source_, rows(images_));
   }
 
   void forward(std::size_t unit) override {
@@ -126,7 +126,7 @@ class Mlp final : public Model, public Classifier {
   }
 
   Device& device_;
-  GatherOps& gather_;
+  ImageOps& image_ops_;
   LinearOps& linear_;
   ActivationOps& activation_;
   LossOps& loss_;

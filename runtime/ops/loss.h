@@ -5,18 +5,6 @@
 
 namespace ddptrain {
 
-/// The output layer of a language model with its loss.
-struct OutputLayer {
-  Tensor x;       ///< [rows, width]
-  Tensor weight;  ///< [padded vocabulary, width]
-  TokenBatch batch;
-  std::int64_t first_row = 0;   ///< As in token_cross_entropy().
-  std::int64_t vocabulary = 0;  ///< As in token_cross_entropy().
-  float gradient_scale = 1.0f;  ///< Above 0.
-  Tensor dlogits;               ///< [rows, padded vocabulary]: the gradients of the logits. Holds the logits meanwhile.
-  Tensor dx;                    ///< [rows, width]: dlogits weight
-};
-
 /// Losses, with their gradients. If the loss of a prediction is NaN or infinite, its gradient is NaN.
 class LossOps : public Family<LossOps> {
  public:
@@ -43,10 +31,6 @@ class LossOps : public Family<LossOps> {
   virtual void joined_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
                                     std::int64_t vocabulary, const Tensor& facts, float gradient_scale,
                                     const Tensor& dlogits, MetricSums* sums) = 0;
-
-  /// Computes the logits x weight^T, and adds loss, hits and count of these as token_cross_entropy() does. Writes
-  /// layer.dlogits and layer.dx.
-  void output_layer(Device& device, const OutputLayer& layer, MetricSums* sums);
 
   static std::unique_ptr<LossOps> on_cpu(Device& device);
   static std::unique_ptr<LossOps> on_cuda(Device& device);

@@ -8,10 +8,9 @@
 #include "runtime/ops/activation.h"
 #include "runtime/ops/checksum.h"
 #include "runtime/ops/convolution.h"
-#include "runtime/ops/gather.h"
+#include "runtime/ops/images.h"
 #include "runtime/ops/linear.h"
 #include "runtime/ops/loss.h"
-#include "runtime/ops/pool.h"
 #include "runtime/ops/reduction.h"
 #include "tests/ops/conformance.h"
 
@@ -112,9 +111,9 @@ TEST_P(ConformanceTest, BiasReluPoolDropout) {
       compare(describe(x, rate > 0 ? "with dropout" : ""), [&](Bench& bench) -> Outputs {
         const Tensor out = bench.poisoned(out_shape);
         const Tensor winner = bench.poisoned_bytes(out_shape);
-        bench.device().get<PoolOps>().bias_relu_pool_dropout(bench.put(random_eighths(element_count(x), 1, 2.0), x),
-                                                             bench.put(random_eighths(x[3], 2, 1.0), {x[3]}),
-                                                             make_dropout(bench, rate), out, winner);
+        bench.device().get<ImageOps>().bias_relu_pool_dropout(bench.put(random_eighths(element_count(x), 1, 2.0), x),
+                                                              bench.put(random_eighths(x[3], 2, 1.0), {x[3]}),
+                                                              make_dropout(bench, rate), out, winner);
         return {{"out", bench.take(out)}, {"winner", bench.take(winner)}};
       });
     }
@@ -130,7 +129,7 @@ TEST_P(ConformanceTest, PoolTakesTheFirstLargest) {
   none.step = {bench.put_object(StepState{}), 0};
   const Tensor out = bench.poisoned({1, 1, 4, 1});
   const Tensor winner = bench.poisoned_bytes({1, 1, 4, 1});
-  auto& pool = tested_->get<PoolOps>();
+  auto& pool = tested_->get<ImageOps>();
   pool.bias_relu_pool_dropout(bench.put(x, {1, 2, 8, 1}), bench.put({-0.5}, {1}), none, out, winner);
   EXPECT_EQ(bench.take(out), (Values{3.5, 1.5, 2.5, 0}));
   EXPECT_EQ(bench.take(winner), (Values{1, 0, 2, 4}));
@@ -149,9 +148,9 @@ TEST_P(ConformanceTest, PoolWinnersAreExact) {
   const Shape out{17, 3, 5, 32};
   const auto winners = [&](Bench& bench) {
     const Tensor winner = bench.poisoned_bytes(out);
-    bench.device().get<PoolOps>().bias_relu_pool_dropout(bench.put(random_eighths(element_count(x), 1, 0.5), x),
-                                                         bench.put(random_eighths(32, 2, 0.5), {32}),
-                                                         make_dropout(bench, 0.25f), bench.poisoned(out), winner);
+    bench.device().get<ImageOps>().bias_relu_pool_dropout(bench.put(random_eighths(element_count(x), 1, 0.5), x),
+                                                          bench.put(random_eighths(32, 2, 0.5), {32}),
+                                                          make_dropout(bench, 0.25f), bench.poisoned(out), winner);
     return bench.take(winner);
   };
   EXPECT_EQ(winners(tested), winners(oracle));
@@ -168,7 +167,7 @@ TEST_P(ConformanceTest, BiasReluPoolDropoutBackward) {
         }
         const Tensor dx = bench.poisoned(x);
         const Tensor dbias = gradient(bench, accumulate, {x[3]});
-        bench.device().get<PoolOps>().bias_relu_pool_dropout_backward(
+        bench.device().get<ImageOps>().bias_relu_pool_dropout_backward(
             bench.put(random_values(element_count(out), 1), out), bench.put_bytes(winner, out),
             make_dropout(bench, 0.25f), dx, dbias, accumulate);
         return {{"dx", bench.take(dx)}, {"dbias", bench.take(dbias)}};
@@ -218,7 +217,7 @@ TEST_P(ConformanceTest, GatherImages) {
       compare(describe({count}, shuffle ? "shuffled" : "in order"), [&](Bench& bench) -> Outputs {
         const ImageBatch batch = make_batch(bench, count, 5, 28, 10, 11, shuffle);
         const Tensor out = bench.poisoned({count, 5, 28, 1});
-        bench.device().get<GatherOps>().gather_images(batch, out);
+        bench.device().get<ImageOps>().gather_images(batch, out);
         return {{"out", bench.take(out)}};
       });
     }

@@ -146,48 +146,6 @@ TEST_P(TransformerConformanceTest, CrossEntropyOfPartsIsThatOfTheWholeVocabulary
   }
 }
 
-struct OutputCase {
-  std::int64_t rows, columns, vocabulary, width, first;
-};
-
-/// Small ones, and those that Hopper GPUs multiply by warpgroups, with tiles of rows that are not full and shares of
-/// work that end anywhere.
-TEST_P(TransformerConformanceTest, OutputLayer) {
-  const std::vector<OutputCase> cases = {
-      {5, 128, 100, 16, 1}, {64, 512, 500, 256, 0}, {1024, 4096, 4096, 256, 0}, {1290, 4224, 4100, 256, 10}};
-  for (const OutputCase& c : cases) {
-    SCOPED_TRACE(fmt::format("{} x {}, {} of {} columns", c.rows, c.width, c.vocabulary, c.columns));
-    struct Result {
-      Values dlogits, dx;
-      MetricSums metrics;
-    };
-    const auto run = [&](Bench& bench) {
-      const Tensor dlogits = bench.poisoned({c.rows, c.columns}), dx = bench.poisoned({c.rows, c.width});
-      MetricSums* sums = bench.put_object(MetricSums{1.5, 2, 3});
-      const OutputLayer layer{.x = put(bench, {c.rows, c.width}, 1),
-                              .weight = put(bench, {c.columns, c.width}, 2, 0.25),
-                              .batch = random_tokens(bench, 13, 100, c.vocabulary),
-                              .first_row = c.first,
-                              .vocabulary = c.vocabulary,
-                              .gradient_scale = 0.125f,
-                              .dlogits = dlogits,
-                              .dx = dx};
-      bench.device().get<LossOps>().output_layer(bench.device(), layer, sums);
-      return Result{bench.take(dlogits), bench.take(dx), bench.take_object(sums)};
-    };
-    Bench tested(*tested_);
-    Bench oracle(*oracle_, tested_->dtype());
-    const Result out = run(tested), expected = run(oracle);
-    EXPECT_LE(relative_error(out.dlogits, expected.dlogits), 2 * GetParam().tolerance);
-    EXPECT_LE(relative_error(out.dx, expected.dx), 2 * GetParam().tolerance);
-    EXPECT_NEAR(out.metrics.loss, expected.metrics.loss, 1e-3 * expected.metrics.loss);
-    EXPECT_EQ(out.metrics.samples, expected.metrics.samples);
-    for (std::size_t i = 0; i < out.dlogits.size(); ++i) {
-      ASSERT_TRUE(static_cast<std::int64_t>(i) % c.columns < c.vocabulary || out.dlogits[i] == 0.0) << i;
-    }
-  }
-}
-
 /// Where the loss of a row is not finite, its gradient is NaN; other rows do not notice. (Of a token that has
 /// probability 0, softmax - onehot would be finite.)
 TEST_P(TransformerConformanceTest, TheGradientOfALossThatIsNotFiniteIsNan) {

@@ -8,7 +8,7 @@
 #include "data/images/images.h"
 #include "launch/app/flags/options.h"
 #include "runtime/core/error.h"
-#include "runtime/ops/gather.h"
+#include "runtime/ops/images.h"
 
 namespace ddptrain::bench {
 namespace {
@@ -53,7 +53,7 @@ class InputSteps {
     const auto gather = [this, &sampler, &device, options, shape, state](std::uint32_t offset) {
       for (std::int64_t micro = 0; micro < options.grad_accum; ++micro) {
         const Slice slice{sampler.order(micro), {state, offset}, options.batch};
-        device.get<GatherOps>().gather_images({slice, images_.train}, out_.view(device.dtype(), shape));
+        device.get<ImageOps>().gather_images({slice, images_.train}, out_.view(device.dtype(), shape));
       }
     };
     StepGraphOptions graph;

@@ -3,7 +3,6 @@
 #include <array>
 
 #include "models/cnn/cuda/launch.h"
-#include "runtime/core/error.h"
 #include "runtime/device/cuda/cuda_device.h"
 #include "runtime/ops/cuda/gemm/matmul.h"
 
@@ -21,7 +20,6 @@ class FusedCnn final : public CnnKernels {
   FusedCnn(CudaDevice& device, std::int64_t max_batch)
       : device_(device),
         matmul_(device.get<cuda::MatmulPlans>()),
-        max_batch_(max_batch),
         features_(device.allocate(DType::bf16, {max_batch, kFeatures})),
         dfeatures_(device.allocate(DType::bf16, {max_batch, kFeatures})),
         winners_(device.allocate(DType::i32, {max_batch, kWinnerWords})),
@@ -38,8 +36,6 @@ class FusedCnn final : public CnnKernels {
 
   void forward(const ImageBatch& batch, const CnnTensors& weights, const Dropout& pool_dropout,
                const Dropout& hidden_dropout, float gradient_scale, MetricSums* sums) override {
-    DDP_CHECK(batch.count > 0 && batch.count <= max_batch_, "batch of {} rows, kernels made for {}", batch.count,
-              max_batch_);
     images_ = {batch.images.as<std::uint8_t>(), batch.labels.as<std::uint8_t>(), batch.order, batch.step,
                static_cast<int>(batch.count)};
     cnn::conv_forward(images_, conv_weights(weights), pool_dropout, features_.data(),
@@ -96,7 +92,7 @@ class FusedCnn final : public CnnKernels {
  private:
   void multiply(cuda::Gemm gemm, const void* a, const void* b, void* c) {
     gemm.in = DType::bf16;
-    matmul_.gemm(gemm, a, b, nullptr, c, device_.stream());
+    matmul_.gemm(gemm, {.a = a, .b = b, .c = c}, device_.stream());
   }
 
   static cnn::ConvWeights conv_weights(const CnnTensors& weights) {
@@ -105,7 +101,6 @@ class FusedCnn final : public CnnKernels {
 
   CudaDevice& device_;
   cuda::MatmulPlans& matmul_;
-  std::int64_t max_batch_;
   Buffer features_;  ///< [batch, 9216] bf16, without dropout's factor
   Buffer dfeatures_;
   Buffer winners_;  ///< see conv_forward

@@ -6,6 +6,7 @@
 #include "runtime/device/cuda/cuda_utils.h"
 #include "runtime/device/cuda/launch.cuh"
 #include "runtime/ops/cuda/ptx/mma.cuh"
+#include "runtime/ops/cuda/reduce.cuh"
 
 namespace ddptrain::cuda::cnn {
 namespace {
@@ -22,12 +23,6 @@ struct HeadShared {
   float bias2[16];
   HeadMetrics metrics[kHeadWarps];
 };
-
-__device__ __forceinline__ float warp_sum(float x) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xFFFFFFFFu, x, offset);
-  return x;
-}
 
 /// Units 4 lane + {0, 1, 2, 3} of row `row` after bias, ReLU and dropout.
 __device__ __forceinline__ float4 activate(const float* hidden, float feature_scale, const float* bias,

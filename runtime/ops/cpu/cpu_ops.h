@@ -1,6 +1,7 @@
 #pragma once
 
 #include <Eigen/Core>
+#include <cstdint>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -69,6 +70,10 @@ T to_number(Value value) {
     return value;
   }
 }
+
+/// The tokens of a batch, [count, sequence + 1]: a window's inputs, and one place further on their targets. Throws
+/// Error if one is not below `vocabulary`; `what` names the operation.
+std::vector<std::uint32_t> batch_tokens(const char* what, const TokenBatch& batch, std::int64_t vocabulary);
 
 template <class T>
 using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;

@@ -1,6 +1,5 @@
 #include "runtime/ops/embedding.h"
 
-#include "runtime/ops/cpu/batch_tokens.h"
 #include "runtime/ops/cpu/cpu_ops.h"
 #include "runtime/ops/cpu/dropout_factors.h"
 

@@ -1,7 +1,6 @@
 #include <cmath>
 #include <limits>
 
-#include "runtime/ops/cpu/batch_tokens.h"
 #include "runtime/ops/cpu/cpu_ops.h"
 #include "runtime/ops/joined_facts.h"
 #include "runtime/ops/loss.h"
@@ -9,11 +8,6 @@
 namespace ddptrain {
 
 namespace {
-
-struct RowResult {
-  double loss;
-  bool correct;
-};
 
 /// The factor of a prediction's gradient.
 template <class T>
@@ -47,17 +41,6 @@ bool is_hit(const RowView<T>& logits, std::uint32_t target, T largest) {
   return logits[target] == largest && (target == 0 || logits.head(target).maxCoeff() < largest);
 }
 
-/// Leaves softmax(logits) * total in `exponentials`, which may be the memory of `logits`.
-template <class T>
-RowResult softmax_row(const RowView<T>& logits, std::uint32_t target, RowView<T> exponentials, T& total) {
-  const T largest = logits.maxCoeff();
-  const T target_value = logits[target];
-  const bool first_largest = is_hit(logits, target, largest);
-  exponentiate(logits, largest, exponentials);
-  total = exponentials.sum();
-  return {static_cast<double>(std::log(total) + largest - target_value), first_largest};
-}
-
 class CpuLoss final : public LossOps, CpuOps {
  public:
   using CpuOps::CpuOps;
@@ -74,16 +57,18 @@ class CpuLoss final : public LossOps, CpuOps {
       T* memory = scratch<T>(vocabulary);
       parallel_each(rows, 64, [&](std::int64_t row, int thread) {
         const std::uint32_t target = target_at(tokens, sequence, first_row + row);
+        const RowView<T> values(logits.as<T>() + row * columns, vocabulary);
         T* gradient = dlogits ? dlogits.as<T>() + row * columns : nullptr;
         RowView<T> exponentials(dlogits ? gradient : memory + thread * vocabulary, vocabulary);
-        T total;
-        const RowResult result =
-            softmax_row<T>({logits.as<T>() + row * columns, vocabulary}, target, exponentials, total);
+        const T largest = values.maxCoeff(), target_value = values[target];
         MetricSums& mine = partial[static_cast<std::size_t>(thread)];
-        mine.loss += result.loss;
-        mine.correct += result.correct ? 1 : 0;
+        mine.correct += is_hit(values, target, largest) ? 1 : 0;
+        exponentiate(values, largest, exponentials);
+        const T total = exponentials.sum();
+        const auto loss = static_cast<double>(std::log(total) + largest - target_value);
+        mine.loss += loss;
         if (!dlogits) return;
-        const T scale = scale_for<T>(result.loss, gradient_scale);
+        const T scale = scale_for<T>(loss, gradient_scale);
         exponentials *= scale / total;
         gradient[target] -= scale;
         std::fill(gradient + vocabulary, gradient + columns, T{0});

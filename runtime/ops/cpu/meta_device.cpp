@@ -6,34 +6,14 @@
 
 #include "runtime/core/error.h"
 #include "runtime/device/cpu/cpu_device.h"
-#include "runtime/ops/quantisation.h"
 
 namespace ddptrain {
 
 namespace {
 
-/// Says where a GPU would keep tensors in FP8.
-class MetaQuantisation final : public QuantisationOps {
- public:
-  explicit MetaQuantisation(bool fp8) : fp8_(fp8) {}
-
-  bool fits(std::int64_t rows, std::int64_t columns) const override {
-    return fp8_ && rows % 16 == 0 && columns % 16 == 0;
-  }
-  std::unique_ptr<Fp8Scales> make_scales(const std::vector<DType>&, const Tensor&) override {
-    fail("this device computes nothing");
-  }
-  void to_fp8(const Tensor&, const Tensor&, const Tensor&, bool) override { fail("this device computes nothing"); }
-
- private:
-  bool fp8_;
-};
-
 class MetaDevice final : public CpuDevice {
  public:
-  MetaDevice(const DeviceOptions& options, DeviceKind kind) : CpuDevice(options), described_(kind) {
-    attach<QuantisationOps>(std::make_shared<MetaQuantisation>(options.fp8));
-  }
+  MetaDevice(const DeviceOptions& options, DeviceKind kind) : CpuDevice(options), described_(kind) {}
 
   using Device::allocate;
   Buffer allocate(std::size_t bytes) override {

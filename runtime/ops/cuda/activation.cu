@@ -124,10 +124,6 @@ class CudaActivation final : public ActivationOps, CudaOps {
 
 }  // namespace ddptrain::cuda
 
-namespace ddptrain {
-
-std::unique_ptr<ActivationOps> ActivationOps::on_cuda(Device& device) {
+std::unique_ptr<ddptrain::ActivationOps> ddptrain::ActivationOps::on_cuda(Device& device) {
   return std::make_unique<cuda::CudaActivation>(device);
 }
-
-}  // namespace ddptrain

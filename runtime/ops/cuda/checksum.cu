@@ -53,10 +53,6 @@ class CudaChecksum final : public ChecksumOps, CudaOps {
 
 }  // namespace ddptrain::cuda
 
-namespace ddptrain {
-
-std::unique_ptr<ChecksumOps> ChecksumOps::on_cuda(Device& device) {
+std::unique_ptr<ddptrain::ChecksumOps> ddptrain::ChecksumOps::on_cuda(Device& device) {
   return std::make_unique<cuda::CudaChecksum>(device);
 }
-
-}  // namespace ddptrain

@@ -330,10 +330,6 @@ class CudaEmbedding final : public EmbeddingOps, CudaOps {
 
 }  // namespace ddptrain::cuda
 
-namespace ddptrain {
-
-std::unique_ptr<EmbeddingOps> EmbeddingOps::on_cuda(Device& device) {
+std::unique_ptr<ddptrain::EmbeddingOps> ddptrain::EmbeddingOps::on_cuda(Device& device) {
   return std::make_unique<cuda::CudaEmbedding>(device);
 }
-
-}  // namespace ddptrain

@@ -58,23 +58,19 @@ void map_elements(const void* pre, const void* dy, std::int64_t count, void* out
 
 }  // namespace
 
-void gelu(const void* pre, std::int64_t count, DType dtype, void* y, cudaStream_t stream) {
-  with_element(dtype, [&]<class T>(T) { map_elements<T, gelu_of<T>>(pre, nullptr, count, y, stream); });
+void gelu(const Tensor& pre, const Tensor& y, cudaStream_t stream) {
+  with_element(pre.dtype,
+               [&]<class T>(T) { map_elements<T, gelu_of<T>>(pre.data, nullptr, pre.size(), y.data, stream); });
 }
 
-void gelu_backward(const void* pre, const void* dy, std::int64_t count, DType dtype, void* dpre, cudaStream_t stream) {
-  with_element(dtype, [&]<class T>(T) { map_elements<T, gelu_slope_of<T>>(pre, dy, count, dpre, stream); });
-}
-
-void gelu_backward(const void* pre, const Tensor& dpre, Scratch& scratch, const Tensor& sums, bool accumulate,
+void gelu_backward(const Tensor& pre, const Tensor& dpre, const Tensor& sums, bool accumulate, Scratch& scratch,
                    cudaStream_t stream) {
-  const auto columns = static_cast<std::uint32_t>(dpre.dim(1));
   with_element(dpre.dtype, [&]<class T>(T) {
+    if (!sums) return map_elements<T, gelu_slope_of<T>>(pre.data, dpre.data, pre.size(), dpre.data, stream);
     constexpr int kWide = 16 / sizeof(T);
-    const auto values = [&](auto width) {
-      return GeluGradient<T, width.value>{static_cast<const T*>(pre), dpre.as<T>(), columns};
-    };
-    const bool wide = columns % kWide == 0 && is_aligned(pre, 16) && is_aligned(dpre.data, 16);
+    const auto columns = static_cast<std::uint32_t>(dpre.dim(1));
+    const auto values = [&](auto width) { return GeluGradient<T, width.value>{pre.as<T>(), dpre.as<T>(), columns}; };
+    const bool wide = columns % kWide == 0 && is_aligned(pre.data, 16) && is_aligned(dpre.data, 16);
     sum_matrix_columns<kWide>(wide, values, dpre.dim(0), columns, scratch, accumulate, sums, stream);
   });
 }

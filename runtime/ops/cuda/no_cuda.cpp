@@ -4,12 +4,11 @@
 #include "runtime/ops/checksum.h"
 #include "runtime/ops/convolution.h"
 #include "runtime/ops/embedding.h"
-#include "runtime/ops/gather.h"
+#include "runtime/ops/images.h"
 #include "runtime/ops/linear.h"
 #include "runtime/ops/loss.h"
 #include "runtime/ops/norm.h"
 #include "runtime/ops/optimizer.h"
-#include "runtime/ops/pool.h"
 #include "runtime/ops/quantisation.h"
 #include "runtime/ops/reduction.h"
 
@@ -28,12 +27,11 @@ std::unique_ptr<AttentionOps> AttentionOps::on_cuda(Device&) { not_built(); }
 std::unique_ptr<ChecksumOps> ChecksumOps::on_cuda(Device&) { not_built(); }
 std::unique_ptr<ConvolutionOps> ConvolutionOps::on_cuda(Device&) { not_built(); }
 std::unique_ptr<EmbeddingOps> EmbeddingOps::on_cuda(Device&) { not_built(); }
-std::unique_ptr<GatherOps> GatherOps::on_cuda(Device&) { not_built(); }
+std::unique_ptr<ImageOps> ImageOps::on_cuda(Device&) { not_built(); }
 std::unique_ptr<LinearOps> LinearOps::on_cuda(Device&) { not_built(); }
 std::unique_ptr<LossOps> LossOps::on_cuda(Device&) { not_built(); }
 std::unique_ptr<NormOps> NormOps::on_cuda(Device&) { not_built(); }
 std::unique_ptr<OptimizerOps> OptimizerOps::on_cuda(Device&) { not_built(); }
-std::unique_ptr<PoolOps> PoolOps::on_cuda(Device&) { not_built(); }
 std::unique_ptr<QuantisationOps> QuantisationOps::on_cuda(Device&) { not_built(); }
 std::unique_ptr<ReductionOps> ReductionOps::on_cuda(Device&) { not_built(); }
 

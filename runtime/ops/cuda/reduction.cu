@@ -295,10 +295,6 @@ class CudaReduction final : public ReductionOps, CudaOps {
 
 }  // namespace ddptrain::cuda
 
-namespace ddptrain {
-
-std::unique_ptr<ReductionOps> ReductionOps::on_cuda(Device& device) {
+std::unique_ptr<ddptrain::ReductionOps> ddptrain::ReductionOps::on_cuda(Device& device) {
   return std::make_unique<cuda::CudaReduction>(device);
 }
-
-}  // namespace ddptrain

@@ -8,8 +8,8 @@
 #include "models/cnn/cnn.h"
 #include "runtime/core/bf16.h"
 #include "runtime/device/cpu/cpu_device.h"
+#include "runtime/ops/images.h"
 #include "runtime/ops/meta_device.h"
-#include "runtime/ops/pool.h"
 #include "tests/models/model_run.h"
 
 namespace ddptrain::tests {
@@ -22,10 +22,11 @@ constexpr std::uint32_t kFirst = 37;
 
 /// Where elements are equally large, the fused kernels take the upper one of the left column, then of the right one;
 /// the primitive operation on the CPU goes by rows.
-class ColumnFirstPool final : public PoolOps {
+class ColumnFirstPool final : public ImageOps {
  public:
-  explicit ColumnFirstPool(Device& device) : pool_(PoolOps::on_cpu(device)) {}
+  explicit ColumnFirstPool(Device& device) : pool_(ImageOps::on_cpu(device)) {}
 
+  void gather_images(const ImageBatch& batch, const Tensor& out) override { pool_->gather_images(batch, out); }
   void bias_relu_pool_dropout(const Tensor& x, const Tensor& bias, const Dropout& dropout, const Tensor& out,
                               const Tensor& winner) override {
     pool_->bias_relu_pool_dropout(x, bias, dropout, out, winner);
@@ -53,13 +54,13 @@ class ColumnFirstPool final : public PoolOps {
   }
 
  private:
-  std::unique_ptr<PoolOps> pool_;
+  std::unique_ptr<ImageOps> pool_;
 };
 
 class ColumnFirstCpu final : public CpuDevice {
  public:
   ColumnFirstCpu() : CpuDevice({.precision = Precision::fp32}) {
-    attach<PoolOps>(std::make_shared<ColumnFirstPool>(*this));
+    attach<ImageOps>(std::make_shared<ColumnFirstPool>(*this));
   }
 };
 

@@ -125,125 +125,122 @@ struct AttentionPlans::Impl {
   CudnnHandle handle;
   std::map<Key, Plan> plans;
 
-  bool run(const Key& key, const AttentionTensors& tensors);
-  const Plan& plan(const Key& key, const AttentionTensors& tensors);
-  Plan make_plan(const Key& key, const AttentionTensors& tensors) const;
-  fe::error_t list_plans(Graph& graph) const;
-  bool build(Plan& plan, std::int64_t index) const;
-  bool build_first(Plan& plan) const;
-  bool build_named(Plan& plan, const std::string& name) const;
-  float time(const Key& key, const Plan& plan, const AttentionTensors& tensors) const;
-  std::string fastest(const Key& key, Plan plan, const AttentionTensors& tensors) const;
-  void execute(const Key& key, const Plan& plan, const AttentionTensors& tensors, void* workspace) const;
+  bool run(const Key& key, const AttentionTensors& tensors) {
+    const Plan& chosen = plan(key, tensors);
+    if (!chosen.graph) return false;
+    execute(key, chosen, tensors, scratch.reserve(chosen.workspace, stream));
+    return true;
+  }
+
+  const Plan& plan(const Key& key, const AttentionTensors& tensors) {
+    auto found = plans.find(key);
+    if (found != plans.end() && found->second.provisional && can_time()) {
+      plans.erase(found);
+      found = plans.end();
+    }
+    if (found == plans.end()) found = plans.emplace(key, make_plan(key, tensors)).first;
+    return found->second;
+  }
+
+  Plan make_plan(const Key& key, const AttentionTensors& tensors) const {
+    DDP_CHECK(!is_capturing(stream), "attention of this shape must run once before it is captured in a graph");
+    const std::string work = name_of(key);
+    Plan plan{.graph = describe(key)};
+    fe::error_t status = list_plans(*plan.graph);
+    const std::string* kept = choices == nullptr ? nullptr : choices->find(work);
+    if (kept != nullptr && *kept == kNoPlan) return {};
+    if (kept != nullptr && status.is_good() && build_named(plan, *kept)) return plan;
+    const bool found = status.is_good() && build_first(plan);
+    if (!found) spdlog::debug("{}: cuDNN has none: {}", work, status.get_message());
+    if (kept != nullptr) {
+      spdlog::warn("{}: cuDNN does not have the plan that was kept, {}", work, *kept);
+      choices->refuse(work);
+    } else if (can_time()) {
+      const std::string choice = choices->choose(work, found ? fastest(key, plan, tensors) : kNoPlan);
+      if (choice == kNoPlan) return {};
+      plan = {.graph = describe(key)};  // without the plans that were timed
+      DDP_CHECK(list_plans(*plan.graph).is_good() && build_named(plan, choice),
+                "{}: cuDNN does not have the plan of rank 0, {}", work, choice);
+      return plan;
+    } else {
+      plan.provisional = choices != nullptr;
+    }
+    if (!found) plan.graph.reset();
+    return plan;
+  }
+
+  fe::error_t list_plans(Graph& graph) const {
+    fe::error_t status = graph.validate();
+    if (status.is_good()) status = graph.build_operation_graph(handle.get());
+    return status.is_good() ? graph.create_execution_plans({fe::HeurMode_t::A}) : status;
+  }
+
+  bool build(Plan& plan, std::int64_t index) const {
+    std::int64_t workspace = 0;
+    if (plan.graph->build_plan_at_index(index).is_bad()) return false;
+    DDP_CUDNN(plan.graph->get_workspace_size_plan_at_index(index, workspace));
+    plan.index = index;
+    plan.workspace = static_cast<std::size_t>(workspace);
+    return true;
+  }
+
+  bool build_first(Plan& plan) const {
+    for (std::int64_t i = 0; i < plan.graph->get_execution_plan_count(); ++i) {
+      if (build(plan, i)) return true;
+    }
+    return false;
+  }
+
+  bool build_named(Plan& plan, const std::string& name) const {
+    for (std::int64_t i = 0; i < plan.graph->get_execution_plan_count(); ++i) {
+      if (name_of(*plan.graph, i) == name) return build(plan, i);
+    }
+    return false;
+  }
+
+  /// Infinite if there is no memory for the plan's workspace, which is given back.
+  float time(const Key& key, const Plan& plan, const AttentionTensors& tensors) const {
+    DeviceMemory workspace;
+    if (plan.workspace > 0 && cudaMalloc(workspace.out(), plan.workspace) != cudaSuccess) {
+      cudaGetLastError();
+      return std::numeric_limits<float>::infinity();
+    }
+    return milliseconds_of([&] { execute(key, plan, tensors, workspace.get()); }, stream);
+  }
+
+  /// The name of the fastest plan from `plan`, the first one, on. Of the others, those alone that give the same bits
+  /// again.
+  std::string fastest(const Key& key, Plan plan, const AttentionTensors& tensors) const {
+    std::string best = name_of(*plan.graph, plan.index);
+    float best_time = time(key, plan, tensors);
+    if (key.pass != Pass::backward_unordered) {
+      plan.graph->deselect_numeric_notes({fe::NumericalNote_t::NONDETERMINISTIC});
+    }
+    for (std::int64_t i = plan.index + 1; i < plan.graph->get_execution_plan_count(); ++i) {
+      if (!build(plan, i)) continue;
+      const float its_time = time(key, plan, tensors);
+      spdlog::debug("{}: {} takes {:.3f} ms, the fastest so far {:.3f}", name_of(key), name_of(*plan.graph, i),
+                    its_time, best_time);
+      if (its_time >= best_time) continue;
+      best = name_of(*plan.graph, i);
+      best_time = its_time;
+    }
+    return best;
+  }
+
+  void execute(const Key& key, const Plan& plan, const AttentionTensors& t, void* workspace) const {
+    const std::int64_t bytes = key.shape.width() * 2;
+    const auto part = [&](void* base, int index) -> void* { return static_cast<char*>(base) + index * bytes; };
+    std::unordered_map<std::int64_t, void*> pointers = {
+        {kQ, t.qkv}, {kK, part(t.qkv, 1)}, {kV, part(t.qkv, 2)}, {kOut, t.out}, {kStatistics, t.statistics}};
+    if (key.pass != Pass::forward) {
+      pointers.insert({{kDout, t.dout}, {kDq, t.dqkv}, {kDk, part(t.dqkv, 1)}, {kDv, part(t.dqkv, 2)}});
+    }
+    DDP_CUDNN(plan.graph->execute_plan_at_index(handle.get(), pointers, workspace, plan.index));
+  }
+
   bool can_time() const { return choices != nullptr && choices->open() && !is_capturing(stream); }
 };
-
-fe::error_t AttentionPlans::Impl::list_plans(Graph& graph) const {
-  fe::error_t status = graph.validate();
-  if (status.is_good()) status = graph.build_operation_graph(handle.get());
-  return status.is_good() ? graph.create_execution_plans({fe::HeurMode_t::A}) : status;
-}
-
-bool AttentionPlans::Impl::build(Plan& plan, std::int64_t index) const {
-  std::int64_t workspace = 0;
-  if (plan.graph->build_plan_at_index(index).is_bad()) return false;
-  DDP_CUDNN(plan.graph->get_workspace_size_plan_at_index(index, workspace));
-  plan.index = index;
-  plan.workspace = static_cast<std::size_t>(workspace);
-  return true;
-}
-
-bool AttentionPlans::Impl::build_first(Plan& plan) const {
-  for (std::int64_t i = 0; i < plan.graph->get_execution_plan_count(); ++i) {
-    if (build(plan, i)) return true;
-  }
-  return false;
-}
-
-bool AttentionPlans::Impl::build_named(Plan& plan, const std::string& name) const {
-  for (std::int64_t i = 0; i < plan.graph->get_execution_plan_count(); ++i) {
-    if (name_of(*plan.graph, i) == name) return build(plan, i);
-  }
-  return false;
-}
-
-/// Infinite if there is no memory for the plan's workspace, which is given back.
-float AttentionPlans::Impl::time(const Key& key, const Plan& plan, const AttentionTensors& tensors) const {
-  DeviceMemory workspace;
-  if (plan.workspace > 0 && cudaMalloc(workspace.out(), plan.workspace) != cudaSuccess) {
-    cudaGetLastError();
-    return std::numeric_limits<float>::infinity();
-  }
-  return milliseconds_of([&] { execute(key, plan, tensors, workspace.get()); }, stream);
-}
-
-/// The name of the fastest plan from `plan`, the first one, on. Of the others, those alone that give the same bits
-/// again.
-std::string AttentionPlans::Impl::fastest(const Key& key, Plan plan, const AttentionTensors& tensors) const {
-  std::string best = name_of(*plan.graph, plan.index);
-  float best_time = time(key, plan, tensors);
-  if (key.pass != Pass::backward_unordered) {
-    plan.graph->deselect_numeric_notes({fe::NumericalNote_t::NONDETERMINISTIC});
-  }
-  for (std::int64_t i = plan.index + 1; i < plan.graph->get_execution_plan_count(); ++i) {
-    if (!build(plan, i)) continue;
-    const float its_time = time(key, plan, tensors);
-    spdlog::debug("{}: {} takes {:.3f} ms, the fastest so far {:.3f}", name_of(key), name_of(*plan.graph, i), its_time,
-                  best_time);
-    if (its_time >= best_time) continue;
-    best = name_of(*plan.graph, i);
-    best_time = its_time;
-  }
-  return best;
-}
-
-Plan AttentionPlans::Impl::make_plan(const Key& key, const AttentionTensors& tensors) const {
-  DDP_CHECK(!is_capturing(stream), "attention of this shape must run once before it is captured in a graph");
-  const std::string work = name_of(key);
-  Plan plan{.graph = describe(key)};
-  fe::error_t status = list_plans(*plan.graph);
-  const std::string* kept = choices == nullptr ? nullptr : choices->find(work);
-  if (kept != nullptr && *kept == kNoPlan) return {};
-  if (kept != nullptr && status.is_good() && build_named(plan, *kept)) return plan;
-  const bool found = status.is_good() && build_first(plan);
-  if (!found) spdlog::debug("{}: cuDNN has none: {}", work, status.get_message());
-  if (kept != nullptr) {
-    spdlog::warn("{}: cuDNN does not have the plan that was kept, {}", work, *kept);
-    choices->refuse(work);
-  } else if (can_time()) {
-    const std::string choice = choices->choose(work, found ? fastest(key, plan, tensors) : kNoPlan);
-    if (choice == kNoPlan) return {};
-    plan = {.graph = describe(key)};  // without the plans that were timed
-    DDP_CHECK(list_plans(*plan.graph).is_good() && build_named(plan, choice),
-              "{}: cuDNN does not have the plan of rank 0, {}", work, choice);
-    return plan;
-  } else {
-    plan.provisional = choices != nullptr;
-  }
-  if (!found) plan.graph.reset();
-  return plan;
-}
-
-const Plan& AttentionPlans::Impl::plan(const Key& key, const AttentionTensors& tensors) {
-  auto found = plans.find(key);
-  if (found != plans.end() && found->second.provisional && can_time()) {
-    plans.erase(found);
-    found = plans.end();
-  }
-  if (found == plans.end()) found = plans.emplace(key, make_plan(key, tensors)).first;
-  return found->second;
-}
-
-void AttentionPlans::Impl::execute(const Key& key, const Plan& plan, const AttentionTensors& t, void* workspace) const {
-  const std::int64_t bytes = key.shape.width() * 2;
-  const auto part = [&](void* base, int index) -> void* { return static_cast<char*>(base) + index * bytes; };
-  std::unordered_map<std::int64_t, void*> pointers = {
-      {kQ, t.qkv}, {kK, part(t.qkv, 1)}, {kV, part(t.qkv, 2)}, {kOut, t.out}, {kStatistics, t.statistics}};
-  if (key.pass != Pass::forward) {
-    pointers.insert({{kDout, t.dout}, {kDq, t.dqkv}, {kDk, part(t.dqkv, 1)}, {kDv, part(t.dqkv, 2)}});
-  }
-  DDP_CUDNN(plan.graph->execute_plan_at_index(handle.get(), pointers, workspace, plan.index));
-}
 
 AttentionPlans::AttentionPlans(cudaStream_t stream, Scratch& scratch, TunedChoices* choices)
     : impl_(new Impl{stream, scratch, choices, CudnnHandle(), {}}) {
@@ -253,13 +250,6 @@ AttentionPlans::AttentionPlans(cudaStream_t stream, Scratch& scratch, TunedChoic
 }
 
 AttentionPlans::~AttentionPlans() = default;
-
-bool AttentionPlans::Impl::run(const Key& key, const AttentionTensors& tensors) {
-  const Plan& chosen = plan(key, tensors);
-  if (!chosen.graph) return false;
-  execute(key, chosen, tensors, scratch.reserve(chosen.workspace, stream));
-  return true;
-}
 
 bool AttentionPlans::forward(const AttentionShape& shape, const AttentionTensors& tensors) {
   return impl_->run({Pass::forward, shape}, tensors);

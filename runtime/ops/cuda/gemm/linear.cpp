@@ -1,123 +1,193 @@
-#include "runtime/ops/cuda/gemm/linear.h"
+#include "runtime/ops/linear.h"
 
 #include <string>
 #include <vector>
 
+#include "runtime/ops/cuda/cuda_ops.h"
 #include "runtime/ops/cuda/gelu.h"
 #include "runtime/ops/cuda/gemm/bias.h"
 #include "runtime/ops/cuda/gemm/fp8.h"
+#include "runtime/ops/cuda/gemm/matmul.h"
+#include "runtime/ops/cuda/gemm/tuner.h"
 
 namespace ddptrain {
 
-void CudaLinear::linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) {
-  const LinearShape d = check_linear(x, weight, bias, y, dtype());
-  if (is_fp8(x.dtype)) return linear_fp8(d, x, weight, bias, y);
-  const cuda::Gemm gemm{d.batch, d.out, d.in, false, true, dtype(), dtype(), false};
-  matmul_.gemm(gemm, x.data, weight.data, bias.data, y.data, stream());
-}
+namespace {
 
-void CudaLinear::linear_backward(const Tensor& x, const Tensor& weight, const Tensor& dy, const Tensor& dx,
-                                 const Tensor& dweight, const Tensor& dbias, bool accumulate) {
-  const LinearShape d = check_linear_backward(x, weight, dy, dx, dweight, dbias, dtype());
-  if (is_fp8(dy.dtype)) return linear_backward_fp8(d, x, weight, dy, dx, dweight, accumulate);
-  if (dweight) {
-    const cuda::Gemm gemm{d.out, d.in, d.batch, true, false, dtype(), dweight.dtype, accumulate};
+class CudaLinear final : public LinearOps, CudaOps {
+ public:
+  explicit CudaLinear(Device& device) : CudaOps(device), matmul_(device.get<cuda::MatmulPlans>()), tuner_(device) {}
+
+  void linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) override {
+    const LinearShape d = check_linear(x, weight, bias, y, dtype());
+    if (is_fp8(x.dtype)) return linear_fp8(d, x, weight, bias, y);
+    const cuda::Gemm gemm{d.batch, d.out, d.in, false, true, dtype(), dtype(), false};
+    matmul_.gemm(gemm, {.a = x.data, .b = weight.data, .c = y.data, .vector = bias.data}, stream());
+  }
+
+  void linear_backward(const Tensor& x, const Tensor& weight, const Tensor& dy, const Tensor& dx, const Tensor& dweight,
+                       const Tensor& dbias, bool accumulate) override {
+    const LinearShape d = check_linear_backward(x, weight, dy, dx, dweight, dbias, dtype());
+    if (is_fp8(dy.dtype)) return linear_backward_fp8(d, x, weight, dy, dx, dweight, accumulate);
+    if (dweight) {
+      const cuda::Gemm gemm{d.out, d.in, d.batch, true, false, dtype(), dweight.dtype, accumulate};
+      const auto separate = [&] {
+        if (dbias) cuda::sum_columns(dy, dbias, accumulate, scratch(), stream());
+        matmul_.gemm(gemm, {.a = dy.data, .b = x.data, .c = dweight.data}, stream());
+        return true;
+      };
+      const auto fused = [&] {
+        return matmul_.try_gemm(gemm, cuda::Epilogue::sums_of_a,
+                                {.a = dy.data, .b = x.data, .c = dweight.data, .vector = dbias.data}, stream());
+      };
+      if (dbias && !accumulate && dbias.dtype == dweight.dtype) {
+        tuner_.run("bias gradient", gemm, {{"separate", separate}, {"epilogue", fused}});
+      } else {
+        separate();
+      }
+    } else if (dbias) {
+      cuda::sum_columns(dy, dbias, accumulate, scratch(), stream());
+    }
+    if (!dx) return;
+    const cuda::Gemm gemm{d.batch, d.in, d.out, false, false, dtype(), dtype(), false};
+    matmul_.gemm(gemm, {.a = dy.data, .b = weight.data, .c = dx.data}, stream());
+  }
+
+  void linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& pre, const Tensor& y,
+                   bool again) override {
     const auto separate = [&] {
-      if (dbias) cuda::sum_columns(dy, dbias, accumulate, scratch(), stream());
-      matmul_.gemm(gemm, dy.data, x.data, nullptr, dweight.data, stream());
+      linear(x, weight, bias, pre);
+      gelu(pre, y);
+      return true;
+    };
+    if (again || is_fp8(x.dtype) || is_fp8(y.dtype) || !bias) {
+      separate();
+      return;
+    }
+    const LinearShape d = check_linear(x, weight, bias, pre, dtype());
+    check_gelu(pre, y, dtype());
+    const cuda::Gemm gemm{d.batch, d.out, d.in, false, true, dtype(), dtype(), false};
+    const cuda::GemmTensors tensors{
+        .a = x.data, .b = weight.data, .c = y.data, .vector = bias.data, .matrix = pre.data};
+    const auto fused = [&] { return matmul_.try_gemm(gemm, cuda::Epilogue::gelu_bias, tensors, stream()); };
+    tuner_.run("linear and gelu", gemm, {{"separate", separate}, {"gelu in the epilogue", fused}});
+  }
+
+  void gelu(const Tensor& pre, const Tensor& y) override {
+    check_gelu(pre, y, dtype());
+    if (is_fp8(y.dtype)) return cuda::quantize_gelu(pre.data, cuda::fp8_output(y, stream()), stream());
+    cuda::gelu(pre, y, stream());
+  }
+
+  void linear_gelu_backward(const Tensor& weight, const Tensor& dy, const Tensor& pre, const Tensor& dpre,
+                            const Tensor& dbias, bool accumulate) override {
+    const LinearShape d = check_linear_gelu_backward(weight, dy, pre, dpre, dbias, dtype());
+    if (is_fp8(dy.dtype)) return linear_gelu_backward_fp8(d, weight, dy, pre, dpre, dbias, accumulate);
+    const cuda::Gemm gemm{d.batch, d.in, d.out, false, false, dtype(), dtype(), false};
+    const cuda::GemmTensors tensors{.a = dy.data, .b = weight.data, .c = dpre.data, .matrix = pre.data};
+    Tensor sums = dbias;
+    const auto separate = [&] {
+      matmul_.gemm(gemm, {.a = dy.data, .b = weight.data, .c = dpre.data}, stream());
+      cuda::gelu_backward(pre, dpre, sums, accumulate, scratch(), stream());
       return true;
     };
     const auto fused = [&] {
-      return matmul_.try_gemm(gemm, cuda::Epilogue::sums_of_a,
-                              {.a = dy.data, .b = x.data, .c = dweight.data, .vector = dbias.data}, stream());
+      if (!matmul_.try_gemm(gemm, cuda::Epilogue::gelu_gradient, tensors, stream())) return false;
+      if (sums) cuda::sum_columns(dpre, sums, accumulate, scratch(), stream());
+      return true;
     };
-    if (dbias && !accumulate && dbias.dtype == dweight.dtype) {
-      tuner_.run("bias gradient", gemm, {{"separate", separate}, {"epilogue", fused}});
-    } else {
-      separate();
+    const auto all_fused = [&] { return linear_gelu_backward_fused(gemm, tensors, sums, accumulate); };
+    std::vector<cuda::Tuner::Way> ways = {{"separate", separate}, {"gelu in the epilogue", fused}};
+    if (dbias) ways.push_back({"gelu and sums in the epilogue", all_fused});
+    const std::string operation = dbias ? "gelu gradient and sums" : "gelu gradient";
+    if (accumulate && dbias && tuner_.is_new(operation, gemm, ways)) {
+      // Timing must not add to an accumulator again and again.
+      const Buffer trial = device_.allocate(dbias.dtype, dbias.shape);
+      sums = trial.view(dbias.dtype, dbias.shape);
+      tuner_.run(operation, gemm, ways);
+      device_.synchronize();
+      sums = dbias;
     }
-  } else if (dbias) {
-    cuda::sum_columns(dy, dbias, accumulate, scratch(), stream());
-  }
-  if (!dx) return;
-  const cuda::Gemm gemm{d.batch, d.in, d.out, false, false, dtype(), dtype(), false};
-  matmul_.gemm(gemm, dy.data, weight.data, nullptr, dx.data, stream());
-}
-
-void CudaLinear::linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& pre,
-                             const Tensor& y, bool again) {
-  const auto separate = [&] {
-    linear(x, weight, bias, pre);
-    gelu(pre, y);
-    return true;
-  };
-  if (again || is_fp8(x.dtype) || is_fp8(y.dtype) || !bias) {
-    separate();
-    return;
-  }
-  const LinearShape d = check_linear(x, weight, bias, pre, dtype());
-  check_gelu(pre, y, dtype());
-  const cuda::Gemm gemm{d.batch, d.out, d.in, false, true, dtype(), dtype(), false};
-  const cuda::GemmTensors tensors{.a = x.data, .b = weight.data, .c = y.data, .vector = bias.data, .matrix = pre.data};
-  const auto fused = [&] { return matmul_.try_gemm(gemm, cuda::Epilogue::gelu_bias, tensors, stream()); };
-  tuner_.run("linear and gelu", gemm, {{"separate", separate}, {"gelu in the epilogue", fused}});
-}
-
-void CudaLinear::gelu(const Tensor& pre, const Tensor& y) {
-  check_gelu(pre, y, dtype());
-  if (is_fp8(y.dtype)) return cuda::quantize_gelu(pre.data, cuda::fp8_output(y, stream()), stream());
-  cuda::gelu(pre.data, pre.size(), dtype(), y.data, stream());
-}
-
-void CudaLinear::gelu_backward(const Tensor& pre, const Tensor& dpre, const Tensor& dbias, bool accumulate) {
-  if (!dbias) return cuda::gelu_backward(pre.data, dpre.data, pre.size(), dtype(), dpre.data, stream());
-  cuda::gelu_backward(pre.data, dpre, scratch(), dbias, accumulate, stream());
-}
-
-bool CudaLinear::linear_gelu_backward_fused(const cuda::Gemm& gemm, const cuda::GemmTensors& tensors,
-                                            const Tensor& dbias, bool accumulate) {
-  cuda::GemmTensors with_sums = tensors;
-  if (!accumulate && dbias.dtype == gemm.out) {
-    with_sums.vector = dbias.data;
-    return matmul_.try_gemm(gemm, cuda::Epilogue::gelu_gradient_and_sums, with_sums, stream());
-  }
-  with_sums.vector = scratch().reserve(dbias.bytes(), stream());
-  if (!matmul_.try_gemm(gemm, cuda::Epilogue::gelu_gradient_and_sums, with_sums, stream())) return false;
-  cuda::add_row(with_sums.vector, gemm.out, dbias, accumulate, stream());
-  return true;
-}
-
-void CudaLinear::linear_gelu_backward(const Tensor& weight, const Tensor& dy, const Tensor& pre, const Tensor& dpre,
-                                      const Tensor& dbias, bool accumulate) {
-  const LinearShape d = check_linear_gelu_backward(weight, dy, pre, dpre, dbias, dtype());
-  if (is_fp8(dy.dtype)) return linear_gelu_backward_fp8(d, weight, dy, pre, dpre, dbias, accumulate);
-  const cuda::Gemm gemm{d.batch, d.in, d.out, false, false, dtype(), dtype(), false};
-  const cuda::GemmTensors tensors{.a = dy.data, .b = weight.data, .c = dpre.data, .matrix = pre.data};
-  Tensor sums = dbias;
-  const auto separate = [&] {
-    matmul_.gemm(gemm, dy.data, weight.data, nullptr, dpre.data, stream());
-    gelu_backward(pre, dpre, sums, accumulate);
-    return true;
-  };
-  const auto fused = [&] {
-    if (!matmul_.try_gemm(gemm, cuda::Epilogue::gelu_gradient, tensors, stream())) return false;
-    if (sums) cuda::sum_columns(dpre, sums, accumulate, scratch(), stream());
-    return true;
-  };
-  const auto all_fused = [&] { return linear_gelu_backward_fused(gemm, tensors, sums, accumulate); };
-  std::vector<cuda::Tuner::Way> ways = {{"separate", separate}, {"gelu in the epilogue", fused}};
-  if (dbias) ways.push_back({"gelu and sums in the epilogue", all_fused});
-  const std::string operation = dbias ? "gelu gradient and sums" : "gelu gradient";
-  if (accumulate && dbias && tuner_.is_new(operation, gemm, ways)) {
-    // Timing must not add to an accumulator again and again.
-    const Buffer trial = device_.allocate(dbias.dtype, dbias.shape);
-    sums = trial.view(dbias.dtype, dbias.shape);
     tuner_.run(operation, gemm, ways);
-    device_.synchronize();
-    sums = dbias;
   }
-  tuner_.run(operation, gemm, ways);
-}
+
+ private:
+  /// linear_gelu_backward as a product whose epilogue sums up; false if there is none.
+  bool linear_gelu_backward_fused(const cuda::Gemm& gemm, const cuda::GemmTensors& tensors, const Tensor& dbias,
+                                  bool accumulate) {
+    cuda::GemmTensors with_sums = tensors;
+    if (!accumulate && dbias.dtype == gemm.out) {
+      with_sums.vector = dbias.data;
+      return matmul_.try_gemm(gemm, cuda::Epilogue::gelu_gradient_and_sums, with_sums, stream());
+    }
+    with_sums.vector = scratch().reserve(dbias.bytes(), stream());
+    if (!matmul_.try_gemm(gemm, cuda::Epilogue::gelu_gradient_and_sums, with_sums, stream())) return false;
+    cuda::add_row(with_sums.vector, gemm.out, dbias, accumulate, stream());
+    return true;
+  }
+
+  // The operations on tensors in FP8, which have been checked. On Hopper both operands of a product must lie along the
+  // dimension that is summed over, so the backward products take the transposed copies.
+
+  void linear_fp8(const LinearShape& d, const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) {
+    const cuda::Fp8Matrix left = cuda::fp8_matrix(x), right = cuda::fp8_matrix(weight);
+    const cuda::Gemm gemm{.m = d.batch, .n = d.out, .k = d.in, .transpose_b = true, .in = DType::e4m3, .out = dtype()};
+    matmul_.gemm(gemm,
+                 {.a = left.values,
+                  .b = right.values,
+                  .c = y.data,
+                  .vector = bias.data,
+                  .scale_a = &left.state->inverse_scale,
+                  .scale_b = &right.state->inverse_scale},
+                 stream());
+  }
+
+  void linear_backward_fp8(const LinearShape& d, const Tensor& x, const Tensor& weight, const Tensor& dy,
+                           const Tensor& dx, const Tensor& dweight, bool accumulate) {
+    const cuda::Fp8Matrix gradient = cuda::fp8_matrix(dy);
+    const auto multiply = [&](cuda::Gemm gemm, const void* left, const cuda::Fp8Matrix& right, void* result) {
+      gemm.transpose_b = true;
+      gemm.in = DType::e5m2;
+      gemm.in_b = DType::e4m3;
+      matmul_.gemm(gemm,
+                   {.a = left,
+                    .b = right.transposed,
+                    .c = result,
+                    .scale_a = &gradient.state->inverse_scale,
+                    .scale_b = &right.state->inverse_scale},
+                   stream());
+    };
+    if (dweight) {
+      multiply({.m = d.out, .n = d.in, .k = d.batch, .out = dweight.dtype, .accumulate = accumulate},
+               gradient.transposed, cuda::fp8_matrix(x), dweight.data);
+    }
+    if (dx) {
+      multiply({.m = d.batch, .n = d.in, .k = d.out, .out = dtype()}, gradient.values, cuda::fp8_matrix(weight),
+               dx.data);
+    }
+  }
+
+  void linear_gelu_backward_fp8(const LinearShape& d, const Tensor& weight, const Tensor& dy, const Tensor& pre,
+                                const Tensor& dpre, const Tensor& dbias, bool accumulate) {
+    const cuda::Fp8Matrix to = cuda::fp8_output(dpre, stream());
+    const auto lay_out = [&](void* memory, void*& product, float*& partials) {
+      cuda::Pieces pieces(memory);
+      product = pieces.take<std::uint16_t>(static_cast<std::size_t>(pre.size()));
+      partials = pieces.take<float>(cuda::fp8_partials(to.rows, to.columns));
+      return pieces.bytes();
+    };
+    void* product = nullptr;
+    float* partials = nullptr;
+    lay_out(scratch().reserve(lay_out(nullptr, product, partials), stream()), product, partials);
+    linear_backward_fp8(d, {}, weight, dy, {product, dtype(), dpre.shape}, {}, false);
+    cuda::quantize_gelu_gradient(pre.data, product, to, {dbias, accumulate, partials}, stream());
+  }
+
+  cuda::MatmulPlans& matmul_;
+  cuda::Tuner tuner_;
+};
+
+}  // namespace
 
 std::unique_ptr<LinearOps> LinearOps::on_cuda(Device& device) { return std::make_unique<CudaLinear>(device); }
 

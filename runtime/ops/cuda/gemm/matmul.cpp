@@ -65,6 +65,7 @@ struct Key {
 struct Plan {
   DescHandle desc;
   LayoutHandle left, right, result;
+  float beta = 0.0f;  ///< 1 adds to the result.
   cublasLtMatmulAlgo_t algorithm = {};
   bool provisional = false;  ///< The heuristic's first choice, where timing was not possible yet.
 };
@@ -85,44 +86,21 @@ LayoutHandle transposed_layout(cudaDataType_t type, std::int64_t rows, std::int6
   return layout;
 }
 
-cublasLtEpilogue_t value_of(Epilogue epilogue) {
-  switch (epilogue) {
-    case Epilogue::bias:
-      return CUBLASLT_EPILOGUE_BIAS;
-    case Epilogue::gelu_bias:
-      return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
-    case Epilogue::gelu_gradient:
-      return CUBLASLT_EPILOGUE_DGELU;
-    case Epilogue::gelu_gradient_and_sums:
-      return CUBLASLT_EPILOGUE_DGELU_BGRAD;
-    case Epilogue::sums_of_a:
-      return CUBLASLT_EPILOGUE_BGRADB;  // a is cuBLASLt's right operand
-    default:
-      return CUBLASLT_EPILOGUE_DEFAULT;
-  }
-}
+struct EpilogueFacts {
+  cublasLtEpilogue_t value;
+  const char* name;
+  bool has_matrix;
+};
 
-const char* name_of(Epilogue epilogue) {
-  switch (epilogue) {
-    case Epilogue::none:
-      return "none";
-    case Epilogue::bias:
-      return "bias";
-    case Epilogue::gelu_bias:
-      return "gelu and bias";
-    case Epilogue::gelu_gradient:
-      return "gelu gradient";
-    case Epilogue::gelu_gradient_and_sums:
-      return "gelu gradient and sums";
-    case Epilogue::sums_of_a:
-      return "sums of a";
-  }
-  fail("unknown epilogue");
-}
-
-bool has_matrix(Epilogue epilogue) {
-  return epilogue == Epilogue::gelu_bias || epilogue == Epilogue::gelu_gradient ||
-         epilogue == Epilogue::gelu_gradient_and_sums;
+/// `a` is cuBLASLt's right operand.
+const EpilogueFacts& facts_of(Epilogue epilogue) {
+  static constexpr EpilogueFacts kByEpilogue[] = {{CUBLASLT_EPILOGUE_DEFAULT, "none", false},
+                                                  {CUBLASLT_EPILOGUE_BIAS, "bias", false},
+                                                  {CUBLASLT_EPILOGUE_GELU_AUX_BIAS, "gelu and bias", true},
+                                                  {CUBLASLT_EPILOGUE_DGELU, "gelu gradient", true},
+                                                  {CUBLASLT_EPILOGUE_DGELU_BGRAD, "gelu gradient and sums", true},
+                                                  {CUBLASLT_EPILOGUE_BGRADB, "sums of a", false}};
+  return kByEpilogue[static_cast<std::size_t>(epilogue)];
 }
 
 }  // namespace
@@ -137,7 +115,9 @@ struct MatmulPlans::Impl {
   explicit Impl(Device& device)
       : watch(device.watch()),
         precision(device.precision()),
-        choices(device.options().tune ? &device.get<TunedChoices>() : nullptr) {}
+        choices(device.options().tune ? &device.get<TunedChoices>() : nullptr) {
+    DDP_CUBLAS(cublasLtCreate(handle.out()));
+  }
 
   Watch& watch;
   Precision precision;
@@ -146,164 +126,146 @@ struct MatmulPlans::Impl {
   std::map<cudaStream_t, DeviceMemory> workspaces;
   std::map<Key, std::optional<Plan>> plans;  ///< Empty where cuBLASLt has no algorithm.
 
-  Plan describe(const Key& key) const;
-  std::vector<cublasLtMatmulAlgo_t> candidates(const Key& key, const Plan& plan) const;
-  std::optional<Plan> make_plan(const Key& key, const GemmTensors& tensors, cudaStream_t stream) const;
+  /// cuBLASLt is column-major, where every row-major matrix appears as its transpose. So it is given
+  /// c^T = op(b)^T op(a)^T: left = b, right = a, each transposed where op transposes it.
+  Plan describe(const Key& key) const {
+    const Gemm& g = key.gemm;
+    DDP_CHECK(g.m > 0 && g.n > 0 && g.k > 0, "an empty matrix product: m {}, n {}, k {}", g.m, g.n, g.k);
+    const bool tf32 = g.in == DType::f32 && precision == Precision::tf32;
+    Plan plan;
+    plan.beta = g.accumulate ? 1.0f : 0.0f;
+    DDP_CUBLAS(cublasLtMatmulDescCreate(plan.desc.out(), tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F,
+                                        CUDA_R_32F));
+    set(plan.desc, CUBLASLT_MATMUL_DESC_TRANSA, g.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(plan.desc, CUBLASLT_MATMUL_DESC_TRANSB, g.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+    if (key.epilogue != Epilogue::none) {
+      set(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE, facts_of(key.epilogue).value);
+      set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(type_of(g.out)));
+    }
+    if (facts_of(key.epilogue).has_matrix) set(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, g.n);
+    if (g.in == DType::e4m3) {  // forward alone: the sums of gradients keep their precision
+      set(plan.desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, std::int8_t{1});
+    }
+    const cudaDataType_t left = type_of(g.in_b.value_or(g.in)), right = type_of(g.in);
+    plan.left = g.transpose_b ? transposed_layout(left, g.n, g.k) : transposed_layout(left, g.k, g.n);
+    plan.right = g.transpose_a ? transposed_layout(right, g.k, g.m) : transposed_layout(right, g.m, g.k);
+    plan.result = transposed_layout(type_of(g.out), g.m, g.n);
+    return plan;
+  }
+
+  /// By the heuristic's estimate, best first. Partial sums, if the sum over k is split, stay in f32.
+  std::vector<cublasLtMatmulAlgo_t> candidates(const Key& key, const Plan& plan) const {
+    PreferenceHandle preference;
+    DDP_CUBLAS(cublasLtMatmulPreferenceCreate(preference.out()));
+    set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes);
+    set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+        static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.align_b);
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.align_a);
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.align_c);
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.align_c);
+    cublasLtMatmulHeuristicResult_t results[kCandidates] = {};
+    int found = 0;
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+        handle.get(), plan.desc.get(), plan.left.get(), plan.right.get(), plan.result.get(), plan.result.get(),
+        preference.get(), choices != nullptr ? kCandidates : 1, results, &found);
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
+    check(status, "cublasLtMatmulAlgoGetHeuristic", __FILE__, __LINE__);
+    std::vector<cublasLtMatmulAlgo_t> algorithms;
+    for (int i = 0; i < found; ++i) algorithms.push_back(results[i].algo);
+    return algorithms;
+  }
+
+  std::optional<Plan> make_plan(const Key& key, const GemmTensors& tensors, cudaStream_t stream) const {
+    Plan plan = describe(key);
+    const std::string name = work(key);
+    const std::string* kept = choices == nullptr ? nullptr : choices->find(name);
+    const bool refused = kept != nullptr && !take(*kept, plan);
+    if (kept != nullptr && !refused) return plan;
+    if (refused) {
+      spdlog::warn("{}: cuBLASLt does not take the algorithm that was kept", name);
+      choices->refuse(name);
+    }
+    const std::vector<cublasLtMatmulAlgo_t> algorithms = candidates(key, plan);
+    if (algorithms.empty()) return std::nullopt;
+    plan.algorithm = algorithms.front();
+    if (refused || algorithms.size() == 1) return plan;
+    plan.provisional = !can_time(stream);
+    if (plan.provisional) return plan;
+    pick_fastest(key, plan, algorithms, tensors, stream);
+    const std::string choice = choices->choose(name, choice_of(&plan.algorithm, sizeof(plan.algorithm)));
+    DDP_CHECK(read_choice(choice, &plan.algorithm, sizeof(plan.algorithm)), "{}: ranks disagree", name);
+    return plan;
+  }
+
   bool can_time(cudaStream_t stream) const { return choices != nullptr && choices->open() && !is_capturing(stream); }
-  std::string work(const Key& key) const;
-  bool take(const std::string& kept, Plan& plan) const;
+  std::string work(const Key& key) const {
+    return fmt::format("product: {} {}, epilogue {}, aligned to {} {} {}", name_of(precision), name_of(key.gemm),
+                       facts_of(key.epilogue).name, key.align_a, key.align_b, key.align_c);
+  }
+
+  /// False where cuBLASLt does not take it.
+  bool take(const std::string& kept, Plan& plan) const {
+    cublasLtMatmulHeuristicResult_t checked = {};
+    return read_choice(kept, &plan.algorithm, sizeof(plan.algorithm)) &&
+           cublasLtMatmulAlgoCheck(handle.get(), plan.desc.get(), plan.left.get(), plan.right.get(), plan.result.get(),
+                                   plan.result.get(), &plan.algorithm, &checked) == CUBLAS_STATUS_SUCCESS &&
+           checked.workspaceSize <= kWorkspaceBytes;
+  }
+
   void pick_fastest(const Key& key, Plan& plan, const std::vector<cublasLtMatmulAlgo_t>& algorithms,
-                    GemmTensors tensors, cudaStream_t stream) const;
-  cublasStatus_t run(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm, float beta, const GemmTensors& tensors,
-                     cudaStream_t stream) const;
-  void prepare(cudaStream_t stream);
-  bool run(const Gemm& gemm, Epilogue epilogue, float beta, const GemmTensors& tensors, cudaStream_t stream);
+                    GemmTensors tensors, cudaStream_t stream) const {
+    const Watch::Phase phase(watch, "tuning");
+    DeviceMemory copy;  // what is added to must not be added to again and again
+    if (key.gemm.accumulate) {
+      DDP_CUDA(cudaMalloc(copy.out(), static_cast<std::size_t>(key.gemm.m * key.gemm.n) * size_of(key.gemm.out)));
+      tensors.c = copy.get();
+    }
+    float best = std::numeric_limits<float>::infinity();
+    for (const cublasLtMatmulAlgo_t& algorithm : algorithms) {
+      if (execute(plan, algorithm, tensors, stream) != CUBLAS_STATUS_SUCCESS) continue;
+      const float time = milliseconds_of([&] { DDP_CUBLAS(execute(plan, algorithm, tensors, stream)); }, stream);
+      if (time >= best) continue;
+      best = time;
+      plan.algorithm = algorithm;
+    }
+  }
+
+  cublasStatus_t execute(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm, const GemmTensors& t,
+                         cudaStream_t stream) const {
+    if (t.vector != nullptr) set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, t.vector);
+    if (t.matrix != nullptr) set(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, t.matrix);
+    if (t.scale_a != nullptr) set(plan.desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, t.scale_a);
+    if (t.scale_b != nullptr) set(plan.desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, t.scale_b);
+    const float alpha = 1.0f;
+    return cublasLtMatmul(handle.get(), plan.desc.get(), &alpha, t.b, plan.left.get(), t.a, plan.right.get(),
+                          &plan.beta, t.c, plan.result.get(), t.c, plan.result.get(), &algorithm,
+                          workspaces.at(stream).get(), kWorkspaceBytes, stream);
+  }
+
+  void prepare(cudaStream_t stream) {
+    if (workspaces.contains(stream)) return;
+    DDP_CHECK(!is_capturing(stream), "a matrix product must run once on a stream before it is captured there");
+    DDP_CUDA(cudaMalloc(workspaces[stream].out(), kWorkspaceBytes));
+  }
+
+  bool run(const Gemm& gemm, Epilogue epilogue, const GemmTensors& tensors, cudaStream_t stream) {
+    prepare(stream);
+    const Key key{gemm, epilogue, alignment_of(tensors.a), alignment_of(tensors.b), alignment_of(tensors.c)};
+    auto found = plans.find(key);
+    if (found != plans.end() && found->second && found->second->provisional && can_time(stream)) {
+      plans.erase(found);
+      found = plans.end();
+    }
+    if (found == plans.end()) found = plans.emplace(key, make_plan(key, tensors, stream)).first;
+    if (!found->second) return false;
+    const Plan& plan = *found->second;
+    DDP_CUBLAS(execute(plan, plan.algorithm, tensors, stream));
+    return true;
+  }
 };
 
-/// cuBLASLt is column-major, where every row-major matrix appears as its transpose. So it is given
-/// c^T = op(b)^T op(a)^T: left = b, right = a, each transposed where op transposes it.
-Plan MatmulPlans::Impl::describe(const Key& key) const {
-  const Gemm& g = key.gemm;
-  DDP_CHECK(g.m > 0 && g.n > 0 && g.k > 0, "an empty matrix product: m {}, n {}, k {}", g.m, g.n, g.k);
-  const bool tf32 = g.in == DType::f32 && precision == Precision::tf32;
-  Plan plan;
-  DDP_CUBLAS(
-      cublasLtMatmulDescCreate(plan.desc.out(), tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
-  set(plan.desc, CUBLASLT_MATMUL_DESC_TRANSA, g.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
-  set(plan.desc, CUBLASLT_MATMUL_DESC_TRANSB, g.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
-  if (key.epilogue != Epilogue::none) {
-    set(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE, value_of(key.epilogue));
-    set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(type_of(g.out)));
-  }
-  if (has_matrix(key.epilogue)) set(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, g.n);
-  if (g.in == DType::e4m3) {  // forward alone: the sums of gradients keep their precision
-    set(plan.desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, std::int8_t{1});
-  }
-  const cudaDataType_t left = type_of(g.in_b.value_or(g.in)), right = type_of(g.in);
-  plan.left = g.transpose_b ? transposed_layout(left, g.n, g.k) : transposed_layout(left, g.k, g.n);
-  plan.right = g.transpose_a ? transposed_layout(right, g.k, g.m) : transposed_layout(right, g.m, g.k);
-  plan.result = transposed_layout(type_of(g.out), g.m, g.n);
-  return plan;
-}
-
-/// By the heuristic's estimate, best first. Partial sums, if the sum over k is split, stay in f32.
-std::vector<cublasLtMatmulAlgo_t> MatmulPlans::Impl::candidates(const Key& key, const Plan& plan) const {
-  PreferenceHandle preference;
-  DDP_CUBLAS(cublasLtMatmulPreferenceCreate(preference.out()));
-  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes);
-  set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-      static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.align_b);
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.align_a);
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.align_c);
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.align_c);
-  cublasLtMatmulHeuristicResult_t results[kCandidates] = {};
-  int found = 0;
-  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-      handle.get(), plan.desc.get(), plan.left.get(), plan.right.get(), plan.result.get(), plan.result.get(),
-      preference.get(), choices != nullptr ? kCandidates : 1, results, &found);
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
-  check(status, "cublasLtMatmulAlgoGetHeuristic", __FILE__, __LINE__);
-  std::vector<cublasLtMatmulAlgo_t> algorithms;
-  for (int i = 0; i < found; ++i) algorithms.push_back(results[i].algo);
-  return algorithms;
-}
-
-void MatmulPlans::Impl::pick_fastest(const Key& key, Plan& plan, const std::vector<cublasLtMatmulAlgo_t>& algorithms,
-                                     GemmTensors tensors, cudaStream_t stream) const {
-  const Watch::Phase phase(watch, "tuning");
-  DeviceMemory copy;  // what is added to must not be added to again and again
-  if (key.gemm.accumulate) {
-    DDP_CUDA(cudaMalloc(copy.out(), static_cast<std::size_t>(key.gemm.m * key.gemm.n) * size_of(key.gemm.out)));
-    tensors.c = copy.get();
-  }
-  const float beta = key.gemm.accumulate ? 1.0f : 0.0f;
-  float best = std::numeric_limits<float>::infinity();
-  for (const cublasLtMatmulAlgo_t& algorithm : algorithms) {
-    if (run(plan, algorithm, beta, tensors, stream) != CUBLAS_STATUS_SUCCESS) continue;
-    const float time = milliseconds_of([&] { DDP_CUBLAS(run(plan, algorithm, beta, tensors, stream)); }, stream);
-    if (time >= best) continue;
-    best = time;
-    plan.algorithm = algorithm;
-  }
-}
-
-std::string MatmulPlans::Impl::work(const Key& key) const {
-  return fmt::format("product: {} {}, epilogue {}, aligned to {} {} {}", name_of(precision), name_of(key.gemm),
-                     name_of(key.epilogue), key.align_a, key.align_b, key.align_c);
-}
-
-/// False where cuBLASLt does not take it.
-bool MatmulPlans::Impl::take(const std::string& kept, Plan& plan) const {
-  cublasLtMatmulHeuristicResult_t checked = {};
-  return read_choice(kept, &plan.algorithm, sizeof(plan.algorithm)) &&
-         cublasLtMatmulAlgoCheck(handle.get(), plan.desc.get(), plan.left.get(), plan.right.get(), plan.result.get(),
-                                 plan.result.get(), &plan.algorithm, &checked) == CUBLAS_STATUS_SUCCESS &&
-         checked.workspaceSize <= kWorkspaceBytes;
-}
-
-std::optional<Plan> MatmulPlans::Impl::make_plan(const Key& key, const GemmTensors& tensors,
-                                                 cudaStream_t stream) const {
-  Plan plan = describe(key);
-  const std::string name = work(key);
-  const std::string* kept = choices == nullptr ? nullptr : choices->find(name);
-  const bool refused = kept != nullptr && !take(*kept, plan);
-  if (kept != nullptr && !refused) return plan;
-  if (refused) {
-    spdlog::warn("{}: cuBLASLt does not take the algorithm that was kept", name);
-    choices->refuse(name);
-  }
-  const std::vector<cublasLtMatmulAlgo_t> algorithms = candidates(key, plan);
-  if (algorithms.empty()) return std::nullopt;
-  plan.algorithm = algorithms.front();
-  if (refused || algorithms.size() == 1) return plan;
-  plan.provisional = !can_time(stream);
-  if (plan.provisional) return plan;
-  pick_fastest(key, plan, algorithms, tensors, stream);
-  const std::string choice = choices->choose(name, choice_of(&plan.algorithm, sizeof(plan.algorithm)));
-  DDP_CHECK(read_choice(choice, &plan.algorithm, sizeof(plan.algorithm)), "{}: ranks disagree", name);
-  return plan;
-}
-
-cublasStatus_t MatmulPlans::Impl::run(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm, float beta,
-                                      const GemmTensors& t, cudaStream_t stream) const {
-  if (t.vector != nullptr) set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, t.vector);
-  if (t.matrix != nullptr) set(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, t.matrix);
-  if (t.scale_a != nullptr) set(plan.desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, t.scale_a);
-  if (t.scale_b != nullptr) set(plan.desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, t.scale_b);
-  const float alpha = 1.0f;
-  return cublasLtMatmul(handle.get(), plan.desc.get(), &alpha, t.b, plan.left.get(), t.a, plan.right.get(), &beta, t.c,
-                        plan.result.get(), t.c, plan.result.get(), &algorithm, workspaces.at(stream).get(),
-                        kWorkspaceBytes, stream);
-}
-
-void MatmulPlans::Impl::prepare(cudaStream_t stream) {
-  if (workspaces.contains(stream)) return;
-  DDP_CHECK(!is_capturing(stream), "a matrix product must run once on a stream before it is captured there");
-  DDP_CUDA(cudaMalloc(workspaces[stream].out(), kWorkspaceBytes));
-}
-
-bool MatmulPlans::Impl::run(const Gemm& gemm, Epilogue epilogue, float beta, const GemmTensors& tensors,
-                            cudaStream_t stream) {
-  prepare(stream);
-  const Key key{gemm, epilogue, alignment_of(tensors.a), alignment_of(tensors.b), alignment_of(tensors.c)};
-  auto found = plans.find(key);
-  if (found != plans.end() && found->second && found->second->provisional && can_time(stream)) {
-    plans.erase(found);
-    found = plans.end();
-  }
-  if (found == plans.end()) found = plans.emplace(key, make_plan(key, tensors, stream)).first;
-  if (!found->second) return false;
-  const Plan& plan = *found->second;
-  DDP_CUBLAS(run(plan, plan.algorithm, beta, tensors, stream));
-  return true;
-}
-
-MatmulPlans::MatmulPlans(Device& device) : impl_(std::make_unique<Impl>(device)) {
-  DDP_CHECK(!is_capturing(static_cast<cudaStream_t>(device.compute_stream().handle)),
-            "a matrix product must run once before one is captured in a graph");
-  DDP_CUBLAS(cublasLtCreate(impl_->handle.out()));
-}
+MatmulPlans::MatmulPlans(Device& device) : impl_(std::make_unique<Impl>(device)) {}
 
 MatmulPlans::~MatmulPlans() = default;
 
@@ -311,11 +273,7 @@ std::unique_ptr<MatmulPlans> MatmulPlans::make(Device& device) { return std::mak
 
 bool MatmulPlans::try_gemm(const Gemm& gemm, Epilogue epilogue, const GemmTensors& tensors, cudaStream_t stream) {
   DDP_CHECK(epilogue == Epilogue::none || !gemm.accumulate, "a matrix product accumulates or has an epilogue");
-  return impl_->run(gemm, epilogue, gemm.accumulate ? 1.0f : 0.0f, tensors, stream);
-}
-
-void MatmulPlans::gemm(const Gemm& gemm, const void* a, const void* b, const void* bias, void* c, cudaStream_t stream) {
-  this->gemm(gemm, {.a = a, .b = b, .c = c, .vector = const_cast<void*>(bias)}, stream);
+  return impl_->run(gemm, epilogue, tensors, stream);
 }
 
 void MatmulPlans::gemm(const Gemm& gemm, const GemmTensors& tensors, cudaStream_t stream) {

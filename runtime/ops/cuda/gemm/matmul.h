@@ -61,13 +61,11 @@ class MatmulPlans {
   /// For Device::get: multiplications on a GPU's compute stream.
   static std::unique_ptr<MatmulPlans> make(Device& device);
 
-  /// Not while the stream is being captured.
   explicit MatmulPlans(Device& device);
   ~MatmulPlans();
 
-  /// Queues the product, plus `bias` [n] in every row if it is not null (not together with `accumulate`).
-  void gemm(const Gemm& gemm, const void* a, const void* b, const void* bias, void* c, cudaStream_t stream);
-  /// The same; the bias is tensors.vector.
+  /// Queues the product, plus the bias tensors.vector [n] in every row if it is not null (not together with
+  /// `accumulate`).
   void gemm(const Gemm& gemm, const GemmTensors& tensors, cudaStream_t stream);
   /// False, and nothing is queued, where cuBLASLt cannot do it.
   bool try_gemm(const Gemm& gemm, Epilogue epilogue, const GemmTensors& tensors, cudaStream_t stream);

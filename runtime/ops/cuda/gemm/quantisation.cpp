@@ -3,7 +3,6 @@
 #include "runtime/core/error.h"
 #include "runtime/ops/cuda/cuda_ops.h"
 #include "runtime/ops/cuda/gemm/fp8.h"
-#include "runtime/ops/cuda/gemm/fp8_scales.h"
 
 namespace ddptrain {
 
@@ -29,13 +28,49 @@ Fp8Matrix fp8_output(const Tensor& y, cudaStream_t stream) {
   to.first_use = !y.scale->used;
   DDP_CHECK(!to.first_use || !is_capturing(stream),
             "a tensor in FP8 must be written once before it is captured in a graph");
-  if (to.first_use) note_use(*y.scale, stream);
+  if (!to.first_use) return to;
+  y.scale->used = true;
+  DDP_CUDA(cudaMemsetAsync(&to.state->used, 1, sizeof(to.state->used), stream));
   return to;
 }
 
 }  // namespace cuda
 
 namespace {
+
+using cuda::Fp8State;
+
+static_assert(sizeof(Fp8State) == QuantisationOps::kStateSize * sizeof(float));
+
+class CudaFp8Scales final : public Fp8Scales, CudaOps {
+ public:
+  CudaFp8Scales(Device& device, const std::vector<DType>& formats, const Tensor& states)
+      : CudaOps(device), states_(states.as<Fp8State>()) {
+    const auto count = static_cast<std::int64_t>(formats.size());
+    expect_tensor("make_scales", "states", states, DType::f32, {count, QuantisationOps::kStateSize});
+    DDP_CHECK(!cuda::is_capturing(stream()), "scales cannot be made while a graph is captured");
+    std::vector<Fp8State> initial;
+    for (const DType format : formats) {
+      DDP_CHECK(is_fp8(format), "{} is not FP8", name_of(format));
+      scales_.push_back({states_ + initial.size(), format});
+      initial.push_back({.limit = cuda::largest_of(format)});
+    }
+    device.copy_to_device(states_, initial.data(), states.bytes());
+  }
+
+  Fp8Scale* at(std::size_t i) override { return &scales_.at(i); }
+  void renew() override { cuda::renew(states_, scales_.size(), stream()); }
+  void forget_magnitudes() override { cuda::forget_largest(states_, scales_.size(), stream()); }
+  void restored() override {
+    std::vector<Fp8State> states(scales_.size());
+    device_.copy_to_host(states.data(), states_, states.size() * sizeof(Fp8State));
+    for (std::size_t i = 0; i < scales_.size(); ++i) scales_[i].used = states[i].used != 0;
+  }
+
+ private:
+  Fp8State* states_;
+  std::vector<Fp8Scale> scales_;
+};
 
 class CudaQuantisation final : public QuantisationOps, CudaOps {
  public:
@@ -47,7 +82,7 @@ class CudaQuantisation final : public QuantisationOps, CudaOps {
 
   std::unique_ptr<Fp8Scales> make_scales(const std::vector<DType>& formats, const Tensor& states) override {
     DDP_CHECK(device_.options().fp8, "scales of FP8 on a device without FP8");
-    return cuda::make_fp8_scales(device_, formats, states);
+    return std::make_unique<CudaFp8Scales>(device_, formats, states);
   }
 
   void to_fp8(const Tensor& x, const Tensor& y, const Tensor& sums, bool accumulate) override {

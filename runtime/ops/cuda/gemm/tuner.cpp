@@ -29,16 +29,16 @@ float milliseconds_of(const std::function<void()>& work, cudaStream_t stream) {
 std::string Tuner::work(const std::string& operation, const Gemm& gemm, const std::vector<Way>& ways) const {
   std::string names;
   for (const Way& way : ways) names += fmt::format("{}{}", names.empty() ? "" : ", ", way.name);
-  return fmt::format("{} ({}): {} {}", operation, names, name_of(precision_), name_of(gemm));
+  return fmt::format("{} ({}): {} {}", operation, names, name_of(device_.precision()), name_of(gemm));
 }
 
 bool Tuner::is_new(const std::string& operation, const Gemm& gemm, const std::vector<Way>& ways) const {
-  return enabled_ && !chosen_.contains({operation, gemm}) && choices_.open() && !is_capturing(stream()) &&
+  return device_.options().tune && !chosen_.contains({operation, gemm}) && choices_.open() && !is_capturing(stream()) &&
          choices_.find(work(operation, gemm, ways)) == nullptr;
 }
 
 void Tuner::run(const std::string& operation, const Gemm& gemm, const std::vector<Way>& ways) {
-  const std::size_t way = enabled_ ? index(operation, gemm, ways) : 0;
+  const std::size_t way = device_.options().tune ? index(operation, gemm, ways) : 0;
   if (!ways[way].run()) ways.front().run();
 }
 
@@ -55,7 +55,7 @@ std::size_t Tuner::index(const std::string& operation, const Gemm& gemm, const s
 }
 
 const Tuner::Way& Tuner::fastest(const std::vector<Way>& ways) const {
-  const Watch::Phase phase(watch_, "tuning");
+  const Watch::Phase phase(device_.watch(), "tuning");
   const Way* best = &ways.front();
   float best_time = milliseconds_of([&] { best->run(); }, stream());
   for (const Way& way : ways) {

@@ -26,12 +26,7 @@ class Tuner {
   };
 
   /// Without DeviceOptions::tune the first way is taken, always.
-  explicit Tuner(Device& device)
-      : enabled_(device.options().tune),
-        device_(device),
-        watch_(device.watch()),
-        precision_(device.precision()),
-        choices_(device.get<TunedChoices>()) {}
+  explicit Tuner(Device& device) : device_(device), choices_(device.get<TunedChoices>()) {}
 
   /// Whether run() would time its ways.
   bool is_new(const std::string& operation, const Gemm& gemm, const std::vector<Way>& ways) const;
@@ -45,10 +40,7 @@ class Tuner {
   const Way& fastest(const std::vector<Way>& ways) const;
   std::size_t index(const std::string& operation, const Gemm& gemm, const std::vector<Way>& ways);
 
-  bool enabled_;
   Device& device_;
-  Watch& watch_;
-  Precision precision_;
   TunedChoices& choices_;
   std::map<std::pair<std::string, Gemm>, std::size_t> chosen_;
 };

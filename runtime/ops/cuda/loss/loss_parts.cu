@@ -2,9 +2,7 @@
 
 #include "runtime/device/cuda/elements.cuh"
 #include "runtime/device/cuda/launch.cuh"
-#include "runtime/ops/cuda/loss/loss.h"
-#include "runtime/ops/cuda/loss/metric_partials.h"
-#include "runtime/ops/cuda/loss/predictions.cuh"
+#include "runtime/ops/cuda/loss/loss.cuh"
 #include "runtime/ops/cuda/reduce.cuh"
 #include "runtime/ops/joined_facts.h"
 

@@ -33,9 +33,6 @@ __device__ __forceinline__ void await_phase(std::uint64_t* barrier, int parity) 
       "r"(parity)
       : "memory");
 }
-__device__ __forceinline__ void arrive(std::uint64_t* barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
-}
 /// Treatment of lines in L2 that are read: policies of PTX createpolicy.
 enum class CachePolicy : std::uint64_t { normal = 0x1000000000000000, evict_first = 0x12F0000000000000 };
 

@@ -53,16 +53,6 @@ __device__ __forceinline__ void barrier_wait(int barrier, int threads) {
 __device__ __forceinline__ void barrier_arrive(int barrier, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
-/// Registers of the threads of a warpgroup from here on. They give registers back, or wait for and take those that
-/// others gave.
-template <int kCount>
-__device__ __forceinline__ void keep_registers() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
-}
-template <int kCount>
-__device__ __forceinline__ void take_registers() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
-}
 /// Makes ordinary stores to shared memory visible to wgmma; before the barrier, in every storing thread.
 __device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 

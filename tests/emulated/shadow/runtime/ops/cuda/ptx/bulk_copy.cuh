@@ -13,7 +13,6 @@ inline void publish_barriers() {}
 inline void expect_bytes(std::uint64_t* barrier, int bytes) { emulated::Block::current().arrive(barrier, bytes); }
 inline void await_phase(std::uint64_t* barrier, int parity) { emulated::Block::current().await_phase(barrier, parity); }
 
-inline void arrive(std::uint64_t* barrier) { emulated::Block::current().arrive(barrier, 0); }
 enum class CachePolicy : std::uint64_t { normal, evict_first };
 
 /// Calls element(place in shared memory, place in the matrix, or null beyond its rows) for all of a tile.

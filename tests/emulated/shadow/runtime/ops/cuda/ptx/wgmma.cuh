@@ -18,10 +18,6 @@ void wgmma_wait() {
 }
 template <int kCount>
 void settle(float (&)[kCount]) {}
-template <int>
-void keep_registers() {}
-template <int>
-void take_registers() {}
 inline void barrier_wait(int barrier, int threads) { emulated::Block::current().meet(barrier, threads); }
 
 struct SwizzledOperand {

@@ -1,4 +1,4 @@
-#include "runtime/ops/pool.h"
+#include "runtime/ops/images.h"
 
 #include "runtime/ops/cpu/cpu_ops.h"
 #include "runtime/ops/cpu/dropout_factors.h"
@@ -68,9 +68,22 @@ void for_each_window(const PoolShape& s, T* image, Visit&& visit) {
   }
 }
 
-class CpuPool final : public PoolOps, CpuOps {
+class CpuImages final : public ImageOps, CpuOps {
  public:
   using CpuOps::CpuOps;
+
+  void gather_images(const ImageBatch& batch, const Tensor& out) override {
+    const Tensor& images = batch.images;
+    const std::int64_t pixels = check_gather_images(batch, out, dtype()).columns;
+    with_scalar([&]<class T>(T) {
+      parallel_each(batch.count, 64, [&](std::int64_t row, int) {
+        const std::uint32_t sample = sample_index(batch.order, batch.step.value(), static_cast<std::uint32_t>(row));
+        const std::uint8_t* from = images.as<std::uint8_t>() + sample * pixels;
+        T* to = out.as<T>() + row * pixels;
+        for (std::int64_t i = 0; i < pixels; ++i) to[i] = static_cast<T>(from[i]) / T{255};
+      });
+    });
+  }
 
   void bias_relu_pool_dropout(const Tensor& x, const Tensor& bias, const Dropout& dropout, const Tensor& out,
                               const Tensor& winner) override {
@@ -97,7 +110,7 @@ class CpuPool final : public PoolOps, CpuOps {
     const std::int64_t size = static_cast<std::int64_t>(d.image()), features = d.features(), channels = d.channels;
     std::vector<double> partial(static_cast<std::size_t>(threads() * channels), 0.0);
     with_scalar([&]<class T>(T) {
-      const T scale = dropout.rate > 0.0f ? T{1} / (T{1} - static_cast<T>(dropout.rate)) : T{1};
+      const T scale = T{1} / (T{1} - static_cast<T>(dropout.rate));
       T* memory = scratch<T>(channels);
       parallel_each(d.batch, 4, [&](std::int64_t image, int thread) {
         RowView<T> image_sum(memory + thread * channels, channels);
@@ -118,6 +131,6 @@ class CpuPool final : public PoolOps, CpuOps {
 
 }  // namespace
 
-std::unique_ptr<PoolOps> PoolOps::on_cpu(Device& device) { return std::make_unique<CpuPool>(device); }
+std::unique_ptr<ImageOps> ImageOps::on_cpu(Device& device) { return std::make_unique<CpuImages>(device); }
 
 }  // namespace ddptrain

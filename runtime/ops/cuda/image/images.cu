@@ -1,11 +1,31 @@
 #include "runtime/ops/cuda/column_sums.cuh"
 #include "runtime/ops/cuda/cuda_ops.h"
 #include "runtime/ops/cuda/dropout.cuh"
-#include "runtime/ops/pool.h"
+#include "runtime/ops/images.h"
 
 namespace ddptrain::cuda {
 
 namespace {
+
+constexpr std::uint32_t kGatherThreads = 128;
+
+/// A block per image.
+template <class T, int V>
+__global__ void __launch_bounds__(kGatherThreads)
+    gather_kernel(const std::uint8_t* images, SampleOrder order, StepRef step, std::uint32_t pixels, T* out) {
+  __shared__ std::uint32_t sample;
+  if (threadIdx.x == 0) sample = BatchRows(order, step)[blockIdx.x];
+  __syncthreads();
+  const std::uint8_t* from = images + static_cast<std::size_t>(sample) * pixels;
+  T* to = out + static_cast<std::size_t>(blockIdx.x) * pixels;
+  for (std::uint32_t i = threadIdx.x * V; i < pixels; i += kGatherThreads * V) {
+    const auto bytes = *reinterpret_cast<const Pack<std::uint8_t, V>*>(from + i);
+    float value[V];
+#pragma unroll
+    for (int k = 0; k < V; ++k) value[k] = static_cast<float>(bytes.value[k]) / 255.0f;
+    store<V>(value, to + i);
+  }
+}
 
 constexpr std::uint8_t kNoWinner = 4;
 
@@ -72,9 +92,20 @@ struct PoolBackward {
   }
 };
 
-class CudaPool final : public PoolOps, CudaOps {
+class CudaImages final : public ImageOps, CudaOps {
  public:
   using CudaOps::CudaOps;
+
+  void gather_images(const ImageBatch& batch, const Tensor& out) override {
+    const Tensor& images = batch.images;
+    const MatrixShape s = check_gather_images(batch, out, dtype());
+    if (s.rows == 0) return;
+    with_element(dtype(), [&]<class T>(T) {
+      const auto kernel = in_fours(s.columns, images.data, out.data) ? gather_kernel<T, 4> : gather_kernel<T, 1>;
+      launch_kernel(kernel, s.rows, kGatherThreads, 0, stream(), images.as<std::uint8_t>(), batch.order, batch.step,
+                    s.columns, out.as<T>());
+    });
+  }
 
   void bias_relu_pool_dropout(const Tensor& x, const Tensor& bias, const Dropout& dropout, const Tensor& out,
                               const Tensor& winner) override {
@@ -91,10 +122,9 @@ class CudaPool final : public PoolOps, CudaOps {
     const PoolShape s = check_pool("bias_relu_pool_dropout_backward", dx, dbias, dout, winner, dtype());
     if (s.has_rest()) device_.zero(dx.data, dx.bytes(), device_.compute_stream());
     const std::int64_t rows = static_cast<std::int64_t>(s.batch) * s.out_pixels();
-    const float scale = dropout.rate > 0.0f ? dropout.scale() : 1.0f;
     with_element(dtype(), [&]<class T>(T) {
       const auto values = [&](auto width) {
-        return PoolBackward<T, width.value>{s, dout.as<T>(), winner.as<std::uint8_t>(), scale, dx.as<T>()};
+        return PoolBackward<T, width.value>{s, dout.as<T>(), winner.as<std::uint8_t>(), dropout.scale(), dx.as<T>()};
       };
       sum_matrix_columns<4>(in_fours(s.channels, dout.data, winner.data, dx.data), values, rows, s.channels, scratch(),
                             accumulate, dbias, stream());
@@ -106,8 +136,6 @@ class CudaPool final : public PoolOps, CudaOps {
 
 }  // namespace ddptrain::cuda
 
-namespace ddptrain {
-
-std::unique_ptr<PoolOps> PoolOps::on_cuda(Device& device) { return std::make_unique<cuda::CudaPool>(device); }
-
-}  // namespace ddptrain
+std::unique_ptr<ddptrain::ImageOps> ddptrain::ImageOps::on_cuda(Device& device) {
+  return std::make_unique<cuda::CudaImages>(device);
+}
