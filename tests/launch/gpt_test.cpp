@@ -27,6 +27,20 @@ nlohmann::json summary_of(int ranks, const std::string& arguments, const std::st
   return summary_in(metrics);
 }
 
+void expect_same_end(const nlohmann::json& summary, const nlohmann::json& expected, const std::string& what) {
+  EXPECT_EQ(summary.at("parameter_hash"), expected.at("parameter_hash")) << what;
+  EXPECT_EQ(summary.at("test_loss"), expected.at("test_loss")) << what;
+}
+
+/// Tells a run that went on from one that began anew, which ends with the same bits.
+void expect_restarted_once(const std::string& metrics, std::int64_t step, const std::string& what) {
+  std::vector<std::int64_t> restarts;
+  for (const nlohmann::json& line : json_lines(metrics)) {
+    if (line.at("event") == "restart") restarts.push_back(line.at("step"));
+  }
+  EXPECT_EQ(restarts, std::vector{step}) << what;
+}
+
 TEST(Gpt, LearnsSyntheticTextDownToItsEntropy) {
   const double entropy = 1.2130;  // 1.75 ln 2, see SyntheticTokens
   const auto summary = summary_of(2,
@@ -150,9 +164,7 @@ TEST(Gpt, SplitLayersGoOnFromTheCheckpointOfAnyMesh) {
     ASSERT_EQ(losses.size(), 12u) << text;         // those, and that of the checkpoint's step
     expect_same_losses({losses.begin() + 1, losses.end()},
                        {whole.begin() + static_cast<std::ptrdiff_t>(behind), whole.end()}, text);
-    const nlohmann::json restart = json_lines(temporary("losses.jsonl")).at(1);
-    EXPECT_EQ(restart.at("event"), "restart") << text;
-    EXPECT_EQ(restart.at("step"), 10) << text;
+    expect_restarted_once(temporary("losses.jsonl"), 10, text);
   }
 }
 
@@ -161,10 +173,11 @@ TEST(Gpt, SplitLayersGoOnWithTheSameBitsInTheSameMesh) {
   const std::string common = kSplit + "--batch 2 --dropout 0.1 --pp 2 --tp 2 --zero 3 --log-every 5 ";
   const auto whole = summary_of(8, common + "--steps 10", "whole");
   std::filesystem::remove_all(folder);
+  std::filesystem::remove(temporary("resumed.jsonl"));
   summary_of(8, common + "--steps 5 --checkpoint " + folder, "saving");
   const auto resumed = summary_of(8, common + "--steps 10 --resume auto --checkpoint " + folder, "resumed");
-  EXPECT_EQ(resumed.at("parameter_hash"), whole.at("parameter_hash"));
-  EXPECT_EQ(resumed.at("test_loss"), whole.at("test_loss"));
+  expect_same_end(resumed, whole, "resumed");
+  expect_restarted_once(temporary("resumed.jsonl"), 5, "resumed");
 }
 
 TEST(Gpt, EveryMeshGoesOnFromTheCheckpointOfAnother) {
@@ -180,15 +193,8 @@ TEST(Gpt, EveryMeshGoesOnFromTheCheckpointOfAnother) {
     summary_of(saves.ranks, common + " --steps 10" + saves.flags(), "saving");
     const auto summary = summary_of(resumes.ranks, common + " --steps 20 --resume auto" + resumes.flags(), "resumed");
     const std::string text = saves.text() + "; " + resumes.text();
-    EXPECT_EQ(summary.at("parameter_hash"), whole.at("parameter_hash")) << text;
-    EXPECT_EQ(summary.at("test_loss"), whole.at("test_loss")) << text;
-    int restarts = 0;
-    for (const nlohmann::json& line : json_lines(temporary("resumed.jsonl"))) {
-      if (line.at("event") != "restart") continue;
-      ++restarts;
-      EXPECT_EQ(line.at("step"), 10) << text;
-    }
-    EXPECT_EQ(restarts, 1) << text;
+    expect_same_end(summary, whole, text);
+    expect_restarted_once(temporary("resumed.jsonl"), 10, text);
   }
 }
 

@@ -53,7 +53,6 @@ TEST_F(UseModel, ASavedClassifierIsEvaluatedAsTheTrainedOneWas) {
       const auto lines = json_lines(metrics);  // those of training are still there
       const auto& evaluated = lines.at(lines.size() - 2);
       const auto& confusion = lines.back();
-      EXPECT_EQ(lines.size(), json_lines(metrics).size());
       EXPECT_EQ(lines.front().at("event"), "start");
       EXPECT_EQ(evaluated.at("event"), "evaluated");
       EXPECT_EQ(evaluated.at("images"), 60);
@@ -82,7 +81,7 @@ TEST_F(UseModel, TrainingGoesOnFromSavedWeights) {
                             path("m.jsonl") + " --lr 1e-30 ";
   run(1, flags + "--seed 5 --save " + path("a"));
   const auto first = summary_in(path("m.jsonl"));
-  run(1, flags + "--seed 5 --init " + path("a"));
+  run(1, flags + "--seed 6 --init " + path("a"));
   EXPECT_EQ(summary_in(path("m.jsonl")).at("parameter_hash"), first.at("parameter_hash"));
 }
 
