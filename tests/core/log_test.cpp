@@ -5,7 +5,6 @@
 
 #include <regex>
 
-#include "runtime/core/error.h"
 #include "tests/support/says.h"
 
 namespace ddptrain {
