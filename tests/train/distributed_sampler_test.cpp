@@ -4,13 +4,13 @@
 #include <cmath>
 #include <numeric>
 #include <set>
+#include <vector>
 
-#include "tests/data/idx_files.h"
+#include "tests/support/says.h"
 
 namespace ddptrain {
 namespace {
 
-using namespace ddptrain::tests;
 using Indices = std::vector<std::uint32_t>;
 
 struct Cut {
@@ -93,16 +93,6 @@ TEST(DistributedSampler, EveryEpochIsShuffledAnewAndTheSeedMatters) {
   EXPECT_LT(same_places(second), 12);
   EXPECT_LT(same_places(other_seed), 12);
   EXPECT_LT(same_places(high_half), 12);
-}
-
-TEST(DistributedSampler, WhatIsDroppedDiffersFromEpochToEpoch) {
-  const Cut cut{30, 1, 1};
-  std::set<std::uint32_t> seen;
-  for (const std::int64_t epoch : {0, 1, 2, 3, 4, 5}) {
-    const Indices indices = epoch_samples(100, cut, 3, epoch);
-    seen.insert(indices.begin(), indices.end());
-  }
-  EXPECT_EQ(seen.size(), 100u);
 }
 
 TEST(DistributedSampler, ImpossibleBatchesAreRefused) {
