@@ -32,13 +32,10 @@ Indices global_batch(std::int64_t size, const Cut& cut, std::uint64_t seed, std:
   return indices;
 }
 
-std::int64_t steps_per_epoch(std::int64_t size, const Cut& cut) {
-  return DistributedSampler(size, cut.batch, cut.grad_accum, 0, cut.world_size, 0).steps_per_epoch();
-}
-
 Indices epoch_samples(std::int64_t size, const Cut& cut, std::uint64_t seed, std::int64_t epoch) {
   Indices all;
-  const std::int64_t steps = steps_per_epoch(size, cut);
+  const std::int64_t steps =
+      DistributedSampler(size, cut.batch, cut.grad_accum, 0, cut.world_size, 0).steps_per_epoch();
   for (std::int64_t step = epoch * steps; step < (epoch + 1) * steps; ++step) {
     const Indices batch = global_batch(size, cut, seed, static_cast<std::uint64_t>(step));
     all.insert(all.end(), batch.begin(), batch.end());
