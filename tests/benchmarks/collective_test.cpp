@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "runtime/core/error.h"
-
 namespace ddptrain::bench {
 namespace {
 

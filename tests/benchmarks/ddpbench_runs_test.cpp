@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "runtime/device/device.h"
@@ -34,33 +33,25 @@ json run_on_gpus(const std::string& arguments) {
   return run_on(gpu_ranks(cuda_device_count()), arguments + " --device cuda" + share_gpu_flag());
 }
 
-class Collectives : public testing::TestWithParam<const char*> {};
-
-TEST_P(Collectives, AreRightOnTwoRanks) {
-  Outcome outcome;
-  const json result = run(fmt::format("allreduce --op {} -b 1K -e 16K -f 4 -n 2 -w 1", GetParam()), &outcome);
-  EXPECT_EQ(result["benchmark"], "allreduce");
-  EXPECT_EQ(result["library"], "MPI");
-  EXPECT_EQ(result["ranks"], 2);
-  ASSERT_EQ(result["results"].size(), 6u);  // three sizes, out of place and in place
-  for (const json& row : result["results"]) {
-    EXPECT_EQ(row["wrong"], 0);
-    EXPECT_GT(row["time_us"], 0.0);
+TEST(Ddpbench, CollectivesAreRightOnTwoRanks) {
+  for (const char* op : {"all-reduce", "reduce-scatter", "all-gather", "broadcast"}) {
+    Outcome outcome;
+    const json result = run(fmt::format("allreduce --op {} -b 1K -e 16K -f 4 -n 2 -w 1", op), &outcome);
+    EXPECT_EQ(result["benchmark"], "allreduce");
+    EXPECT_EQ(result["library"], "MPI");
+    EXPECT_EQ(result["ranks"], 2);
+    ASSERT_EQ(result["results"].size(), 6u);  // three sizes, out of place and in place
+    for (const json& row : result["results"]) {
+      EXPECT_EQ(row["wrong"], 0) << op;
+      EXPECT_GT(row["time_us"], 0.0);
+    }
+    EXPECT_EQ(result["results"][0]["bytes"], 1024);
+    EXPECT_EQ(result["results"][5]["bytes"], 16384);
+    EXPECT_EQ(result["results"][5]["in_place"], true);
+    EXPECT_TRUE(outcome.says("#wrong")) << outcome.output;
+    EXPECT_TRUE(outcome.says("# Out of bounds values : 0 OK")) << outcome.output;
   }
-  EXPECT_EQ(result["results"][0]["bytes"], 1024);
-  EXPECT_EQ(result["results"][5]["bytes"], 16384);
-  EXPECT_EQ(result["results"][5]["in_place"], true);
-  EXPECT_TRUE(outcome.says("#wrong")) << outcome.output;
-  EXPECT_TRUE(outcome.says("# Out of bounds values : 0 OK")) << outcome.output;
 }
-
-INSTANTIATE_TEST_SUITE_P(Ddpbench, Collectives,
-                         testing::Values("all-reduce", "reduce-scatter", "all-gather", "broadcast"),
-                         [](const auto& info) {
-                           std::string name = info.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
 
 TEST(Ddpbench, GathersAndSumsBf16) {
   for (const char* op : {"all-gather", "all-reduce"}) {
@@ -177,47 +168,37 @@ TEST(Ddpbench, ARankAloneExposesNoCommunication) {
   EXPECT_EQ(result["communication_alone_us"], 0.0);
 }
 
-struct Mistake {
-  const char* name;
-  int ranks;
-  const char* arguments;
-  const char* message;
-};
-
-class MistakeOf : public testing::TestWithParam<Mistake> {};
-
-TEST_P(MistakeOf, OneMessageExitCode2NothingOverwritten) {
-  const std::string path = testing::TempDir() + "ddpbench_untouched.json";
+/// options_test.cpp has what is refused before anything runs.
+TEST(Ddpbench, MistakesAreOneMessageAndOverwriteNothing) {
+  struct Mistake {
+    int ranks;
+    const char* arguments;
+    const char* message;
+  };
+  const std::string path = temporary("untouched.json");
   std::ofstream(path) << "what was there\n";
-  const Outcome outcome =
-      run_command(fmt::format("CUDA_VISIBLE_DEVICES= timeout 600 {} -np {} {} {} --json {}", DDP_MPIRUN,
-                              GetParam().ranks, DDPTRAIN_PROGRAM, GetParam().arguments, path));
-  EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
-  EXPECT_EQ(outcome.count("ddpbench: "), 1) << outcome.output;
-  EXPECT_TRUE(outcome.says(GetParam().message)) << outcome.output;
-  std::string content;
-  std::getline(std::ifstream(path) >> std::ws, content);
-  EXPECT_EQ(content, "what was there");
+  for (const auto& [ranks, arguments, message] :
+       {Mistake{1, "p2p", "measures copies between GPUs"}, Mistake{2, "p2p", "without mpirun"},
+        Mistake{1, "allreduce --device cpu", "at least 2 ranks"},
+        Mistake{2, "allreduce --device cpu -b 1x", "--begin 1x"},
+        Mistake{2, "allreduce --device cpu -b 8K -e 1K", "8192 to 1024"},
+        Mistake{2, "allreduce --device cpu --graph 1", "--graph: it is for GPUs"},
+        Mistake{2, "allreduce --device cpu --symmetric", "--symmetric: it is for GPUs"},
+        Mistake{2, "split --device cpu --symmetric", "--symmetric: it is for GPUs"},
+        Mistake{2, "overlap --device cpu --comm-ctas 4", "--comm-ctas: it is for GPUs"},
+        Mistake{2, "step --device cpu --trace t.json", "--trace t.json"},
+        Mistake{2, "gemm --device cuda", "--device cpu"},
+        Mistake{2, "split --device cpu --total 400 --pieces 101", "more pieces than elements"},
+        Mistake{2, "overlap --device cpu --buckets 2", "--buckets 2"},
+        Mistake{2, "step --device cpu --batch 0", "--batch 0"},
+        Mistake{2, "step --device cpu --data synthetic:10 --batch 64", "64"}}) {
+    const Outcome outcome = train_on_cpu(ranks, fmt::format("{} --json {}", arguments, path), "CUDA_VISIBLE_DEVICES=");
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
+    EXPECT_EQ(outcome.count("ddpbench: "), 1) << outcome.output;
+    EXPECT_TRUE(outcome.says(message)) << outcome.output;
+    EXPECT_EQ(content_of(path), "what was there\n");
+  }
 }
-
-INSTANTIATE_TEST_SUITE_P(
-    Ddpbench, MistakeOf,
-    testing::Values(Mistake{"p2p_without_gpu", 1, "p2p", "measures copies between GPUs"},
-                    Mistake{"p2p_on_ranks", 2, "p2p", "without mpirun"},
-                    Mistake{"one_rank", 1, "allreduce --device cpu", "at least 2 ranks"},
-                    Mistake{"size", 2, "allreduce --device cpu -b 1x", "--begin 1x"},
-                    Mistake{"order", 2, "allreduce --device cpu -b 8K -e 1K", "8192 to 1024"},
-                    Mistake{"graph", 2, "allreduce --device cpu --graph 1", "--graph: it is for GPUs"},
-                    Mistake{"symmetric", 2, "allreduce --device cpu --symmetric", "--symmetric: it is for GPUs"},
-                    Mistake{"symmetric_split", 2, "split --device cpu --symmetric", "--symmetric: it is for GPUs"},
-                    Mistake{"ctas", 2, "overlap --device cpu --comm-ctas 4", "--comm-ctas: it is for GPUs"},
-                    Mistake{"step_trace", 2, "step --device cpu --trace t.json", "--trace t.json"},
-                    Mistake{"no_gpu", 2, "gemm --device cuda", "--device cpu"},
-                    Mistake{"pieces", 2, "split --device cpu --total 400 --pieces 101", "more pieces than elements"},
-                    Mistake{"bucket", 2, "overlap --device cpu --buckets 2", "--buckets 2"},
-                    Mistake{"step_flag", 2, "step --device cpu --batch 0", "--batch 0"},
-                    Mistake{"step_batch", 2, "step --device cpu --data synthetic:10 --batch 64", "64"}),
-    [](const auto& info) { return info.param.name; });
 
 TEST(Ddpbench, JsonPathMustBeWritable) {
   const Outcome outcome = train_on_cpu(2, "memory --device cpu --bytes 1M --json /nonexistent/folder/x.json");

@@ -1,12 +1,12 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
 #include "benchmarks/ddpbench/doctor/diagnosis.h"
 #include "benchmarks/ddpbench/doctor/host_state.h"
+#include "tests/support/temp_folder.h"
 
 namespace ddptrain::bench {
 namespace {
@@ -173,7 +173,8 @@ TEST(Doctor, FactsOfAGpu) {
 }
 
 TEST(HostState, DataAreComparedByNamesSizesAndContents) {
-  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "ddptrain_data";
+  const tests::TempFolder temporary;
+  const std::filesystem::path folder = temporary.path();
   std::filesystem::create_directories(folder / "train");
   const auto write = [&](const char* name, const char* text) { std::ofstream(folder / name) << text; };
   write("train/images", "images");
@@ -190,7 +191,6 @@ TEST(HostState, DataAreComparedByNamesSizesAndContents) {
   std::filesystem::rename(folder / "labels", folder / "label");
   EXPECT_NE(data_fact(folder).value, before.value);
   EXPECT_EQ(data_fact(folder / "nothing").value, "missing");
-  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

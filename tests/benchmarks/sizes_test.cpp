@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "runtime/core/error.h"
-#include "runtime/core/random.h"
 #include "tests/support/says.h"
 
 namespace ddptrain::bench {

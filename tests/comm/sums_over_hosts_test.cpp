@@ -58,48 +58,41 @@ std::vector<float> sum_over_hosts(const std::vector<std::vector<float>>& of_rank
   return sums;
 }
 
-class SumsOverHosts : public testing::TestWithParam<bool> {
- protected:
-  static std::vector<float> values_of(int rank, std::int64_t count) {
-    std::vector<float> values(static_cast<std::size_t>(count));
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      values[i] = 1.0f / static_cast<float>(static_cast<std::size_t>(rank) * 7919 + i % 613 + 1) - 0.01f;
-    }
-    return values;
+std::vector<float> values_of(int rank, std::int64_t count) {
+  std::vector<float> values(static_cast<std::size_t>(count));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = 1.0f / static_cast<float>(static_cast<std::size_t>(rank) * 7919 + i % 613 + 1) - 0.01f;
   }
+  return values;
+}
 
-  /// Several sums on their way at once, waited for from the last to the first.
-  static void check(const std::vector<int>& host_of, bool rounds) {
-    const World& world = test_world();
-    const auto device = make_cpu_device({});
-    const auto communicator = make_mpi_communicator(
-        world, *device,
-        CommunicatorOptions{.bf16_between_hosts = rounds, .host = host_of[static_cast<std::size_t>(world.rank())]});
-    const std::vector<std::int64_t> counts = {1, 3, 63, 64, 65, 1000, 12289, 24577, 98305, 262147};
-    std::vector<Buffer> buffers;
-    std::vector<Communicator::Ticket> tickets;
-    for (const std::int64_t count : counts) {
-      buffers.push_back(communicator->allocate(sizeof(float) * static_cast<std::size_t>(count)));
-      const auto mine = values_of(world.rank(), count);
-      device->copy_to_device(buffers.back().data(), mine.data(), buffers.back().bytes());
-      tickets.push_back(
-          communicator->all_reduce_sum(buffers.back().view(DType::f32, {count}), device->compute_stream()));
-    }
-    for (std::size_t i = counts.size(); i-- > 0;) {
-      communicator->wait(tickets[i]);
-      std::vector<std::vector<float>> of_rank;
-      for (int rank = 0; rank < world.size(); ++rank) of_rank.push_back(values_of(rank, counts[i]));
-      std::vector<float> sums(of_rank[0].size());
-      device->copy_to_host(sums.data(), buffers[i].data(), buffers[i].bytes());
-      EXPECT_TRUE(sums == sum_over_hosts(of_rank, host_of, rounds)) << counts[i] << " elements";
-    }
+/// Several sums on their way at once, waited for from the last to the first.
+void check(const std::vector<int>& host_of, bool rounds) {
+  const World& world = test_world();
+  const auto device = make_cpu_device({});
+  const auto communicator = make_mpi_communicator(
+      world, *device,
+      CommunicatorOptions{.bf16_between_hosts = rounds, .host = host_of[static_cast<std::size_t>(world.rank())]});
+  const std::vector<std::int64_t> counts = {1, 3, 63, 64, 65, 1000, 12289, 24577, 98305, 262147};
+  std::vector<Buffer> buffers;
+  std::vector<Communicator::Ticket> tickets;
+  for (const std::int64_t count : counts) {
+    buffers.push_back(communicator->allocate(sizeof(float) * static_cast<std::size_t>(count)));
+    const auto mine = values_of(world.rank(), count);
+    device->copy_to_device(buffers.back().data(), mine.data(), buffers.back().bytes());
+    tickets.push_back(communicator->all_reduce_sum(buffers.back().view(DType::f32, {count}), device->compute_stream()));
   }
-};
+  for (std::size_t i = counts.size(); i-- > 0;) {
+    communicator->wait(tickets[i]);
+    std::vector<std::vector<float>> of_rank;
+    for (int rank = 0; rank < world.size(); ++rank) of_rank.push_back(values_of(rank, counts[i]));
+    std::vector<float> sums(of_rank[0].size());
+    device->copy_to_host(sums.data(), buffers[i].data(), buffers[i].bytes());
+    EXPECT_TRUE(sums == sum_over_hosts(of_rank, host_of, rounds)) << counts[i] << " elements";
+  }
+}
 
-INSTANTIATE_TEST_SUITE_P(Rounding, SumsOverHosts, testing::Bool(),
-                         [](const auto& info) { return info.param ? "bf16" : "f32"; });
-
-TEST_P(SumsOverHosts, HaveOneOrderAndRoundingOnAllRanks) {
+TEST(SumsOverHosts, HaveOneOrderAndRoundingOnAllRanks) {
   const int ranks = test_world().size();
   if (ranks == 1) GTEST_SKIP() << "needs several ranks";
   for (const int kind : {0, 1, 2, 3}) {
@@ -107,32 +100,34 @@ TEST_P(SumsOverHosts, HaveOneOrderAndRoundingOnAllRanks) {
     for (int rank = 0; rank < ranks; ++rank) {
       host_of.push_back(kind == 0 ? rank : kind == 1 ? rank / 2 : kind == 2 ? rank % 2 : rank == 1 ? 0 : 1);
     }
-    const bool one_host = std::count(host_of.begin(), host_of.end(), host_of[0]) == ranks;
-    if (!one_host) check(host_of, GetParam());
+    if (std::count(host_of.begin(), host_of.end(), host_of[0]) == ranks) continue;  // one host
+    for (const bool rounds : {false, true}) check(host_of, rounds);
   }
 }
 
 /// The large one has only so much on its way at a time, and less where sums are rounded. Behind what was sent before
 /// the small one, ranks send some more while they wait for it.
-TEST_P(SumsOverHosts, ASmallOneThatStartsLaterEndsEarlier) {
+TEST(SumsOverHosts, ASmallOneThatStartsLaterEndsEarlier) {
   const World& world = test_world();
   if (world.size() == 1) GTEST_SKIP() << "needs several ranks";
-  const auto device = make_cpu_device({});
-  const auto communicator =
-      make_mpi_communicator(world, *device, {.bf16_between_hosts = GetParam(), .host = world.rank()});
-  const std::int64_t size = std::int64_t{8} << 20;
-  const Buffer large = device->allocate(DType::f32, {size});
-  const Buffer small = device->allocate(DType::f32, {1000});
-  sent_messages.clear();
-  const auto first = communicator->all_reduce_sum(large.view(DType::f32, {size}), device->compute_stream());
-  const auto second = communicator->all_reduce_sum(small.view(DType::f32, {1000}), device->compute_stream());
-  while (!communicator->test(second)) std::this_thread::yield();
-  const auto of_large = std::ranges::count_if(
-      sent_messages, [](std::span<const std::byte> message) { return message.size() == 48 << 10; });
-  const int on_their_way = world.size() > 2 ? 8 : GetParam() ? 1 : 4;
-  const int messages_of_slice = 2 * (world.size() - 1);
-  EXPECT_LE(of_large, 4 * on_their_way * messages_of_slice);
-  communicator->wait(first);
+  for (const bool rounds : {false, true}) {
+    const auto device = make_cpu_device({});
+    const auto communicator =
+        make_mpi_communicator(world, *device, {.bf16_between_hosts = rounds, .host = world.rank()});
+    const std::int64_t size = std::int64_t{8} << 20;
+    const Buffer large = device->allocate(DType::f32, {size});
+    const Buffer small = device->allocate(DType::f32, {1000});
+    sent_messages.clear();
+    const auto first = communicator->all_reduce_sum(large.view(DType::f32, {size}), device->compute_stream());
+    const auto second = communicator->all_reduce_sum(small.view(DType::f32, {1000}), device->compute_stream());
+    while (!communicator->test(second)) std::this_thread::yield();
+    const auto of_large = std::ranges::count_if(
+        sent_messages, [](std::span<const std::byte> message) { return message.size() == 48 << 10; });
+    const int on_their_way = world.size() > 2 ? 8 : rounds ? 1 : 4;
+    const int messages_of_slice = 2 * (world.size() - 1);
+    EXPECT_LE(of_large, 4 * on_their_way * messages_of_slice);
+    communicator->wait(first);
+  }
 }
 
 /// Of two sums that can both go on, as in a step, where the next forward pass needs the last bucket first. Ranks call

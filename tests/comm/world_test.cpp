@@ -9,6 +9,7 @@
 #include "runtime/comm/mesh.h"
 #include "runtime/core/error.h"
 #include "tests/support/mpi_main.h"
+#include "tests/support/says.h"
 
 namespace ddptrain {
 namespace {
@@ -101,16 +102,10 @@ TEST(World, QuietBarrierWaitsForTheLastRank) {
   EXPECT_GE(left, world.max(last ? entered : 0.0));  // all ranks are on one host, and so have one clock
 }
 
+/// Of the error that all ranks throw.
 template <class Thrown>
 std::string message_of_agree(const std::function<void()>& check) {
-  try {
-    test_world().agree(check);
-  } catch (const Thrown& error) {
-    EXPECT_EQ(typeid(error), typeid(Thrown));
-    EXPECT_TRUE(error.agreed());
-    return error.what();
-  }
-  return "nothing was thrown";
+  return error_message<Thrown>([&] { test_world().agree(check); });
 }
 
 TEST(World, AgreeSpreadsTheErrorOfOneRank) {

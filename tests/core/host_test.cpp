@@ -1,32 +1,27 @@
 #include "runtime/core/process/host.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <fstream>
 #include <string>
 
+#include "tests/support/temp_folder.h"
+
 namespace ddptrain {
 namespace {
-
-namespace fs = std::filesystem;
 
 /// A machine with 64 KiB available, of which swap is not a part.
 class HostMemory : public ::testing::Test {
  protected:
-  HostMemory() {
-    fs::remove_all(root_);
-    write("proc/meminfo", "MemTotal:  100 kB\nMemAvailable:     64 kB\nSwapFree:        0 kB\n");
-  }
-  ~HostMemory() override { fs::remove_all(root_); }
+  HostMemory() { write("proc/meminfo", "MemTotal:  100 kB\nMemAvailable:     64 kB\nSwapFree:        0 kB\n"); }
 
   void write(const std::string& name, const std::string& text) {
-    fs::create_directories((root_ / name).parent_path());
+    std::filesystem::create_directories((root_ / name).parent_path());
     std::ofstream(root_ / name) << text;
   }
-  std::size_t available() const { return available_host_memory(root_); }
+  std::size_t available() const { return available_host_memory(root_.path()); }
 
-  fs::path root_ = fs::temp_directory_path() / ("ddptrain-host-memory-" + std::to_string(getpid()));
+  tests::TempFolder root_;
 };
 
 TEST_F(HostMemory, WithoutLimitsItIsWhatTheHostHas) {

@@ -1,9 +1,7 @@
 #include "runtime/core/files/safetensors.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <random>
 
 #include "runtime/core/files/atomic_file.h"
 #include "tests/data/idx_files.h"

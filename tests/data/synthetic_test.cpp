@@ -1,13 +1,12 @@
 #include "data/images/images.h"
 
 #include <array>
+#include <vector>
 
-#include "tests/data/idx_files.h"
+#include "tests/support/says.h"
 
 namespace ddptrain {
 namespace {
-
-using namespace ddptrain::tests;
 
 TEST(Synthetic, SizesAndLabels) {
   const ImageData data = make_synthetic(5000, 1);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "tests/data/idx_files.h"
 
@@ -60,11 +59,15 @@ std::string load_fault(const std::filesystem::path& path, const TokenOptions& op
   return message;
 }
 
-TEST(Tokens, BytesOfATextFileAreItsTokens) {
-  const TempFolder folder;
+class TokensTest : public ::testing::Test {
+ protected:
+  TempFolder folder_;
+};
+
+TEST_F(TokensTest, BytesOfATextFileAreItsTokens) {
   const std::string text = "First Citizen:\nh\xC3\xA4 \xF0\x9F\x99\x82!\n";
-  write_plain(folder / "input.txt", text_bytes(text));
-  const TokenData data = load_tokens((folder / "input.txt").string(), whole());
+  write_plain(folder_ / "input.txt", text_bytes(text));
+  const TokenData data = load_tokens((folder_ / "input.txt").string(), whole());
   EXPECT_EQ(data.vocabulary, 256);
   EXPECT_EQ(data.train.token_bytes, 1);
   const Bytes bytes = text_bytes(text);
@@ -73,71 +76,66 @@ TEST(Tokens, BytesOfATextFileAreItsTokens) {
   EXPECT_FALSE(data.entropy.has_value());
 }
 
-TEST(Tokens, TheEndOfTheTextIsForValidation) {
-  const TempFolder folder;
-  write_plain(folder / "a.bin", file_bytes(token_ramp(95)));
-  write_plain(folder / "b.bin", file_bytes(token_ramp(5, 95)));
+TEST_F(TokensTest, TheEndOfTheTextIsForValidation) {
+  write_plain(folder_ / "a.bin", file_bytes(token_ramp(95)));
+  write_plain(folder_ / "b.bin", file_bytes(token_ramp(5, 95)));
   for (const double fraction : {0.0, 0.04, 0.05, 0.1, 0.5, 0.96}) {
     TokenOptions options;
     options.validation_fraction = fraction;
-    const TokenData data = load_tokens(folder.path().string(), options);
+    const TokenData data = load_tokens(folder_.path().string(), options);
     const auto cut = static_cast<std::size_t>(100 - std::floor(100 * fraction));
     EXPECT_EQ(tokens_of(data.train), token_ramp(cut)) << fraction;
     EXPECT_EQ(tokens_of(data.validation), token_ramp(100 - cut, cut)) << fraction;
   }
 }
 
-TEST(Tokens, BothKindsOfTokenFilesAreTheSameText) {
-  const TempFolder folder;
-  write_plain(folder / "llmc.bin", llmc_bytes(token_ramp(1000)));
-  write_plain(folder / "nanogpt.bin", file_bytes(token_ramp(1000)));
-  write_plain(folder / "one.bin", file_bytes({7}));
+TEST_F(TokensTest, BothKindsOfTokenFilesAreTheSameText) {
+  write_plain(folder_ / "llmc.bin", llmc_bytes(token_ramp(1000)));
+  write_plain(folder_ / "nanogpt.bin", file_bytes(token_ramp(1000)));
+  write_plain(folder_ / "one.bin", file_bytes({7}));
   for (const char* name : {"llmc.bin", "nanogpt.bin"}) {
-    const TokenData data = load_tokens((folder / name).string(), whole());
+    const TokenData data = load_tokens((folder_ / name).string(), whole());
     EXPECT_EQ(data.vocabulary, 50257);
     EXPECT_EQ(data.train.token_bytes, 2);
     EXPECT_EQ(tokens_of(data.train), token_ramp(1000)) << name;
   }
-  EXPECT_EQ(tokens_of(load_tokens((folder / "one.bin").string(), whole()).train), Tokens{7});
+  EXPECT_EQ(tokens_of(load_tokens((folder_ / "one.bin").string(), whole()).train), Tokens{7});
 }
 
-TEST(Tokens, NamesOfShardsTellTheirPart) {
-  const TempFolder folder;
-  write_plain(folder / "text_train_000002.bin", llmc_bytes(token_ramp(10, 20)));
-  write_plain(folder / "text_train_000001.bin", llmc_bytes(token_ramp(20)));
-  write_plain(folder / "text_val_000000.bin", llmc_bytes(token_ramp(7, 500)));
-  write_plain(folder / "medieval.bin", llmc_bytes(token_ramp(3, 900)));  // not the word
-  write_plain(folder / "input.txt", text_bytes("not a shard"));
+TEST_F(TokensTest, NamesOfShardsTellTheirPart) {
+  write_plain(folder_ / "text_train_000002.bin", llmc_bytes(token_ramp(10, 20)));
+  write_plain(folder_ / "text_train_000001.bin", llmc_bytes(token_ramp(20)));
+  write_plain(folder_ / "text_val_000000.bin", llmc_bytes(token_ramp(7, 500)));
+  write_plain(folder_ / "medieval.bin", llmc_bytes(token_ramp(3, 900)));  // not the word
+  write_plain(folder_ / "input.txt", text_bytes("not a shard"));
   Tokens expected = token_ramp(3, 900);
   for (const std::uint16_t token : token_ramp(30)) expected.push_back(token);
-  for (const std::string& data : {folder.path().string(), (folder / "*.bin").string()}) {
+  for (const std::string& data : {folder_.path().string(), (folder_ / "*.bin").string()}) {
     const TokenData tokens = load_tokens(data, {});
     EXPECT_EQ(tokens_of(tokens.train), expected);
     EXPECT_EQ(tokens_of(tokens.validation), token_ramp(7, 500));
   }
   // Asked for by name, it is the text.
-  EXPECT_EQ(tokens_of(load_tokens((folder / "text_val_000000.bin").string(), whole()).train), token_ramp(7, 500));
-  EXPECT_EQ(tokens_of(load_tokens((folder / "text_train_*.bin").string(), whole()).train), token_ramp(30));
+  EXPECT_EQ(tokens_of(load_tokens((folder_ / "text_val_000000.bin").string(), whole()).train), token_ramp(7, 500));
+  EXPECT_EQ(tokens_of(load_tokens((folder_ / "text_train_*.bin").string(), whole()).train), token_ramp(30));
 }
 
-TEST(Tokens, AFolderOfTextWorksToo) {
-  const TempFolder folder;
-  write_plain(folder / "val.txt", text_bytes("xyz"));
-  write_plain(folder / "train.txt", text_bytes("abc"));
-  const TokenData data = load_tokens(folder.path().string(), {});
+TEST_F(TokensTest, AFolderOfTextWorksToo) {
+  write_plain(folder_ / "val.txt", text_bytes("xyz"));
+  write_plain(folder_ / "train.txt", text_bytes("abc"));
+  const TokenData data = load_tokens(folder_.path().string(), {});
   EXPECT_EQ(tokens_of(data.train), (Tokens{'a', 'b', 'c'}));
   EXPECT_EQ(tokens_of(data.validation), (Tokens{'x', 'y', 'z'}));
 }
 
-TEST(Tokens, FaultsOfFilesAreTold) {
-  const TempFolder folder;
+TEST_F(TokensTest, FaultsOfFilesAreTold) {
   const auto with = [&](const char* name, const Bytes& content) {
-    write_plain(folder / name, content);
-    return load_fault(folder / name);
+    write_plain(folder_ / name, content);
+    return load_fault(folder_ / name);
   };
-  EXPECT_CONTAINS(load_fault(folder / "nowhere.bin"), "no such file");
-  EXPECT_CONTAINS(load_fault(folder / "x*.bin"), "no file matches");
-  EXPECT_CONTAINS(load_fault(folder.path()), "no .bin and no .txt");
+  EXPECT_CONTAINS(load_fault(folder_ / "nowhere.bin"), "no such file");
+  EXPECT_CONTAINS(load_fault(folder_ / "x*.bin"), "no file matches");
+  EXPECT_CONTAINS(load_fault(folder_.path()), "no .bin and no .txt");
   EXPECT_CONTAINS(with("empty.bin", {}), "empty");
   EXPECT_CONTAINS(with("empty.txt", {}), "empty");
   EXPECT_CONTAINS(with("odd.bin", {1, 2, 3}), "odd");
@@ -151,39 +149,37 @@ TEST(Tokens, FaultsOfFilesAreTold) {
   EXPECT_CONTAINS(with("binary.txt", {'a', 0, 'b'}), "not a text file");
 }
 
-TEST(Tokens, KindsDoNotMix) {
-  const TempFolder folder;
-  write_plain(folder / "part.bin", file_bytes(token_ramp(10)));
-  write_plain(folder / "part.txt", text_bytes("text"));
-  EXPECT_CONTAINS(load_fault(folder / "part*"), "do not go together");
-  write_plain(folder / "val1.bin", file_bytes(token_ramp(10)));
-  write_plain(folder / "val2.bin", file_bytes(token_ramp(10)));
-  EXPECT_CONTAINS(load_fault(folder / "val*.bin"), "all its files are for validation");
+TEST_F(TokensTest, KindsDoNotMix) {
+  write_plain(folder_ / "part.bin", file_bytes(token_ramp(10)));
+  write_plain(folder_ / "part.txt", text_bytes("text"));
+  EXPECT_CONTAINS(load_fault(folder_ / "part*"), "do not go together");
+  write_plain(folder_ / "val1.bin", file_bytes(token_ramp(10)));
+  write_plain(folder_ / "val2.bin", file_bytes(token_ramp(10)));
+  EXPECT_CONTAINS(load_fault(folder_ / "val*.bin"), "all its files are for validation");
 }
 
-TEST(Tokens, TokensBeyondTheVocabularyAreFoundByTheReaderThatLooksThere) {
-  const TempFolder folder;
+TEST_F(TokensTest, TokensBeyondTheVocabularyAreFoundByTheReaderThatLooksThere) {
   Tokens tokens = token_ramp(300000);
   tokens[250000] = 50257;
-  write_plain(folder / "text.bin", file_bytes(tokens));
+  write_plain(folder_ / "text.bin", file_bytes(tokens));
   TokenOptions options;
-  EXPECT_CONTAINS(load_fault(folder / "text.bin"), "token 50257 at position 250000");
+  EXPECT_CONTAINS(load_fault(folder_ / "text.bin"), "token 50257 at position 250000");
   options.vocabulary = 50258;
-  EXPECT_EQ(load_tokens((folder / "text.bin").string(), options).vocabulary, 50258);
+  EXPECT_EQ(load_tokens((folder_ / "text.bin").string(), options).vocabulary, 50258);
   options.vocabulary = 0;
   options.readers = 3;
   for (const int reader : {1, 2}) {
     options.reader = reader;
-    load_tokens((folder / "text.bin").string(), options);
+    load_tokens((folder_ / "text.bin").string(), options);
   }
   options.reader = 0;
-  EXPECT_CONTAINS(load_fault(folder / "text.bin", options), "50257");
-  write_plain(folder / "text.txt", text_bytes("abcz"));
+  EXPECT_CONTAINS(load_fault(folder_ / "text.bin", options), "50257");
+  write_plain(folder_ / "text.txt", text_bytes("abcz"));
   options = {};
   options.vocabulary = 'z';
-  EXPECT_CONTAINS(load_fault(folder / "text.txt", options), "token 122 at position 3");
+  EXPECT_CONTAINS(load_fault(folder_ / "text.txt", options), "token 122 at position 3");
   options.vocabulary = 'z' + 1;
-  EXPECT_EQ(load_tokens((folder / "text.txt").string(), options).vocabulary, 'z' + 1);
+  EXPECT_EQ(load_tokens((folder_ / "text.txt").string(), options).vocabulary, 'z' + 1);
 }
 
 /// What the readers of a host find together.
@@ -198,22 +194,21 @@ SharedHash::Value hash_of(const std::filesystem::path& path, int readers) {
   return all;
 }
 
-TEST(Tokens, ReadersOfAHostHashAllOfIt) {
-  const TempFolder folder;
+TEST_F(TokensTest, ReadersOfAHostHashAllOfIt) {
   Tokens tokens = token_ramp(200000);
-  write_plain(folder / "0.bin", file_bytes(tokens));
-  write_plain(folder / "1.bin", file_bytes(token_ramp(70000)));
-  const auto hash = hash_of(folder.path(), 1);
-  for (const int readers : {2, 3, 8}) EXPECT_EQ(hash_of(folder.path(), readers), hash) << readers;
+  write_plain(folder_ / "0.bin", file_bytes(tokens));
+  write_plain(folder_ / "1.bin", file_bytes(token_ramp(70000)));
+  const auto hash = hash_of(folder_.path(), 1);
+  for (const int readers : {2, 3, 8}) EXPECT_EQ(hash_of(folder_.path(), readers), hash) << readers;
   for (const std::size_t at : {std::size_t{0}, std::size_t{131071}, tokens.size() - 1}) {
     Tokens changed = tokens;
     changed[at] ^= 1;
-    write_plain(folder / "0.bin", file_bytes(changed));
-    for (const int readers : {1, 2, 3}) EXPECT_NE(hash_of(folder.path(), readers), hash) << at;
+    write_plain(folder_ / "0.bin", file_bytes(changed));
+    for (const int readers : {1, 2, 3}) EXPECT_NE(hash_of(folder_.path(), readers), hash) << at;
   }
 }
 
-TEST(Tokens, SyntheticTextKnowsItsEntropy) {
+TEST_F(TokensTest, SyntheticTextKnowsItsEntropy) {
   const TokenData data = load_tokens("synthetic:1000:20", {});
   EXPECT_EQ(data.vocabulary, 20);
   EXPECT_EQ(data.train.token_bytes, 1);

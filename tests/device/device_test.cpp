@@ -10,6 +10,7 @@
 
 #include "runtime/core/error.h"
 #include "runtime/device/cpu/cpu_device.h"
+#include "tests/support/says.h"
 
 namespace ddptrain::tests {
 namespace {
@@ -53,44 +54,37 @@ TEST(DeviceTest, LeavesNothingToCollectivesWhileItIsWhole) {
   EXPECT_EQ(device->communication_multiprocessors(), 4);
 }
 
-class ParallelTest : public ::testing::TestWithParam<int> {
- protected:
-  CpuDevice device_{DeviceOptions{.threads = GetParam()}};
-};
-
-TEST_P(ParallelTest, EveryElementIsVisitedOnceInRangesByThread) {
-  for (const std::int64_t count : {0, 1, 2, 3, 7, 1000}) {
-    std::vector<int> thread_of(static_cast<std::size_t>(count), -1);
-    device_.parallel(count, [&](std::int64_t begin, std::int64_t end, int thread) {
-      for (std::int64_t i = begin; i < end; ++i) thread_of[static_cast<std::size_t>(i)] = thread;
-    });
-    for (std::int64_t i = 0; i < count; ++i) {
-      const int thread = thread_of[static_cast<std::size_t>(i)];
-      ASSERT_GE(i, count * thread / GetParam());
-      ASSERT_LT(i, count * (thread + 1) / GetParam());
+TEST(Parallel, EveryElementIsVisitedOnceInRangesByThread) {
+  for (const int threads : {1, 2, 5}) {
+    CpuDevice device({.threads = threads});
+    for (const std::int64_t count : {0, 1, 2, 3, 7, 1000}) {
+      std::vector<int> thread_of(static_cast<std::size_t>(count), -1);
+      device.parallel(count, [&](std::int64_t begin, std::int64_t end, int thread) {
+        for (std::int64_t i = begin; i < end; ++i) thread_of[static_cast<std::size_t>(i)] = thread;
+      });
+      for (std::int64_t i = 0; i < count; ++i) {
+        const int thread = thread_of[static_cast<std::size_t>(i)];
+        ASSERT_GE(i, count * thread / threads);
+        ASSERT_LT(i, count * (thread + 1) / threads);
+      }
     }
   }
 }
 
-TEST_P(ParallelTest, AnExceptionComesOutWhenAllThreadsAreDone) {
-  for (int thrower = 0; thrower < GetParam(); ++thrower) {
+TEST(Parallel, AnExceptionComesOutWhenAllThreadsAreDone) {
+  constexpr int kThreads = 5;
+  CpuDevice device({.threads = kThreads});
+  for (int thrower = 0; thrower < kThreads; ++thrower) {
     std::atomic<int> done = 0;
     const auto work = [&](std::int64_t, std::int64_t, int thread) {
       if (thread == thrower) throw std::runtime_error(std::to_string(thread));
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       ++done;
     };
-    try {
-      device_.parallel(GetParam(), work);
-      FAIL() << "no exception";
-    } catch (const std::runtime_error& error) {
-      EXPECT_EQ(error.what(), std::to_string(thrower));
-    }
-    EXPECT_EQ(done, GetParam() - 1);
+    EXPECT_EQ(error_message<std::runtime_error>([&] { device.parallel(kThreads, work); }), std::to_string(thrower));
+    EXPECT_EQ(done, kThreads - 1);
   }
 }
-
-INSTANTIATE_TEST_SUITE_P(Threads, ParallelTest, ::testing::Values(1, 2, 5));
 
 /// Its spans cannot be ended.
 class BrokenTimeline final : public Timeline {

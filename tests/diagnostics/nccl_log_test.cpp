@@ -46,13 +46,11 @@ host:10:10 [0] NCCL INFO AllReduce: 2097152 Bytes -> Algo RING proto SIMPLE chan
 host:10:10 [0] NCCL INFO AllReduce: 65536 Bytes -> Algo RING proto LL128 channel{Lo..Hi}={0..3}
 )";
 
-TEST(NcclLog, TellsOfTheLargestAllReduce) { EXPECT_EQ(told(kRing), "2.28.9 Ring Simple P2P/CUMEM 16"); }
-
-TEST(NcclLog, ChannelsOfTheCommunicatorBeforeTheFirstAllReduce) {
-  EXPECT_EQ(usage_in("[0] NCCL INFO 24 coll channels, 24 collnet channels, 0 nvls channels").channels, 24);
-}
-
-TEST(NcclLog, SymmetricKernels) {
+TEST(NcclLog, TellsOfTheLargestAllReduce) {
+  EXPECT_EQ(told(kRing), "2.28.9 Ring Simple P2P/CUMEM 16");
+  // Channels of the communicator, before the first all-reduce.
+  EXPECT_EQ(told("[0] NCCL INFO 24 coll channels, 24 collnet channels, 0 nvls channels"),
+            "unknown unknown unknown unknown 24");
   EXPECT_EQ(told("h:1:1 [0] NCCL INFO AllReduce [Symmetric]: 1048576 Bytes -> Kernel AllReduce_RSxLD_AGxST nchannels 8 "
                  "nthreads 512 nWorks 1\n"
                  "h:1:1 [0] NCCL INFO AllReduce [Symmetric]: 512 Bytes -> Kernel AllReduce_AGxLL_R nchannels 1 "
@@ -88,12 +86,15 @@ TEST(NcclLog, RanksInterleavedWithinALine) {
             "2.27.3 Tree LL P2P/CUMEM 8");
 }
 
-TEST(NcclLog, SeveralTransportsMostFrequentFirst) {
-  const NcclUsage usage = usage_in(
-      "NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Socket/0\n"
-      "NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/direct pointer/read\n"
-      "NCCL INFO Channel 01/0 : 1[0] -> 0[0] [send] via NET/Socket/1(2)/Shared\n");
-  EXPECT_EQ(usage.transport, "NET/Socket+P2P/direct pointer");
+TEST(NcclLog, TransportsMostFrequentFirst) {
+  const auto transport = [](const std::string& text) { return usage_in(text).transport; };
+  const std::string receives = "NCCL INFO Channel 01/0 : 1[0] -> 0[0] [receive] via ";
+  EXPECT_EQ(transport(receives + "NET/Socket/0\n" +
+                      "NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/direct pointer/read\n"
+                      "NCCL INFO Channel 01/0 : 1[0] -> 0[0] [send] via NET/Socket/1(2)/Shared\n"),
+            "NET/Socket+P2P/direct pointer");
+  EXPECT_EQ(transport(receives + "NET/AWS Libfabric/2/GDRDMA\n"), "NET/AWS Libfabric");
+  EXPECT_EQ(transport(receives + "NET/AWS Libh:1:1 [0] NCCL INFO x\n"), "unknown") << "cut";
 }
 
 TEST(NcclLog, OldFormats) {
@@ -115,14 +116,6 @@ TEST(NcclLog, RecordedLogs) {
   EXPECT_EQ(read("a100_p2p_level_1.log").transport, "P2P/IPC");
   EXPECT_EQ(read("a100_2x2_trees.log").transport, "unknown");
   EXPECT_EQ(recorded("h200_shared_by_4_ranks.log").connections.size(), 16u);
-}
-
-TEST(NcclLog, NamesOfNetworksThatMayBeCut) {
-  EXPECT_EQ(usage_in("NCCL INFO Channel 01/0 : 1[0] -> 0[0] [receive] via NET/AWS Libfabric/2/GDRDMA\n").transport,
-            "NET/AWS Libfabric");
-  EXPECT_EQ(
-      usage_in("NCCL INFO Channel 01/0 : 1[0] -> 0[0] [receive] via NET/AWS Libh:1:1 [0] NCCL INFO x\n").transport,
-      "unknown");
 }
 
 /// NCCL 2.20 to 2.22.

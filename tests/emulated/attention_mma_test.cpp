@@ -97,10 +97,7 @@ TEST(EmulatedAttentionTest, BackwardByWarpsEqualsDoublePrecision) {
                     : head <= 64 ? go_back<64>(c, pointers)
                                  : go_back<128>(c, pointers))
         << describe(c);
-    for (int part = 0; part < 3; ++part) {
-      EXPECT_LT(tensors.relative_error(part), 4e-3) << "gradient of "
-                                                    << "qkv"[part] << ", " << describe(c);
-    }
+    tensors.expect_gradients(describe(c));
   }
 }
 

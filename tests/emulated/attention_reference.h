@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cuda_bf16.h>
+#include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstdint>
 #include <random>
+#include <string>
 #include <vector>
 
 namespace ddptrain::emulated {
@@ -46,7 +48,15 @@ class AttentionReference {
     }
     return sums;
   }
-  /// Of q, k and v: norm of the difference over the norm.
+  /// From the part `first` on of q, k and v.
+  void expect_gradients(const std::string& what, int first = 0) const {
+    for (int part = first; part < 3; ++part) {
+      EXPECT_LT(relative_error(part), 4e-3) << "gradient of " << std::string("qkv").substr(part, 1) << ", " << what;
+    }
+  }
+
+ private:
+  /// Norm of the difference over the norm.
   double relative_error(int part) const {
     double difference = 0.0, norm = 0.0;
     for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -56,8 +66,6 @@ class AttentionReference {
     }
     return std::sqrt(difference / norm);
   }
-
- private:
   std::size_t size(int parts) const { return static_cast<std::size_t>(c_.batch * c_.sequence * width_ * parts); }
   std::vector<__nv_bfloat16> random(int parts, unsigned seed) const {
     std::mt19937 generator(seed);

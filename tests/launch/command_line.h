@@ -21,6 +21,14 @@ inline std::string message_of(const std::vector<const char*>& arguments) {
   return error_message([&] { parse(arguments); });
 }
 
+/// Of a line of words with spaces between them.
+inline std::string message_of_line(const std::string& line) {
+  const std::vector<std::string> words = words_of(line);
+  std::vector<const char*> arguments;
+  for (const std::string& word : words) arguments.push_back(word.c_str());
+  return message_of(arguments);
+}
+
 inline std::string file_with(const std::string& name, const std::string& text) {
   const std::string path = testing::TempDir() + name;
   std::ofstream(path) << text;

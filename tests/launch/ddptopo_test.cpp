@@ -2,7 +2,6 @@
 
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "tests/launch/process.h"
 #include "tests/support/says.h"
@@ -25,13 +24,6 @@ std::string log_file(const std::string& name) {
   return fmt::format("{}/tests/diagnostics/logs/{}", DDP_SOURCE_DIR, name);
 }
 
-std::string temporary(const std::string& name) { return testing::TempDir() + "ddptopo_" + name; }
-
-std::string content(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 TEST(Ddptopo, JsonAloneOnStandardOutput) {
   const Outcome outcome = ddptopo("--json -");
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
@@ -52,7 +44,7 @@ TEST(Ddptopo, OneMatrixForEachHost) {
   const Outcome outcome = ddptopo_on(2, "--json " + path);
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_EQ(outcome.count("Host "), 1) << outcome.output;
-  EXPECT_EQ(json::parse(content(path)).at("hosts").size(), 1u);
+  EXPECT_EQ(json::parse(content_of(path)).at("hosts").size(), 1u);
 }
 
 TEST(Ddptopo, ParsesALog) {
@@ -60,7 +52,7 @@ TEST(Ddptopo, ParsesALog) {
   const Outcome outcome = ddptopo("--parse " + log_file("a100_2x2_trees.log") + " --json " + path);
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_TRUE(outcome.says("0 -> 1, 2; 2 -> 3")) << outcome.output;
-  const json all = json::parse(content(path));
+  const json all = json::parse(content_of(path));
   EXPECT_TRUE(all.at("hosts").empty());
   EXPECT_EQ(all.at("nccl").at("ranks"), 4);
 }
@@ -108,31 +100,20 @@ TEST(Ddptopo, LogsThatAreNoText) {
   }
 }
 
-struct Mistake {
-  const char* name;
-  std::string arguments;
-  std::string message;
-};
-
-class DdptopoMistake : public testing::TestWithParam<Mistake> {};
-
-TEST_P(DdptopoMistake, OneMessageExitCode2) {
-  const Outcome outcome = ddptopo_on(2, GetParam().arguments, "CUDA_VISIBLE_DEVICES=");
-  EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
-  EXPECT_EQ(outcome.count("ddptopo: " + GetParam().message), 1) << outcome.output;
+TEST(Ddptopo, MistakesAreOneMessageAndExitCode2) {
+  for (const auto& [arguments, message] :
+       {std::pair{"--jsn x", "unknown flag --jsn, did you mean --json? (ddptopo"},
+        {"--png ''", "--png '': the path is empty"},
+        {"--parse /nonexistent.log", "--parse /nonexistent.log: the log cannot be read: No such file"},
+        {"--parse /tmp", "--parse /tmp: the log cannot be read: Is a directory"},
+        {"--nccl --parse /tmp", "--nccl and --parse"},
+        {"--nccl", "--nccl: "},
+        {"--json /nonexistent/x.json", "--json /nonexistent/x.json"}}) {
+    const Outcome outcome = ddptopo_on(2, arguments, "CUDA_VISIBLE_DEVICES=");
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
+    EXPECT_EQ(outcome.count(std::string("ddptopo: ") + message), 1) << outcome.output;
+  }
 }
-
-INSTANTIATE_TEST_SUITE_P(
-    Ddptopo, DdptopoMistake,
-    testing::Values(Mistake{"flag", "--jsn x", "unknown flag --jsn, did you mean --json? (ddptopo"},
-                    Mistake{"empty_path", "--png ''", "--png '': the path is empty"},
-                    Mistake{"missing_log", "--parse /nonexistent.log",
-                            "--parse /nonexistent.log: the log cannot be read: No such file"},
-                    Mistake{"folder_as_log", "--parse /tmp", "--parse /tmp: the log cannot be read: Is a directory"},
-                    Mistake{"both", "--nccl --parse /tmp", "--nccl and --parse"},
-                    Mistake{"no_gpu", "--nccl", "--nccl: "},
-                    Mistake{"json_folder", "--json /nonexistent/x.json", "--json /nonexistent/x.json"}),
-    [](const auto& info) { return info.param.name; });
 
 TEST(DdptopoDrawing, WithoutMatplotlibSaysWhatToInstall) {
   const std::string fake = temporary("modules");
@@ -154,11 +135,11 @@ TEST(DdptopoDrawing, SvgHasTheRanks) {
   if (outcome.says("which is not here")) GTEST_SKIP() << "no matplotlib here";
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
   for (const char* label : {">0<", ">1<", ">2<", ">3<", "channel 0"}) {
-    EXPECT_CONTAINS(content(svg), label);
+    EXPECT_CONTAINS(content_of(svg), label);
   }
-  EXPECT_EQ(content(png).substr(1, 3), "PNG");
+  EXPECT_EQ(content_of(png).substr(1, 3), "PNG");
   ASSERT_EQ(ddptopo(fmt::format("--parse {} --png {}", log_file("a100_4x1_trees.log"), svg)).exit_code, 0);
-  EXPECT_CONTAINS(content(svg), "<svg") << "the name decides, not the flag";
+  EXPECT_CONTAINS(content_of(svg), "<svg") << "the name decides, not the flag";
   const Outcome unwritable = ddptopo("--parse " + log_file("a100_4x1_trees.log") + " --svg /nonexistent/x.svg");
   EXPECT_EQ(unwritable.exit_code, 2);
   EXPECT_EQ(unwritable.count("x.svg"), 1) << unwritable.output;

@@ -3,13 +3,10 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "runtime/device/device.h"
-#include "tests/launch/metrics.h"
 #include "tests/launch/process.h"
 #include "tests/support/gpus.h"
 

@@ -3,13 +3,11 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "runtime/device/device.h"
-#include "tests/launch/metrics.h"
 #include "tests/launch/process.h"
 #include "tests/support/gpus.h"
 
@@ -89,8 +87,6 @@ std::vector<Setting> pairs() {
   return drawn;
 }
 
-std::string temporary(const std::string& name) { return testing::TempDir() + "ddptrain_settings_" + name; }
-
 struct LoggedRun {
   Outcome outcome;
   std::string log;  ///< Of NCCL on rank 0.
@@ -112,8 +108,7 @@ LoggedRun train(const std::string& environment, const std::string& arguments = "
   run.outcome =
       run_command(fmt::format("{}{}NCCL_DEBUG_FILE={} {} timeout 90 {} -np {} {} --metrics {} {}", defaults, debug, log,
                               environment, DDP_MPIRUN, ranks(), program, metrics_file(), arguments));
-  std::ifstream file(log);
-  run.log.assign(std::istreambuf_iterator<char>(file), {});
+  run.log = content_of(log);
   return run;
 }
 

@@ -1,12 +1,18 @@
 #pragma once
 
+#include <gtest/gtest.h>
 #include <sys/wait.h>
 
 #include <array>
 #include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "runtime/core/error.h"
+#include "tests/support/says.h"
 
 namespace ddptrain {
 
@@ -14,14 +20,31 @@ struct Outcome {
   int exit_code = -1;
   std::string output;  ///< Standard output and error.
 
-  bool hung() const { return exit_code == 124; }  ///< timeout(1) ended it.
-  bool says(const std::string& text) const { return output.find(text) != std::string::npos; }
-  int count(const std::string& text) const {
-    int found = 0;
-    for (auto at = output.find(text); at != std::string::npos; at = output.find(text, at + text.size())) ++found;
-    return found;
-  }
+  bool says(const std::string& text) const { return ddptrain::says(output, text); }
+  int count(const std::string& text) const { return occurrences(output, text); }
 };
+
+/// A path in the folder of the running test.
+inline std::string temporary(const std::string& name) { return testing::TempDir() + name; }
+
+inline std::string content_of(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// What a file of --metrics holds.
+inline std::vector<nlohmann::json> json_lines(const std::string& path) {
+  std::vector<nlohmann::json> lines;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) lines.push_back(nlohmann::json::parse(line));
+  return lines;
+}
+
+/// The last line; throws where there is none.
+inline nlohmann::json summary_in(const std::string& path) {
+  const auto lines = json_lines(path);
+  return lines.at(lines.size() - 1);
+}
 
 inline Outcome run_command(const std::string& command) {
   FILE* pipe = popen(("exec 2>&1; " + command).c_str(), "r");

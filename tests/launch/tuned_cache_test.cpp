@@ -2,16 +2,15 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <fstream>
-#include <memory>
 #include <optional>
 #include <vector>
 
 #include "runtime/core/process/scoped_environment.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/mpi_main.h"
+#include "tests/support/says.h"
 
 namespace ddptrain {
 namespace {
@@ -20,33 +19,8 @@ namespace fs = std::filesystem;
 
 const TunedFor kMachine = {{"GPU", "NVIDIA H200/x"}, {"cuBLAS", "13.1.0"}};
 
-/// What this rank logs while it lives.
-class Log : public CapturedLog {
- public:
-  int count(const std::string& words) const {
-    const std::string text = this->text();
-    int found = 0;
-    for (std::size_t at = text.find(words); at != std::string::npos; at = text.find(words, at + 1)) ++found;
-    return found;
-  }
-};
-
-/// A folder of rank 0's, the same for all ranks.
 class TunedCacheTest : public testing::Test {
  protected:
-  TunedCacheTest() {
-    char path[] = "/tmp/ddptrain-tuned-XXXXXX";
-    if (test_world().rank() == 0) {
-      EXPECT_NE(mkdtemp(path), nullptr);
-    }
-    test_world().broadcast(path, sizeof(path), 0);
-    folder_ = path;
-  }
-  ~TunedCacheTest() override {
-    test_world().barrier();
-    if (test_world().rank() == 0) fs::remove_all(folder_);
-  }
-
   bool is_first() const { return test_world().rank() == 0; }
   /// What this rank finds is its own; what it takes is rank 0's.
   void choose(TunedChoices& choices, const std::string& work) const {
@@ -57,7 +31,7 @@ class TunedCacheTest : public testing::Test {
   std::vector<fs::path> files() const { return {fs::directory_iterator(folder_ / "cache"), fs::directory_iterator()}; }
   std::string cache() const { return (folder_ / "cache").string(); }
 
-  fs::path folder_;
+  tests::SharedFolder folder_{"tuned"};
 };
 
 TEST_F(TunedCacheTest, TheNextRunTakesTheSame) {
@@ -115,10 +89,10 @@ TEST_F(TunedCacheTest, DamagedFilesAreWrittenAgain) {
   cache.save();
   for (const char* content : {"", "{", "not JSON"}) {
     if (is_first()) std::ofstream(cache.path()) << content;
-    const Log log;
+    const CapturedLog log;
     TunedChoices afresh;
     TunedCache again(test_world(), afresh, this->cache(), kMachine);
-    EXPECT_EQ(log.count("Tuning starts afresh: " + cache.path().string()), is_first() ? 1 : 0);
+    EXPECT_EQ(occurrences(log.text(), "Tuning starts afresh: " + cache.path().string()), is_first() ? 1 : 0);
     EXPECT_EQ(afresh.find("a"), nullptr) << content;
     choose(afresh, "a");
     again.save();
@@ -131,13 +105,13 @@ TEST_F(TunedCacheTest, DamagedFilesAreWrittenAgain) {
 TEST_F(TunedCacheTest, WhatCannotBeKeptIsNoError) {
   if (is_first()) std::ofstream(folder_ / "cache") << "a file";
   for (const std::string& folder : {cache(), std::string("/proc"), std::string("off")}) {
-    const Log log;
+    const CapturedLog log;
     TunedChoices choices;
     TunedCache cache(test_world(), choices, folder, kMachine);
     choose(choices, "a");
     EXPECT_NO_THROW(cache.save());
     cache.save();
-    EXPECT_EQ(log.count("choices are not kept"), is_first() && folder != "off" ? 1 : 0) << folder;
+    EXPECT_EQ(occurrences(log.text(), "choices are not kept"), is_first() && folder != "off" ? 1 : 0) << folder;
   }
   EXPECT_FALSE(fs::exists("off"));
 }
@@ -146,10 +120,10 @@ TEST_F(TunedCacheTest, RanksOnDifferentMachinesChooseForThemselves) {
   if (test_world().size() == 1) GTEST_SKIP() << "one rank";
   TunedFor mine = kMachine;
   mine["GPU"] += std::to_string(test_world().rank());
-  const Log log;
+  const CapturedLog log;
   TunedChoices choices;
   TunedCache cache(test_world(), choices, this->cache(), mine);
-  EXPECT_EQ(log.count("each rank chooses for itself"), is_first() ? 1 : 0);
+  EXPECT_EQ(occurrences(log.text(), "each rank chooses for itself"), is_first() ? 1 : 0);
   EXPECT_TRUE(choices.open());
   EXPECT_EQ(choices.choose("a", std::to_string(test_world().rank())), std::to_string(test_world().rank()));
   cache.save();
@@ -160,7 +134,7 @@ TEST_F(TunedCacheTest, RanksOnDifferentMachinesChooseForThemselves) {
 TEST_F(TunedCacheTest, JobsThatSaveAtOnceLeaveAWholeFile) {
   if (test_world().size() == 1) GTEST_SKIP() << "one rank";
   const auto job = test_world().split(test_world().rank());  // each rank is a job of its own
-  const Log log;
+  const CapturedLog log;
   for (int i = 0; i < 30; ++i) {
     TunedChoices choices, read;
     TunedCache cache(*job, choices, this->cache(), kMachine);
@@ -168,8 +142,8 @@ TEST_F(TunedCacheTest, JobsThatSaveAtOnceLeaveAWholeFile) {
     cache.save();
     const TunedCache again(*job, read, this->cache(), kMachine);
   }
-  EXPECT_EQ(log.count("not kept"), 0);
-  EXPECT_EQ(log.count("afresh"), 0);
+  EXPECT_EQ(occurrences(log.text(), "not kept"), 0);
+  EXPECT_EQ(occurrences(log.text(), "afresh"), 0);
   test_world().barrier();
   EXPECT_EQ(files().size(), 1u);
 }

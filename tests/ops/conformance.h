@@ -23,10 +23,26 @@ inline Dropout make_dropout(Bench& bench, float rate) {
   return {rate, 1234567890123ull, 2, 40, {bench.put_object(StepState{(1ull << 33) + 5}), 2}};
 }
 
-/// A device under test beside the CPU's in double precision, which sees the same (rounded) inputs. Who derives from it
-/// makes both in SetUp().
+/// In which type the gradients of parameters are kept, and whether there are some to add to.
+struct GradientCase {
+  bool accumulate, master;
+};
+
+/// What is there before an operation writes or adds: NaN, if it does not add.
+inline Tensor gradient(Bench& bench, GradientCase c, const Shape& shape) {
+  const std::int64_t count = element_count(shape);
+  const Values values =
+      c.accumulate ? bench.rounded(random_values(count, 99)) : Values(static_cast<std::size_t>(count), std::nan(""));
+  return c.master ? bench.put_master(values, shape) : bench.put(values, shape);
+}
+
+inline Tensor put(Bench& bench, const Shape& shape, std::uint32_t seed, double limit = 1.0) {
+  return bench.put(random_values(element_count(shape), seed, -limit, limit), shape);
+}
+
+/// A device under test beside the CPU's in double precision, which sees the same (rounded) inputs.
 class AgainstOracle : public ::testing::TestWithParam<DeviceCase> {
- protected:
+ public:
   /// Runs `work` on both devices and compares what it returns, by name.
   void compare(const std::string& what, const std::function<Outputs(Bench&)>& work) {
     Bench tested(*tested_, tested_->dtype());
@@ -39,6 +55,14 @@ class AgainstOracle : public ::testing::TestWithParam<DeviceCase> {
           << what << ": " << out[i].first;
     }
   }
+
+ protected:
+  void SetUp() override {
+    if (GetParam().kind == DeviceKind::cuda && cuda_device_count() == 0) GTEST_SKIP() << "no GPU on this machine";
+    make_tested();
+    oracle_ = make_cpu_device({.precision = Precision::fp64, .threads = 2});
+  }
+  void make_tested() { tested_ = make_device(GetParam(), 2); }
 
   std::unique_ptr<Device> tested_;
   std::unique_ptr<Device> oracle_;

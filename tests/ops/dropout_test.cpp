@@ -57,14 +57,6 @@ TEST_P(DropoutTest, MasksAreThoseOfKeeps) {
   }
 }
 
-/// A row's mask follows its position in the global batch, so two ranks draw what one rank would.
-TEST_P(DropoutTest, MasksFollowThePosition) {
-  const StepRef step{bench_->put_object(StepState{2}), 0};
-  const Values whole = factors({0.5f, 1, 1, 0, step}, 6, 64);
-  const Values second_half = factors({0.5f, 1, 1, 3, step}, 3, 64);
-  EXPECT_EQ(Values(whole.begin() + 3 * 64, whole.end()), second_half);
-}
-
 TEST_P(DropoutTest, SitesStepsAndSeedsDiffer) {
   const StepRef step{bench_->put_object(StepState{2}), 0};
   const Values mask = factors({0.5f, 1, 1, 0, step}, 2, 256);

@@ -66,9 +66,12 @@ class Fp8Test : public ::testing::Test {
   void renew_scales() {
     for (const auto& scales : scales_) scales->renew();
   }
+  void to_fp8(const Tensor& from, const Tensor& to) {
+    tested_->get<QuantisationOps>().to_fp8(from, to, Tensor{}, false);
+  }
   Tensor converted(Bench& bench, DType format, const Tensor& x) {
     const Tensor y = poisoned(bench, format, x.shape);
-    tested_->get<QuantisationOps>().to_fp8(x, y, Tensor{}, false);
+    to_fp8(x, y);
     return y;
   }
   /// As converted(), or x itself on the oracle.
@@ -256,7 +259,7 @@ TEST_F(Fp8Test, ScalesLagBehind) {
     for (std::size_t i = 0; i < cut.size(); ++i) cut[i] = std::clamp(large[i], -2.0, 2.0);
     const Tensor x = bench.put(small, shape), wide = bench.put(large, shape), y = poisoned(bench, format, shape);
     const auto written = [&](const Tensor& from, double magnitude) {
-      tested_->get<QuantisationOps>().to_fp8(from, y, Tensor{}, false);
+      to_fp8(from, y);
       return take(y, magnitude);
     };
     EXPECT_EQ(written(x, 1.0), small);
@@ -295,12 +298,12 @@ TEST_F(Fp8Test, ScalesGoOnFromACopyOfTheirStates) {
     others->restored();
   };
   go_on();  // before the first use: each goes by what it is given first
-  tested_->get<QuantisationOps>().to_fp8(bench.put(small, shape), y, Tensor{}, false);
+  to_fp8(bench.put(small, shape), y);
   EXPECT_EQ(take(y, 1.0), small);
   scales->renew();
   go_on();
-  tested_->get<QuantisationOps>().to_fp8(bench.put(large, shape), y, Tensor{}, false);
-  tested_->get<QuantisationOps>().to_fp8(bench.put(large, shape), z, Tensor{}, false);
+  to_fp8(bench.put(large, shape), y);
+  to_fp8(bench.put(large, shape), z);
   EXPECT_EQ(bytes_of(z), bytes_of(y));
   EXPECT_NE(take(y, 1.0), large) << "cut off, as the scale goes by what came before";
 }
@@ -311,7 +314,7 @@ TEST_F(Fp8Test, ZerosStayZeros) {
   const Tensor x = bench.put(Values(16 * 32, 0.0), shape), y = converted(bench, DType::e5m2, x);
   EXPECT_EQ(take(y, 1.0), Values(16 * 32, 0.0));
   renew_scales();
-  tested_->get<QuantisationOps>().to_fp8(x, y, Tensor{}, false);
+  to_fp8(x, y);
   EXPECT_EQ(take(y, 1.0), Values(16 * 32, 0.0));
 }
 
@@ -326,8 +329,8 @@ TEST_F(Fp8Test, Graphs) {
   const Tensor x8 = poisoned(bench, DType::e4m3, x.shape), weight8 = poisoned(bench, DType::e4m3, weight.shape);
   const Tensor dy8 = poisoned(bench, DType::e5m2, dy.shape);
   const auto step = [&] {
-    tested_->get<QuantisationOps>().to_fp8(weight, weight8, Tensor{}, false);
-    tested_->get<QuantisationOps>().to_fp8(x, x8, Tensor{}, false);
+    to_fp8(weight, weight8);
+    to_fp8(x, x8);
     tested_->get<LinearOps>().linear(x8, weight8, bias, y);
     tested_->get<QuantisationOps>().to_fp8(dy, dy8, dbias, false);
     tested_->get<LinearOps>().linear_backward(x8, weight8, dy8, dx, dweight, Tensor{}, false);
@@ -391,21 +394,18 @@ TEST_F(Fp8Test, AnInfiniteMaximumIsNoScale) {
     Values diverged = finite;
     diverged[77] = std::numeric_limits<double>::infinity();
     diverged[78] = std::nan("");
-    const auto write = [&](const Tensor& from, const Tensor& to) {
-      tested_->get<QuantisationOps>().to_fp8(from, to, Tensor{}, false);
-    };
     const Tensor y = converted(bench, format, x);
     renew_scales();
-    write(bench.put(diverged, shape), y);
+    to_fp8(bench.put(diverged, shape), y);
     renew_scales();
-    write(x, y);
+    to_fp8(x, y);
     expect_near(y, finite, name_of(format));
 
     const Tensor first = converted(bench, format, bench.put(diverged, shape));  // what a scale begins with
     renew_scales();
-    write(x, first);
+    to_fp8(x, first);
     renew_scales();
-    write(x, first);
+    to_fp8(x, first);
     expect_near(first, finite, name_of(format));
   }
 }

@@ -316,43 +316,6 @@ TEST_P(OptimizerTest, WritesTheSameWeightsToPeers) {
   }
 }
 
-/// Moves every array so that it starts at chunk `first`, as a shard's do.
-UpdateSlice shard_of(UpdateSlice slice, const UpdateChunk& first, std::uint32_t chunk_count,
-                     const UpdateChunk* chunks) {
-  const auto moved = [&](void* data, DType type) { return static_cast<char*>(data) + first.begin * size_of(type); };
-  const DType master = slice.weights == slice.master ? slice.weight_type : DType::f32;
-  slice.weights = moved(slice.weights, slice.weight_type);
-  slice.master = moved(slice.master, master);
-  for (void*& slot : slice.state) slot = moved(slot, master);
-  slice.chunks = chunks;
-  slice.chunk_count = chunk_count;
-  return slice;
-}
-
-/// Rounding belongs to the element of the parameter: cutting the arena elsewhere changes no bit.
-TEST_P(OptimizerTest, StochasticRoundingDoesNotDependOnTheSlice) {
-  OptimizerSettings settings = make_settings(OptimizerKind::adamw, 0.1f);
-  settings.stochastic_rounding = true;
-  settings.rounding_seed = 11;
-  const std::vector<UpdateChunk> chunks = make_chunks();
-  UpdateSlice whole = all_chunks();
-  whole.gradients = put_gradients(0).data;
-  device_->get<OptimizerOps>().update(settings, whole, {state_, 0}, device_->compute_stream());
-  const Values expected = bench_->take(weights_);
-
-  SetUp();
-  whole = all_chunks();
-  const Tensor gradients = put_gradients(0);
-  for (const UpdateChunk& chunk : chunks) {
-    UpdateChunk moved = chunk;
-    moved.begin = 0;
-    UpdateSlice shard = shard_of(whole, chunk, 1, bench_->put_object(moved));
-    shard.gradients = static_cast<const char*>(gradients.data) + chunk.begin * size_of(gradients.dtype);
-    device_->get<OptimizerOps>().update(settings, shard, {state_, 0}, device_->compute_stream());
-  }
-  EXPECT_EQ(bench_->take(weights_), expected);
-}
-
 /// What every device must round to, worked out here from the master weights.
 TEST_P(OptimizerTest, RoundsStochasticallyBySeedStepIdentityAndElement) {
   if (GetParam().weights != DType::bf16) GTEST_SKIP() << "only bf16 weights are rounded";
@@ -520,30 +483,30 @@ TEST(StochasticRounding, KeepsInfinitiesAndNans) {
   }
 }
 
-TEST(LrSchedule, WarmsUpLinearly) {
-  const LrSchedule schedule{ScheduleKind::constant, 0.8f, 4, 0};
-  EXPECT_FLOAT_EQ(schedule.at(0), 0.2f);
-  EXPECT_FLOAT_EQ(schedule.at(1), 0.4f);
-  EXPECT_FLOAT_EQ(schedule.at(3), 0.8f);
-  EXPECT_FLOAT_EQ(schedule.at(4), 0.8f);
-  EXPECT_FLOAT_EQ(schedule.at(1000000), 0.8f);
-}
-
-TEST(LrSchedule, LinearReachesZero) {
-  const LrSchedule schedule{ScheduleKind::linear, 1.0f, 2, 12};
-  EXPECT_FLOAT_EQ(schedule.at(2), 1.0f);
-  EXPECT_FLOAT_EQ(schedule.at(7), 0.5f);
-  EXPECT_FLOAT_EQ(schedule.at(12), 0.0f);
-  EXPECT_FLOAT_EQ(schedule.at(13), 0.0f);
-}
-
-TEST(LrSchedule, CosineReachesZero) {
-  const LrSchedule schedule{ScheduleKind::cosine, 1.0f, 0, 8};
-  EXPECT_FLOAT_EQ(schedule.at(0), 1.0f);
-  EXPECT_NEAR(schedule.at(2), 0.5 * (1 + std::sqrt(0.5)), 1e-6);
-  EXPECT_NEAR(schedule.at(4), 0.5, 1e-6);
-  EXPECT_NEAR(schedule.at(8), 0.0, 1e-6);
-  EXPECT_NEAR(schedule.at(100), 0.0, 1e-6);
+TEST(LrSchedule, WarmsUpLinearlyAndReachesZero) {
+  struct Rate {
+    LrSchedule schedule;
+    std::uint64_t step;
+    double rate;
+  };
+  const LrSchedule constant{ScheduleKind::constant, 0.8f, 4, 0}, linear{ScheduleKind::linear, 1.0f, 2, 12},
+      cosine{ScheduleKind::cosine, 1.0f, 0, 8};
+  for (const auto& [schedule, step, rate] : std::vector<Rate>{{constant, 0, 0.2},
+                                                              {constant, 1, 0.4},
+                                                              {constant, 3, 0.8},
+                                                              {constant, 4, 0.8},
+                                                              {constant, 1000000, 0.8},
+                                                              {linear, 2, 1.0},
+                                                              {linear, 7, 0.5},
+                                                              {linear, 12, 0.0},
+                                                              {linear, 13, 0.0},
+                                                              {cosine, 0, 1.0},
+                                                              {cosine, 2, 0.85355},
+                                                              {cosine, 4, 0.5},
+                                                              {cosine, 8, 0.0},
+                                                              {cosine, 100, 0.0}}) {
+    EXPECT_NEAR(schedule.at(step), rate, 1e-5) << static_cast<int>(schedule.kind) << ", step " << step;
+  }
 }
 
 }  // namespace

@@ -1,32 +1,28 @@
 #include "runtime/topology/gpu_selection.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <fstream>
 
 #include "runtime/core/error.h"
+#include "tests/support/temp_folder.h"
 
 namespace ddptrain {
 namespace {
 
-namespace fs = std::filesystem;
-
 class GpuSelectionTest : public testing::Test {
  protected:
   void SetUp() override { unsetenv("CUDA_VISIBLE_DEVICES"); }
-  void TearDown() override {
-    unsetenv("CUDA_VISIBLE_DEVICES");
-    fs::remove_all(devices_);
-  }
+  void TearDown() override { unsetenv("CUDA_VISIBLE_DEVICES"); }
 
-  fs::path devices_ = fs::temp_directory_path() / ("gpu_selection_test." + std::to_string(getpid()));
+  tests::TempFolder folder_;
+  std::filesystem::path devices_ = folder_ / "dev";
 };
 
 TEST_F(GpuSelectionTest, CountsDeviceFiles) {
   EXPECT_EQ(visible_gpus(devices_), 0);
-  fs::create_directories(devices_);
+  std::filesystem::create_directories(devices_);
   for (const char* name : {"nvidia0", "nvidia1", "nvidia12", "nvidiactl", "nvidia-uvm", "nvidia", "sda1"}) {
     std::ofstream(devices_ / name) << "";
   }

@@ -2,13 +2,65 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "runtime/topology/machine_report.h"
+#include "runtime/topology/sysfs.h"
 #include "tests/support/says.h"
-#include "tests/topology/fake_machine.h"
+#include "tests/support/temp_folder.h"
 
 namespace ddptrain {
 namespace {
+
+/// A tree of files in the form of sysfs and procfs, removed at the end.
+class FakeMachine {
+ public:
+  explicit FakeMachine(bool virtual_machine = false) {
+    write("proc/cpuinfo", std::string("processor : 0\nmodel name\t: Test CPU\nflags\t\t: fpu sse2") +
+                              (virtual_machine ? " hypervisor" : "") + "\n");
+  }
+
+  SystemFiles files() const { return {root_ / "sys", root_ / "proc"}; }
+
+  void write(const std::string& path, const std::string& text) const {
+    std::filesystem::create_directories((root_ / path).parent_path());
+    std::ofstream(root_ / path) << text;
+  }
+
+  void cpu(int index, int package, int node) const {
+    write("sys/devices/system/cpu/cpu" + std::to_string(index) + "/topology/physical_package_id",
+          std::to_string(package) + "\n");
+    const std::string cpu = "/cpu" + std::to_string(index);
+    write("sys/devices/system/node/node" + std::to_string(node) + "/cpulist", std::to_string(index) + "\n");
+    link("sys/devices/system/cpu" + cpu, "sys/devices/system/node/node" + std::to_string(node) + cpu);
+  }
+
+  /// `path`: from pci0000:00 to the device.
+  void pci_device(const std::string& path, int numa_node, const std::string& cpus = "0-3") const {
+    const std::string device = "sys/devices/" + path;
+    write(device + "/numa_node", std::to_string(numa_node) + "\n");
+    write(device + "/local_cpulist", cpus + "\n");
+    link(device, "sys/bus/pci/devices/" + std::filesystem::path(path).filename().string());
+  }
+
+  /// A device of a class (net, infiniband), a child of the folder at `parent` below devices/.
+  void class_device(const std::string& name, const std::string& kind, const std::string& parent) const {
+    const std::string folder = "sys/devices/" + parent + "/" + kind + "/" + name;
+    std::filesystem::create_directories(root_ / folder);
+    link("sys/devices/" + parent, folder + "/device");
+    link(folder, "sys/class/" + kind + "/" + name);
+  }
+
+ private:
+  void link(const std::string& target, const std::string& name) const {
+    std::filesystem::create_directories((root_ / name).parent_path());
+    std::filesystem::create_symlink(root_ / target, root_ / name);
+  }
+
+  tests::TempFolder root_;
+};
 
 GpuInfo gpu(const std::string& pci) {
   GpuInfo info;
@@ -64,22 +116,22 @@ class TwoSockets : public testing::Test {
     facts_.gpus = {gpu("0000:18:00.0"), gpu("0000:19:00.0"), gpu("0000:1d:00.0"), gpu("0000:81:00.0")};
     facts_.nvlinks = {0, 0, 0, 2, 0, 0};
   }
+  Machine describe() const { return describe_machine("h", facts_, fake_.files()); }
 
   FakeMachine fake_;
   DriverFacts facts_;
 };
 
 TEST_F(TwoSockets, LinksBetweenGpusAndNics) {
-  const Machine machine = describe_machine("h", facts_, fake_.files());
   const std::vector<std::vector<std::string>> expected = {
       {"X", "PIX", "PXB", "SYS", "PIX", "SYS"}, {"PIX", "X", "NV2", "SYS", "PIX", "SYS"},
       {"PXB", "NV2", "X", "SYS", "PXB", "SYS"}, {"SYS", "SYS", "SYS", "X", "SYS", "PHB"},
       {"PIX", "PIX", "PXB", "SYS", "X", "SYS"}, {"SYS", "SYS", "SYS", "PHB", "SYS", "X"}};
-  EXPECT_EQ(machine.links, expected);
+  EXPECT_EQ(describe().links, expected);
 }
 
 TEST_F(TwoSockets, PlacesProcessorsAndNics) {
-  const Machine machine = describe_machine("h", facts_, fake_.files());
+  const Machine machine = describe();
   EXPECT_EQ(machine.cpu_model, "Test CPU");
   EXPECT_EQ(machine.cpus, 2);
   EXPECT_EQ(machine.sockets, 2);
@@ -94,7 +146,7 @@ TEST_F(TwoSockets, PlacesProcessorsAndNics) {
 }
 
 TEST_F(TwoSockets, NearestFarthestShared) {
-  const Machine machine = describe_machine("h", facts_, fake_.files());
+  const Machine machine = describe();
   EXPECT_EQ(text_of(compare_pairs(machine).nearest), "1,2");
   EXPECT_EQ(text_of(compare_pairs(machine).farthest), "0,3");
   EXPECT_EQ(nics_of_gpus(machine), std::vector<std::vector<std::string>>(4, {"mlx5_0"}));
@@ -124,7 +176,7 @@ TEST_F(TwoSockets, RanksThatShareANetworkCardAreWarnedOf) {
 TEST_F(TwoSockets, RatesOfPairs) {
   facts_.gpus[1].nvlink_gb_per_s = facts_.gpus[2].nvlink_gb_per_s = 25.0;
   facts_.gpus[0].pcie = PcieLink{4, 16};
-  const Machine machine = describe_machine("h", facts_, fake_.files());
+  const Machine machine = describe();
   EXPECT_EQ(machine.gb_per_s[1][2], 50.0);
   EXPECT_EQ(machine.gb_per_s[0][1], 31.0);
   EXPECT_EQ(machine.gb_per_s[3][2], 63.0);
@@ -133,7 +185,7 @@ TEST_F(TwoSockets, RatesOfPairs) {
 
 TEST_F(TwoSockets, JsonHasTheSchemaOfTheDocumentation) {
   facts_.p2p.assign(4, std::vector<std::optional<bool>>(4, true));
-  const auto host = machine_json(describe_machine("h", facts_, fake_.files()));
+  const auto host = machine_json(describe());
   EXPECT_EQ(host.at("hostname"), "h");
   EXPECT_EQ(host.at("gpus").at(0).at("pcie"), (nlohmann::json{{"generation", 5}, {"width", 16}, {"gb_per_s", 63.0}}));
   EXPECT_EQ(host.at("nics").at(0).at("speed_gbit"), 400.0);
@@ -150,7 +202,7 @@ TEST_F(TwoSockets, JsonHasTheSchemaOfTheDocumentation) {
 }
 
 TEST_F(TwoSockets, TextHasTheMatrix) {
-  const std::string text = machine_text(describe_machine("h", facts_, fake_.files()));
+  const std::string text = machine_text(describe());
   EXPECT_CONTAINS(text, "GPU1    PIX   X     NV2   SYS   PIX     SYS   0             0");
   EXPECT_CONTAINS(text, "Nearest pair   1,2 (NV2)");
   EXPECT_CONTAINS(text, "0: socket 0, CPUs 0; 1: socket 1, CPUs 1\n");

@@ -2,13 +2,13 @@
 
 #include <gtest/gtest.h>
 #include <sched.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <fstream>
 
 #include "runtime/topology/pci.h"
 #include "tests/support/says.h"
+#include "tests/support/temp_folder.h"
 
 namespace ddptrain {
 namespace {
@@ -26,10 +26,7 @@ class NumaBindingTest : public testing::Test {
     unsetenv("OMPI_MCA_hwloc_base_binding_policy");
   }
 
-  void TearDown() override {
-    fs::remove_all(sysfs_);
-    sched_setaffinity(0, sizeof(before_), &before_);
-  }
+  void TearDown() override { sched_setaffinity(0, sizeof(before_), &before_); }
 
   void show_node(const std::string& node) {
     const fs::path device = sysfs_ / "bus/pci/devices/0000:1b:00.0";
@@ -59,7 +56,8 @@ class NumaBindingTest : public testing::Test {
     return bind_to_numa(kGpu, sysfs_).find("as started") != std::string::npos;
   }
 
-  fs::path sysfs_ = fs::temp_directory_path() / ("numa_binding_test." + std::to_string(getpid()));
+  tests::TempFolder folder_;
+  fs::path sysfs_ = folder_.path();
   cpu_set_t before_{};
 };
 

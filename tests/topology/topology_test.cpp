@@ -14,12 +14,9 @@ TEST(TopologyLabel, WithoutGpuLinks) {
   EXPECT_EQ(topology_label(4, 4, {"0000:1b:00.0"}), "NET");
 }
 
-TEST(TopologyLabel, RanksOfOneGpuHaveNoLink) {
+TEST(TopologyLabel, OneGpuHasNoLinkAndUnknownGpusAreNeverSys) {
   EXPECT_EQ(topology_label(2, 1, {"ffff:fe:1f.6", "ffff:fe:1f.6"}), "GPU");
   EXPECT_EQ(topology_label(3, 1, {"ffff:fe:1f.6", "ffff:fe:1f.7", "ffff:fe:1f.6"}), "unknown");
-}
-
-TEST(TopologyLabel, UnknownGpusAreUnknownAndNeverSys) {
   EXPECT_EQ(topology_label(2, 1, {"ffff:fe:1f.6", "ffff:fe:1f.7"}), "unknown");
 }
 

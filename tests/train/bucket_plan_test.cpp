@@ -16,49 +16,43 @@ std::vector<ParameterSpec> specs_of(const std::vector<Shape>& shapes) {
 
 const std::vector<Shape> kRagged = {{128, 9216}, {10, 128}, {10}, {1}, {128}, {64, 3, 3, 32}, {64}, {1}, {32, 9}, {3}};
 
-struct Case {
-  std::size_t bucket_bytes;
-  std::size_t last_bucket_bytes;
-  int world_size;
-};
-
-class BucketPlanOf : public testing::TestWithParam<Case> {};
-
-TEST_P(BucketPlanOf, CoversEveryParameterOnceInOrderAndAligned) {
-  const auto [bucket_bytes, last_bucket_bytes, world_size] = GetParam();
-  const auto specs = specs_of(kRagged);
-  const BucketPlan plan = plan_buckets(specs, 4, bucket_bytes, last_bucket_bytes, world_size);
-
-  std::int64_t end = 0;
-  std::size_t next_parameter = 0;
-  for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
-    const Bucket& bucket = plan.buckets[b];
-    EXPECT_EQ(bucket.begin, end);
-    EXPECT_EQ(bucket.first_parameter, next_parameter);
-    EXPECT_GT(bucket.parameter_count, 0u);
-    EXPECT_EQ(bucket.size % (128 * world_size), 0);
-    std::int64_t position = bucket.begin;
-    std::size_t bytes = 0;
-    for (std::size_t k = 0; k < bucket.parameter_count; ++k, ++next_parameter) {
-      EXPECT_EQ(plan.bucket_of.at(next_parameter), b);
-      EXPECT_GE(plan.begin.at(next_parameter), position);
-      EXPECT_EQ(plan.begin.at(next_parameter) % 64, 0);
-      position = plan.begin.at(next_parameter) + element_count(specs[next_parameter].shape);
-      bytes += static_cast<std::size_t>(element_count(specs[next_parameter].shape)) * 4;
+TEST(BucketPlan, CoversEveryParameterOnceInOrderAndAligned) {
+  struct Case {
+    std::size_t bucket_bytes, last_bucket_bytes;
+    int world_size;
+  };
+  for (const auto& [bucket_bytes, last_bucket_bytes, world_size] :
+       {Case{25 << 20, 256 << 10, 1}, Case{25 << 20, 0, 3}, Case{1, 0, 2}, Case{1, 5000, 7}, Case{6000, 1000, 4},
+        Case{80000, 2, 3}, Case{25 << 20, 25 << 20, 8}}) {
+    SCOPED_TRACE(fmt::format("{}, {}, {} ranks", bucket_bytes, last_bucket_bytes, world_size));
+    const auto specs = specs_of(kRagged);
+    const BucketPlan plan = plan_buckets(specs, 4, bucket_bytes, last_bucket_bytes, world_size);
+    std::int64_t end = 0;
+    std::size_t next_parameter = 0;
+    for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
+      const Bucket& bucket = plan.buckets[b];
+      EXPECT_EQ(bucket.begin, end);
+      EXPECT_EQ(bucket.first_parameter, next_parameter);
+      EXPECT_GT(bucket.parameter_count, 0u);
+      EXPECT_EQ(bucket.size % (128 * world_size), 0);
+      std::int64_t position = bucket.begin;
+      std::size_t bytes = 0;
+      for (std::size_t k = 0; k < bucket.parameter_count; ++k, ++next_parameter) {
+        EXPECT_EQ(plan.bucket_of.at(next_parameter), b);
+        EXPECT_GE(plan.begin.at(next_parameter), position);
+        EXPECT_EQ(plan.begin.at(next_parameter) % 64, 0);
+        position = plan.begin.at(next_parameter) + element_count(specs[next_parameter].shape);
+        bytes += static_cast<std::size_t>(element_count(specs[next_parameter].shape)) * 4;
+      }
+      const bool last = b + 1 == plan.buckets.size();
+      EXPECT_TRUE(bytes <= bucket_bytes || bucket.parameter_count == 1 || (last && bytes <= last_bucket_bytes));
+      end = bucket.begin + bucket.size;
+      EXPECT_LE(position, end);
     }
-    const bool last = b + 1 == plan.buckets.size();
-    EXPECT_TRUE(bytes <= bucket_bytes || bucket.parameter_count == 1 || (last && bytes <= last_bucket_bytes));
-    end = bucket.begin + bucket.size;
-    EXPECT_LE(position, end);
+    EXPECT_EQ(next_parameter, specs.size());
+    EXPECT_EQ(plan.size, end);
   }
-  EXPECT_EQ(next_parameter, specs.size());
-  EXPECT_EQ(plan.size, end);
 }
-
-INSTANTIATE_TEST_SUITE_P(Sizes, BucketPlanOf,
-                         testing::Values(Case{25 << 20, 256 << 10, 1}, Case{25 << 20, 0, 3}, Case{1, 0, 2},
-                                         Case{1, 5000, 7}, Case{6000, 1000, 4}, Case{80000, 2, 3},
-                                         Case{25 << 20, 25 << 20, 8}));
 
 TEST(BucketPlan, TailThatFitsIsTheLastBucket) {
   const auto specs = specs_of({{1000}, {200}, {100}, {50}, {10}});

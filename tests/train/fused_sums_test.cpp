@@ -33,12 +33,6 @@ double rounding_bound(OptimizerKind kind, Precision precision) {
   return bf16 ? 0.3 : 3e-2;
 }
 
-TEST(DifferenceToMovement, TellsAWeightThatStoodStill) {
-  EXPECT_EQ(difference_to_movement({1, 2}, {1, 2}, {0, 0}), 0.0);
-  EXPECT_EQ(difference_to_movement({5, 5}, {5, 6}, {5, 5}), 1.0);
-  EXPECT_EQ(difference_to_movement({5, 4}, {5, 6}, {5, 5}), 2.0);
-}
-
 /// Three steps with and without `fused_sum`, which takes the path `path`, from `start`.
 void expect_same_but_for_rounding(Rig& rig, Precision precision, TrainerOptions options, const std::string& path,
                                   const std::vector<double>& start) {
@@ -104,9 +98,27 @@ TEST_P(EachDevice, FusedSumGivesAllRanksTheSameBitsWithAndWithoutGraph) {
   }
 }
 
+constexpr std::uint64_t kStepsApart = 301;  // 43 * 7
+
 /// 0 to 3 ms, drawn anew each time.
 PausingModel::Pause uneven_pause(unsigned seed) {
   return [random = std::mt19937(seed)]() mutable { return std::chrono::microseconds(random() % 3000); };
+}
+
+/// Trains in portions of `portion` steps, between which the host waits.
+void expect_same_when_held_apart(Rig& rig, const TrainerOptions& options, std::uint64_t portion,
+                                 const std::string& path, const std::string& expected) {
+  for (const unsigned seed : {1u, 2u}) {
+    const unsigned own = seed * 100 + static_cast<unsigned>(test_world().rank());
+    const auto trainer =
+        rig.trainer(options, data(), std::make_unique<PausingModel>(rig.cnn(options, data()), uneven_pause(own)));
+    ASSERT_EQ(trainer->gradient_path().name, path);
+    for (std::uint64_t done = 0; done < kStepsApart; done += portion) {
+      trainer->run(portion);
+      rig.device->synchronize();
+    }
+    EXPECT_EQ(trainer->state().parameter_hash(), expected);
+  }
 }
 
 /// A rank that is a round ahead writes into the packets of the other parity: odd and even rounds alternate, and neither
@@ -117,19 +129,7 @@ TEST_P(EachDevice, FusedSumsOfRanksThatAreHeldApartInTimeAreTheSame) {
   TrainerOptions options = options_for_ranks();
   options.last_bucket_bytes = std::size_t{100} << 10;
   options.graph = false;
-  constexpr std::uint64_t kSteps = 301;
-  const std::string expected = hash_after(rig, options, kSteps);
-  for (const unsigned seed : {1u, 2u}) {
-    const unsigned own = seed * 100 + static_cast<unsigned>(test_world().rank());
-    const auto trainer =
-        rig.trainer(options, data(), std::make_unique<PausingModel>(rig.cnn(options, data()), uneven_pause(own)));
-    ASSERT_EQ(trainer->gradient_path().name, fused_path());
-    for (std::uint64_t done = 0; done < kSteps; done += 7) {  // 301 = 43 * 7: the host waits now and then
-      trainer->run(7);
-      rig.device->synchronize();
-    }
-    EXPECT_EQ(trainer->state().parameter_hash(), expected);
-  }
+  expect_same_when_held_apart(rig, options, 7, fused_path(), hash_after(rig, options, kStepsApart));
 }
 
 std::string peers_path() { return test_world().size() > 1 ? "peers" : "none"; }
@@ -158,18 +158,10 @@ TEST_P(EachDevice, SumsByPeersOfRanksThatAreHeldApartInTimeAreTheSame) {
   Rig rig(GetParam(), Precision::bf16, true);
   TrainerOptions options = options_for_ranks();
   options.zero = Zero::state;
-  constexpr std::uint64_t kSteps = 301;
-  const std::string expected = hash_after(rig, options, kSteps);
+  const std::string expected = hash_after(rig, options, kStepsApart);
   for (const std::string& hash : test_world().all_gather(expected)) EXPECT_EQ(hash, expected);
   options.graph = false;
-  for (const unsigned seed : {1u, 2u}) {
-    const unsigned own = seed * 100 + static_cast<unsigned>(test_world().rank());
-    const auto trainer =
-        rig.trainer(options, data(), std::make_unique<PausingModel>(rig.cnn(options, data()), uneven_pause(own)));
-    ASSERT_EQ(trainer->gradient_path().name, peers_path());
-    trainer->run(kSteps);
-    EXPECT_EQ(trainer->state().parameter_hash(), expected);
-  }
+  expect_same_when_held_apart(rig, options, kStepsApart, peers_path(), expected);
 }
 
 }  // namespace

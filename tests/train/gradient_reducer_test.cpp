@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <numeric>
 #include <random>
-#include <tuple>
 
 #include "runtime/core/error.h"
 #include "tests/train/fake_device.h"
@@ -28,6 +27,10 @@ class GradientReducerTest : public testing::Test {
     std::vector<std::size_t> order(arena.specs().size());
     std::iota(order.begin(), order.end(), 0);
     return order;
+  }
+  /// The whole backward pass.
+  void ready(GradientReducer& reducer) const {
+    for (const std::size_t parameter : in_order()) reducer.ready(parameter);
   }
   std::vector<std::size_t> all_buckets() const {
     std::vector<std::size_t> buckets(arena.plan().buckets.size());
@@ -78,7 +81,7 @@ TEST_F(GradientReducerTest, SendsABucketAsSoonAsItAndTheOnesBeforeAreComplete) {
 TEST_F(GradientReducerTest, OverlapOffSendsNothingBeforeFinish) {
   GradientReducer reducer = make(OverlapMode::off);
   reducer.begin(0, true);
-  for (const std::size_t parameter : in_order()) reducer.ready(parameter);
+  ready(reducer);
   EXPECT_TRUE(communicator.sent.empty());
   reducer.finish();
   EXPECT_EQ(communicator.sent, slices_in_order());
@@ -89,7 +92,7 @@ TEST_F(GradientReducerTest, SendsNothingDuringAccumulation) {
   for (const std::int64_t pass : {0, 1, 2}) {
     const bool last = pass == 2;
     reducer.begin(pass, last);
-    for (const std::size_t parameter : in_order()) reducer.ready(parameter);
+    ready(reducer);
     reducer.finish();
     EXPECT_EQ(communicator.sent.size(), last ? arena.plan().buckets.size() : 0u);
     EXPECT_EQ(reduced.size(), communicator.sent.size());
@@ -112,11 +115,12 @@ TEST_F(GradientReducerTest, WhatFollowsABucketWaitsForItsMessage) {
 /// Of a step whose first sum is late on its way.
 class LateSumTest : public GradientReducerTest {
  protected:
-  void step() {
+  void step() { step_of(reducer); }
+  void step_of(GradientReducer& of) {
     communicator.late = {communicator.sent.size()};
-    reducer.begin(0, true);
-    for (const std::size_t parameter : in_order()) reducer.ready(parameter);
-    reducer.finish();
+    of.begin(0, true);
+    ready(of);
+    of.finish();
   }
   std::vector<std::size_t> late_first() const {
     std::vector<std::size_t> order = all_buckets();
@@ -155,10 +159,7 @@ TEST_F(LateSumTest, IsAwaitedByTheNextBackwardPassAndByWhateverWaitsForTheDevice
 TEST_F(LateSumTest, IsAwaitedAtTheEnd) {
   {
     GradientReducer other = make(OverlapMode::on);
-    communicator.late = {communicator.sent.size()};
-    other.begin(0, true);
-    for (const std::size_t parameter : in_order()) other.ready(parameter);
-    other.finish();
+    step_of(other);
     EXPECT_FALSE(communicator.late.empty());
   }
   EXPECT_TRUE(communicator.late.empty()) << "its memory is about to go";

@@ -29,4 +29,32 @@ class ModelAround : public Model {
   std::unique_ptr<Model> inner_;
 };
 
+/// A model with a buffer of which each rank, and each virtual rank, has its own: a number of the samples it has seen,
+/// which changes gradients and the losses of evaluations. Counts in host memory (CPU).
+class Counting final : public ModelAround {
+ public:
+  using ModelAround::ModelAround;
+
+  std::vector<BufferSpec> buffers() const override { return {{"seen", {3}, DType::f32, 0.5f}}; }
+  void bind(const ModelTensors& tensors) override {
+    ModelAround::bind(tensors);
+    seen_ = tensors.buffers.at(0);
+  }
+  void restored() override { ++times_restored_; }
+  void begin(const MicroBatch& batch) override {
+    MicroBatch raised = batch;
+    float& seen = seen_.as<float>()[1];
+    if (batch.training) seen += static_cast<float>(1 + batch.slice.order.first % 7);
+    raised.gradient_scale *= 1.0f + 0.01f * seen;
+    if (!batch.training) batch.sums->loss += seen;
+    ModelAround::begin(raised);
+  }
+  Tensor seen() const { return seen_; }
+  int times_restored() const { return times_restored_; }
+
+ private:
+  Tensor seen_;
+  int times_restored_ = 0;
+};
+
 }  // namespace ddptrain::tests

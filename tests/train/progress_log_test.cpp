@@ -9,14 +9,19 @@
 #include <thread>
 
 #include "tests/support/captured_log.h"
+#include "tests/support/says.h"
 
 namespace ddptrain {
 namespace {
 
 using std::chrono::milliseconds;
 
-/// What the log gets while `steps` are added to `watch`, of 800.
-std::string logged(const std::shared_ptr<Watch>& watch, std::uint64_t steps, milliseconds time) {
+/// What the log gets in `phase`, part 3 of `parts`, while `steps` more are made behind step 100 of 800.
+std::string logged(const char* phase, std::uint64_t steps, int parts = 0, milliseconds time = milliseconds(300)) {
+  const auto watch = std::make_shared<Watch>();
+  watch->set_steps(100);
+  const Watch::Phase in_phase(*watch, phase);
+  if (parts > 0) watch->set_part(3, parts);
   const CapturedLog captured;
   {
     const ProgressLog log(*watch, {.first = 100, .steps = 800, .units_per_step = 50.0, .unit = "images"},
@@ -28,27 +33,17 @@ std::string logged(const std::shared_ptr<Watch>& watch, std::uint64_t steps, mil
 }
 
 TEST(ProgressLog, SaysHowFastAndHowFarTrainingIs) {
-  const auto watch = std::make_shared<Watch>();
-  watch->set_steps(100);
-  const Watch::Phase phase(*watch, "training");
-  const std::string text = logged(watch, 50, milliseconds(300));
+  const std::string text = logged("training", 50);
   EXPECT_TRUE(std::regex_search(text, std::regex(R"(Step 150 of 800, [1-9][\d,.]* images/s, 0:00:\d\d left)"))) << text;
 }
 
 TEST(ProgressLog, NamesWhatGoesOnBesideTraining) {
-  const auto watch = std::make_shared<Watch>();
-  watch->set_steps(100);
-  const Watch::Phase phase(*watch, "evaluation");
-  EXPECT_NE(logged(watch, 0, milliseconds(300)).find("Step 100 of 800, evaluation\n"), std::string::npos);
-  watch->set_part(3, 20);
-  EXPECT_NE(logged(watch, 0, milliseconds(300)).find("Step 100 of 800, evaluation (3 of 20)\n"), std::string::npos);
+  EXPECT_CONTAINS(logged("evaluation", 0), "Step 100 of 800, evaluation\n");
+  EXPECT_CONTAINS(logged("evaluation", 0, 20), "Step 100 of 800, evaluation (3 of 20)\n");
 }
 
 TEST(ProgressLog, StepsOfMeasurementsAfterTrainingDoNotCount) {
-  const auto watch = std::make_shared<Watch>();
-  watch->set_steps(100);
-  const Watch::Phase phase(*watch, "training");
-  EXPECT_NE(logged(watch, 900, milliseconds(300)).find("Step 800 of 800, training\n"), std::string::npos);
+  EXPECT_CONTAINS(logged("training", 900), "Step 800 of 800, training\n");
 }
 
 TEST(StepRate, CountsTimeOfTrainingUpToTheLastStep) {
@@ -64,7 +59,7 @@ TEST(StepRate, CountsTimeOfTrainingUpToTheLastStep) {
   EXPECT_DOUBLE_EQ(rate.take(), 10.0 / 2.0);
 }
 
-TEST(ProgressLog, IsSilentInShortRuns) { EXPECT_EQ(logged(std::make_shared<Watch>(), 10, milliseconds(0)), ""); }
+TEST(ProgressLog, IsSilentInShortRuns) { EXPECT_EQ(logged("training", 10, 0, milliseconds(0)), ""); }
 
 }  // namespace
 }  // namespace ddptrain

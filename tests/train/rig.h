@@ -80,18 +80,6 @@ inline std::string error_of(const std::function<void()>& check) {
   return message;
 }
 
-/// Largest difference over the largest magnitude of `expected`.
-inline double relative_difference(const std::vector<double>& actual, const std::vector<double>& expected) {
-  EXPECT_EQ(actual.size(), expected.size());
-  double difference = 0.0;
-  double magnitude = 0.0;
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    difference = std::max(difference, std::abs(actual.at(i) - expected[i]));
-    magnitude = std::max(magnitude, std::abs(expected[i]));
-  }
-  return difference / magnitude;
-}
-
 /// Adds the values of a tensor of f32 or f64.
 inline void append(std::vector<double>& all, const Tensor& tensor, Device& device) {
   const auto as = [&]<class T>(T) {

@@ -39,9 +39,8 @@ inline std::string hash_after(Rig& rig, const TrainerOptions& options, std::uint
   return trainer->state().parameter_hash();
 }
 
-inline std::vector<double> parameters_after(Rig& rig, const TrainerOptions& options, std::uint64_t steps,
-                                            bool dropout = true) {
-  const auto trainer = rig.trainer(options, data(), dropout);
+inline std::vector<double> parameters_after(Rig& rig, const TrainerOptions& options, std::uint64_t steps) {
+  const auto trainer = rig.trainer(options, data());
   trainer->run(steps);
   return master_values(trainer->arena(), *rig.device);
 }

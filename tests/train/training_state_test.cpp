@@ -31,33 +31,5 @@ TEST(TrainingState, NamesEveryArrayOnceWithItsShapeAndPlacement) {
   }
 }
 
-/// Over all ranks, every element of a sharded array is in one piece.
-TEST(TrainingState, PiecesCoverTheirArrays) {
-  for (const Zero zero : kZeroStages) {
-    const Replica run = run_with(zero);
-    for (const StateArray& array : run.trainer->state().arrays()) {
-      double elements = 0.0;
-      double places = 0.0;  // their sum
-      for (const StateArray::Piece& piece : array.pieces) {
-        const auto count = static_cast<double>(piece.values.size());
-        elements += count;
-        places += count * (static_cast<double>(piece.begin) + (count - 1.0) / 2.0);
-      }
-      if (array.placement == Placement::sharded) {
-        elements = test_world().sum(elements);
-        places = test_world().sum(places);
-      }
-      const auto size = static_cast<double>(element_count(array.shape()));
-      EXPECT_EQ(elements, size) << array.name;
-      EXPECT_EQ(places, size * (size - 1.0) / 2.0) << array.name;
-    }
-  }
-}
-
-TEST(TrainingState, BuffersStartWithTheirInitialValue) {
-  const Replica run = run_with(Zero::nothing);
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(run.model->seen().as<float>()[i], 0.5f);
-}
-
 }  // namespace
 }  // namespace ddptrain::tests

@@ -169,18 +169,6 @@ TEST_P(CnnKernelsTest, OfExactInputsTheLossIsExact) {
   }
 }
 
-/// Runs without a GPU, too: the reference of the test above checks that its activations are exact.
-TEST(CnnKernelsReference, IsExact) {
-  ColumnFirstCpu cpu;
-  for (const bool dropout : {false, true}) {
-    const auto run = make_exact_run(cpu, dropout);
-    const double loss = run->forward(run->slice(kMaxBatch), 1.0f / kMaxBatch).loss / kMaxBatch;
-    EXPECT_GT(loss, 0.5);
-    EXPECT_LT(loss, 20.0);
-    for (const auto& [name, gradient] : run->backward(false)) EXPECT_GT(norm(gradient), 1e-3) << name;
-  }
-}
-
 TEST_P(CnnKernelsTest, Evaluate) {
   for (const std::int64_t count : {1, 5, 132, 300}) {
     expect_same_sums(fused_->evaluate(fused_->slice(count)), reference_->evaluate(reference_->slice(count)));

@@ -5,7 +5,6 @@
 #include "runtime/core/files/json.h"
 #include "runtime/core/files/safetensors.h"
 #include "tests/data/idx_files.h"
-#include "tests/models/gpt/load_gpt2.h"
 
 namespace ddptrain {
 namespace {
@@ -16,6 +15,17 @@ namespace fs = std::filesystem;
 
 /// Small, all sizes different, and with a feed-forward size of its own.
 GptShape small_shape() { return {2, 6, 2, 20, 9, 11, 1e-4}; }
+
+/// All weights of a GPT-2 on disk.
+Gpt2Weights load_gpt2(const fs::path& path) {
+  const Gpt2Folder folder(path);
+  folder.check_values();
+  Gpt2Weights weights{folder.shape(), {}};
+  for (const ParameterSpec& spec : gpt_parameters(folder.shape())) {
+    weights.tensors[spec.name] = {spec.shape, folder.read(spec.name)};
+  }
+  return weights;
+}
 
 Gpt2Weights numbered_weights(const GptShape& shape) {
   Gpt2Weights weights{shape, {}};

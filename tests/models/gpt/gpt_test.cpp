@@ -38,11 +38,6 @@ class GptTest : public ::testing::Test {
     randomise(run);
     return run;
   }
-  static std::vector<Tensor> poisoned_gradients(ModelRun& run) {
-    std::vector<Tensor> gradients;
-    for (const ParameterSpec& spec : run.model().parameters()) gradients.push_back(run.bench().poisoned(spec.shape));
-    return gradients;
-  }
   static void expect_close(const Gradients& found, const Gradients& expected, double tolerance) {
     for (const auto& [name, values] : found) EXPECT_LE(relative_error(values, expected.at(name)), tolerance) << name;
   }
@@ -102,6 +97,13 @@ TEST_F(GptTest, IsAModel) {
       expect_a_model([&] { return make_run(make_options(shape, 0.25f, recompute)); });
     }
   }
+}
+
+/// More rows than a norm takes at a time, and sequences of several blocks of queries, the last one in part.
+TEST_F(GptTest, GradientsOfLongSequencesAreThoseOfTheLoss) {
+  constexpr std::int64_t kSequence = 131;
+  ModelRun run = make_run(make_options({1, 12, 3, 20, kSequence, 11}), kSequence);
+  expect_gradients_of_the_loss(run, 1.0f / (kBatch * kSequence));
 }
 
 TEST_F(GptTest, SaysWhatAStageSendsItsNeighbours) {
@@ -169,7 +171,7 @@ TEST_F(GptTest, NothingIsWrittenBehindTheEmbedding) {
   ModelRun run = make_run(make_options(kTiny));
   run.forward(run.slice(), kScale);
   const Gradients expected = run.backward(false);
-  std::vector<Tensor> gradients = poisoned_gradients(run);
+  std::vector<Tensor> gradients = run.poisoned_gradients();
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     const ParameterSpec& spec = run.model().parameters()[i];
     if (spec.padded_rows > 0) gradients[i].data = run.bench().poisoned({spec.padded_size()}).data;
@@ -261,18 +263,17 @@ TEST_F(GptTest, EvaluationHasNoDropoutAndTakesPartOfABatch) {
 
 TEST(GptShapeTest, ImpossibleShapesAreRefusedInTheNamesOfThoseWhoGaveThem) {
   const GptShapeNames names = {"x.json: ", "n_layer", "n_embd", "n_head", "n_inner", "n_positions", "vocab_size"};
-  const auto refused = [&](const char* message, const GptShape& shape) {
-    EXPECT_CONTAINS(error_message([&] { check_shape(shape, names); }), message);
-  };
   check_shape(kTiny, names);
-  refused("x.json: n_layer 0", {0, 12, 3, 20, 6, 11});
-  refused("n_embd -1", {3, -1, 3, 20, 6, 11});
-  refused("n_head 0", {3, 12, 0, 20, 6, 11});
-  refused("n_head 5: give a number that divides n_embd 12", {3, 12, 5, 20, 6, 11});
-  refused("n_inner 0", {3, 12, 3, 0, 6, 11});
-  refused("n_positions 0", {3, 12, 3, 20, 0, 11});
-  refused("vocab_size 0", {3, 12, 3, 20, 6, 0});
-  refused("vocab_size 65537", {3, 12, 3, 20, 6, 65537});
+  for (const auto& [message, shape] : {std::pair{"x.json: n_layer 0", GptShape{0, 12, 3, 20, 6, 11}},
+                                       {"n_embd -1", {3, -1, 3, 20, 6, 11}},
+                                       {"n_head 0", {3, 12, 0, 20, 6, 11}},
+                                       {"n_head 5: give a number that divides n_embd 12", {3, 12, 5, 20, 6, 11}},
+                                       {"n_inner 0", {3, 12, 3, 0, 6, 11}},
+                                       {"n_positions 0", {3, 12, 3, 20, 0, 11}},
+                                       {"vocab_size 0", {3, 12, 3, 20, 6, 0}},
+                                       {"vocab_size 65537", {3, 12, 3, 20, 6, 65537}}}) {
+    EXPECT_CONTAINS(error_message([&, &shape = shape] { check_shape(shape, names); }), message);
+  }
 }
 
 TEST_F(GptTest, RefusesWhatItCannotBe) {

@@ -10,18 +10,13 @@
 #include "runtime/comm/tensor_group.h"
 #include "tests/models/layers/relu_feed_forward.h"
 #include "tests/support/mpi_main.h"
+#include "tests/support/values.h"
 
 namespace ddptrain {
 namespace {
 
 constexpr std::int64_t kBatch = 2, kSequence = 6, kWidth = 24, kHeads = 4, kFeedForward = 40;
 constexpr float kEpsilon = 1e-5f;
-
-std::vector<double> some_values(std::int64_t count, std::int64_t seed) {
-  std::vector<double> values;
-  for (std::int64_t i = 0; i < count; ++i) values.push_back(static_cast<double>((i * 37 + seed * 101) % 199) / 99 - 1);
-  return values;
-}
 
 std::vector<double> values_of(const Tensor& tensor) {
   return {tensor.as<double>(), tensor.as<double>() + tensor.size()};
@@ -56,7 +51,8 @@ class Half {
     if constexpr (std::is_same_v<Layer, FeedForward>) layer_.allocate_hidden(memory_);
     ModelTensors tensors;
     for (const ParameterSpec& spec : specs_) {
-      tensors.weights.push_back(put(part_of(spec, some_values(element_count(spec.part().whole), 3)), spec.shape));
+      tensors.weights.push_back(
+          put(part_of(spec, tests::random_values(element_count(spec.part().whole), 3)), spec.shape));
       tensors.gradients.push_back(memory_.allocate(DType::f64, spec.shape));
     }
     tensors.group = group;
@@ -78,8 +74,8 @@ class Half {
 
   /// `at_once`: the two halves of the backward pass.
   void run(bool at_once) {
-    forward(some_values(kBatch * kSequence * kWidth, 1));
-    set(g_.dout, some_values(kBatch * kSequence * kWidth, 2));
+    forward(tests::random_values(kBatch * kSequence * kWidth, 1));
+    set(g_.dout, tests::random_values(kBatch * kSequence * kWidth, 2));
     if (at_once) {
       layer_.backward(g_, Tensor{}, false, [](std::size_t) {});
     } else {
@@ -118,11 +114,6 @@ class Half {
   Tensor branch_;
 };
 
-void expect_near(const std::vector<double>& found, const std::vector<double>& expected, const std::string& what) {
-  ASSERT_EQ(found.size(), expected.size()) << what;
-  for (std::size_t i = 0; i < found.size(); ++i) ASSERT_NEAR(found[i], expected[i], 1e-11) << what << " " << i;
-}
-
 template <class Layer>
 void expect_parts_to_be_one(const SublayerShape& shape, const typename Half<Layer>::Make& make) {
   const World& world = test_world();
@@ -135,12 +126,13 @@ void expect_parts_to_be_one(const SublayerShape& shape, const typename Half<Laye
   for (const bool at_once : {false, true}) {
     whole.run(at_once);
     part.run(at_once);
-    expect_near(part.own(part.branch()), part.own(whole.branch()), "branch");
-    expect_near(part.din(), whole.din(), "din");
+    EXPECT_LT(tests::relative_error(part.own(part.branch()), part.own(whole.branch())), 1e-12);
+    EXPECT_LT(tests::relative_error(part.din(), whole.din()), 1e-12);
     for (std::size_t i = 0; i < whole.specs().size(); ++i) {
       const bool given = part.specs()[i].name != "out.bias";  // else, in the whole, by the norm behind the layer
       const std::vector<double> expected = given ? whole.gradient(i) : column_sums(whole.dout());
-      expect_near(part.gradient(i), part_of(part.specs()[i], expected), part.specs()[i].name);
+      EXPECT_LT(tests::relative_error(part.gradient(i), part_of(part.specs()[i], expected)), 1e-12)
+          << part.specs()[i].name;
     }
   }
 }
@@ -163,7 +155,8 @@ TEST(SplitLayers, TheExampleHasTheGradientOfItsOutput) {
   const auto device = make_cpu_device({.precision = Precision::fp64});
   Half<ReluFeedForward> half(*device, FeedForward::shape(kWidth, kFeedForward), {}, make_relu, nullptr);
   half.run(true);
-  const std::vector<double> x = some_values(kBatch * kSequence * kWidth, 1), dout = half.dout(), din = half.din();
+  const std::vector<double> x = tests::random_values(kBatch * kSequence * kWidth, 1), dout = half.dout(),
+                            din = half.din();
   const auto loss = [&](std::size_t i, double change) {
     std::vector<double> changed = x;
     changed[i] += change;

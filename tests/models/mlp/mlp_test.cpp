@@ -23,9 +23,7 @@ class MlpTest : public ::testing::Test {
 
 TEST_F(MlpTest, HasThePublishedSize) {
   const auto mlp = make_mlp(*device_, 1, {});
-  std::int64_t parameters = 0;
-  for (const ParameterSpec& spec : mlp->parameters()) parameters += spec.size();
-  EXPECT_EQ(parameters, 784 * 512 + 512 + 512 * 512 + 512 + 512 * 10 + 10);
+  EXPECT_EQ(element_count(mlp->parameters()), 784 * 512 + 512 + 512 * 512 + 512 + 512 * 10 + 10);
   EXPECT_DOUBLE_EQ(mlp->flops_per_sample(), 4.0 * 784 * 512 + 6.0 * (512 * 512 + 512 * 10));
 }
 

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <map>
@@ -35,31 +34,6 @@ inline std::unique_ptr<Model> tiny_gpt(Device& device, std::int64_t batch, std::
   options.dropout = 0.2f;
   return make_gpt(device, options, make_resident(data(), device));
 }
-
-/// A GPT with a buffer of which each rank has its own: the samples it has seen, which change the gradient.
-class Counting final : public ModelAround {
- public:
-  using ModelAround::ModelAround;
-
-  std::vector<BufferSpec> buffers() const override { return {{"seen", {3}, DType::f32, 0.5f}}; }
-  void bind(const ModelTensors& tensors) override {
-    ModelAround::bind(tensors);
-    seen_ = tensors.buffers.at(0);
-  }
-  void restored() override { ++times_restored_; }
-  void begin(const MicroBatch& batch) override {
-    MicroBatch raised = batch;
-    if (batch.training) seen_.as<float>()[1] += static_cast<float>(batch.slice.count * (1 + test_world().rank()));
-    raised.gradient_scale *= 1.0f + 0.01f * seen_.as<float>()[1];
-    ModelAround::begin(raised);
-  }
-  Tensor seen() const { return seen_; }
-  int times_restored() const { return times_restored_; }
-
- private:
-  Tensor seen_;
-  int times_restored_ = 0;
-};
 
 /// A replica on each rank of `world`, which may be a part of the job.
 struct Replica {
@@ -105,19 +79,6 @@ inline TrainerOptions options_with(OptimizerKind kind, Zero zero, std::int64_t g
   options.zero = zero;
   return options;
 }
-
-/// A folder of this test that all ranks know; empty at first, and gone at last.
-struct TestFolder : fs::path {
-  explicit TestFolder(const std::string& name)
-      : fs::path(test_world().all_gather(testing::TempDir() + fmt::format("ckpt_{}_{}", name, getpid())).front()) {
-    if (test_world().rank() == 0) fs::create_directories(*this);
-    test_world().barrier();
-  }
-  ~TestFolder() {
-    test_world().barrier();
-    if (test_world().rank() == 0) fs::remove_all(*this);
-  }
-};
 
 inline RunIdentity identity(const World& world) {
   RunIdentity run;

@@ -2,7 +2,6 @@
 
 #include <sys/stat.h>
 
-#include <cstring>
 #include <fstream>
 
 #include "tests/support/says.h"
@@ -56,7 +55,7 @@ class Damaged : public testing::Test {
     return write(run, folder_, as_step, keep);
   }
 
-  TestFolder folder_{"damaged"};
+  SharedFolder folder_{"damaged"};
 };
 
 void flip_byte(const fs::path& path, std::int64_t at) {
@@ -97,56 +96,48 @@ TEST_F(Damaged, AnOlderOneIsTakenAndTheReasonNamed) {
   }
 }
 
+using Damage = std::function<void(const fs::path&)>;
+
 /// Rewrites a manifest as a run would write it, with its checksum.
-void change_manifest(const fs::path& path, const std::function<void(Manifest&)>& change) {
-  Manifest manifest = read_manifest(path);
-  change(manifest);
-  std::ofstream(path / kManifestName) << to_json(manifest);
+Damage changed(const std::function<void(Manifest&)>& change) {
+  return [change](const fs::path& path) {
+    Manifest manifest = read_manifest(path);
+    change(manifest);
+    std::ofstream(path / kManifestName) << to_json(manifest);
+  };
 }
 
-void replace_in_manifest(const fs::path& path, const std::string& text, const std::string& by) {
-  std::string manifest = to_json(read_manifest(path));
-  manifest.replace(manifest.find(text), text.size(), by);
-  std::ofstream(path / kManifestName) << manifest;
+Damage replaced(const std::string& text, const std::string& by) {
+  return [text, by](const fs::path& path) {
+    std::string manifest = to_json(read_manifest(path));
+    manifest.replace(manifest.find(text), text.size(), by);
+    std::ofstream(path / kManifestName) << manifest;
+  };
 }
 
 TEST_F(Damaged, AChangedManifestIsFoundOut) {
-  expect_skipped_after(
-      "of an older ddptrain",
-      [](const fs::path& path) { replace_in_manifest(path, "\"version\": 2", "\"version\": 1"); },
-      "format version 1, and this program reads version 2: use the ddptrain that wrote it");
-  expect_skipped_after(
-      "a step that was edited", [](const fs::path& path) { replace_in_manifest(path, "\"step\": 30", "\"step\": 20"); },
-      "its XXH3-128 is not the one that it names");
+  expect_skipped_after("of an older ddptrain", replaced("\"version\": 2", "\"version\": 1"),
+                       "format version 1, and this program reads version 2: use the ddptrain that wrote it");
+  expect_skipped_after("a step that was edited", replaced("\"step\": 30", "\"step\": 20"),
+                       "its XXH3-128 is not the one that it names");
   expect_skipped_after(
       "a space more", [](const fs::path& path) { std::ofstream(path / kManifestName, std::ios::app) << ' '; },
       "its XXH3-128 is not the one that it names");
-  expect_skipped_after(
-      "another step than that of the arrays",
-      [](const fs::path& path) { change_manifest(path, [](Manifest& manifest) { manifest.progress.step = 20; }); },
-      "its manifest is of step 20, its arrays of step 30");
-  expect_skipped_after(
-      "no samples",
-      [](const fs::path& path) { change_manifest(path, [](Manifest& manifest) { manifest.run.batch = 0; }); },
-      "batch_per_rank is 0");
+  expect_skipped_after("another step than that of the arrays",
+                       changed([](Manifest& manifest) { manifest.progress.step = 20; }),
+                       "its manifest is of step 20, its arrays of step 30");
+  expect_skipped_after("no samples", changed([](Manifest& manifest) { manifest.run.batch = 0; }),
+                       "batch_per_rank is 0");
   for (const char* control : {"\x1b[2J", "a\n", "\xc3\xa9\xc2\x9b"}) {
-    expect_skipped_after(
-        "escape sequences",
-        [&](const fs::path& path) { change_manifest(path, [&](Manifest& manifest) { manifest.run.data = control; }); },
-        "it has control characters");
+    expect_skipped_after("escape sequences", changed([&](Manifest& manifest) { manifest.run.data = control; }),
+                         "it has control characters");
   }
-  expect_skipped_after(
-      "an array that no file has",
-      [](const fs::path& path) {
-        change_manifest(path, [](Manifest& manifest) { manifest.arrays.push_back({"more", {3}, "f32"}); });
-      },
-      "it lacks 3 elements of more");
-  expect_skipped_after(
-      "a file outside of the checkpoint",
-      [](const fs::path& path) {
-        change_manifest(path, [](Manifest& manifest) { manifest.files[0].name = "../secret"; });
-      },
-      "is no file");
+  expect_skipped_after("an array that no file has", changed([](Manifest& manifest) {
+                         manifest.arrays.push_back({"more", {3}, "f32"});
+                       }),
+                       "it lacks 3 elements of more");
+  expect_skipped_after("a file outside of the checkpoint",
+                       changed([](Manifest& manifest) { manifest.files[0].name = "../secret"; }), "is no file");
 }
 
 TEST_F(Damaged, LeftOversDoNotMatterAndGoAway) {
