@@ -14,18 +14,18 @@ SLACK = 4 * STEP
 LINES = {
     ("runtime/core", CPP): 2400,
     ("runtime/device", CPP): 2200,
-    ("runtime/ops", CPP): 10800,
+    ("runtime/ops", CPP): 10400,
     ("runtime/comm", CPP): 2600,
-    ("runtime/topology", CPP): 1400,
+    ("runtime/topology", CPP): 1300,
     ("runtime/diagnostics", CPP): 1400,
     ("runtime/train", CPP): 8400,
-    ("models", CPP): 4900,
-    ("data", CPP): 1200,
-    ("launch", CPP): 4200,
+    ("models", CPP): 4700,
+    ("data", CPP): 1100,
+    ("launch", CPP): 4000,
     ("launch", (".py",)): 7000,
     ("benchmarks", CPP): 4800,
-    ("tests", CPP): 19100,
-    ("tests", (".py",)): 8200,
+    ("tests", CPP): 18300,
+    ("tests", (".py",)): 8300,
 }
 
 

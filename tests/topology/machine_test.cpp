@@ -6,7 +6,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "runtime/topology/machine_report.h"
 #include "runtime/topology/sysfs.h"
 #include "tests/support/says.h"
 #include "tests/support/temp_folder.h"
