@@ -184,16 +184,21 @@ class TrainingRun {
   }
 
   void run_first_window(std::int64_t steps) {
-    Clock::time_point first_step_end;
+    double step_seconds = std::numeric_limits<double>::infinity();
     time_window(steps, [&] {
       run_first_step();
-      first_step_end = Clock::now();
-      run_steps(steps - 1);
+      for (std::int64_t i = 1; i < steps; ++i) step_seconds = std::min(step_seconds, time_step());
     });
-    const double later_steps = seconds_since(first_step_end);
     guard_.check_finite();
-    trainer_.prepare_graph(world_.max(later_steps) / static_cast<double>(std::max<std::int64_t>(1, steps - 1)));
+    trainer_.prepare_graph(world_.max(step_seconds));
     if (hooks_.under_way) hooks_.under_way();
+  }
+
+  double time_step() {
+    const Clock::time_point start = Clock::now();
+    run_steps(1);
+    device_.synchronize();
+    return seconds_since(start);
   }
 
   void run_first_step() {
