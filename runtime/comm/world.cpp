@@ -224,14 +224,11 @@ void World::broadcast(void* data, std::size_t bytes, int root) const {
   mpi_broadcast_bytes(data, bytes, root, impl_->comm);
 }
 
-std::vector<std::string> World::gather(const std::string& mine) const {
-  std::vector<std::string> all = all_gather(mine);
-  if (rank() != 0) all.clear();
-  return all;
-}
+std::vector<std::string> World::gather(const std::string& mine) const { return texts_of_ranks(mine, false); }
+std::vector<std::string> World::all_gather(const std::string& mine) const { return texts_of_ranks(mine, true); }
 
-std::vector<std::string> World::all_gather(const std::string& mine) const {
-  const Watch::Collective collective(*impl_->watch, "all-gather", mine.size());
+std::vector<std::string> World::texts_of_ranks(const std::string& mine, bool everywhere) const {
+  const Watch::Collective collective(*impl_->watch, everywhere ? "all-gather" : "gather", mine.size());
   const std::uint64_t length = mine.size();
   std::vector<std::uint64_t> lengths(static_cast<std::size_t>(size()));
   DDP_MPI_CHECK(MPI_Allgather(&length, 1, MPI_UINT64_T, lengths.data(), 1, MPI_UINT64_T, impl_->comm));
@@ -240,14 +237,21 @@ std::vector<std::string> World::all_gather(const std::string& mine) const {
   const std::vector<int> counts(lengths.begin(), lengths.end());
   std::vector<int> begins(counts.size());
   std::exclusive_scan(counts.begin(), counts.end(), begins.begin(), 0);
-  std::string joined(total, '\0');
-  DDP_MPI_CHECK(MPI_Allgatherv(mine.data(), counts[static_cast<std::size_t>(rank())], MPI_BYTE, joined.data(),
-                               counts.data(), begins.data(), MPI_BYTE, impl_->comm));
-  std::vector<std::string> all;
-  for (std::size_t i = 0; i < counts.size(); ++i) {
-    all.push_back(joined.substr(static_cast<std::size_t>(begins[i]), lengths[i]));
+  const bool here = everywhere || rank() == 0;
+  std::string joined(here ? total : 0, '\0');
+  const int count = counts[static_cast<std::size_t>(rank())];
+  if (everywhere) {
+    DDP_MPI_CHECK(MPI_Allgatherv(mine.data(), count, MPI_BYTE, joined.data(), counts.data(), begins.data(), MPI_BYTE,
+                                 impl_->comm));
+  } else {
+    DDP_MPI_CHECK(MPI_Gatherv(mine.data(), count, MPI_BYTE, joined.data(), counts.data(), begins.data(), MPI_BYTE, 0,
+                              impl_->comm));
   }
-  return all;
+  std::vector<std::string> texts;
+  for (std::size_t i = 0; here && i < counts.size(); ++i) {
+    texts.push_back(joined.substr(static_cast<std::size_t>(begins[i]), lengths[i]));
+  }
+  return texts;
 }
 
 double World::sum(double value) const { return reduce(value, MPI_SUM, impl_->comm, *impl_->watch); }

@@ -62,6 +62,7 @@ class World {
  private:
   struct Impl;
   explicit World(std::unique_ptr<Impl> impl);
+  std::vector<std::string> texts_of_ranks(const std::string& mine, bool everywhere) const;
   friend struct MpiAccess;
 
   std::unique_ptr<Impl> impl_;

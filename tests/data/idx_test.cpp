@@ -88,14 +88,12 @@ TEST_F(IdxTest, AbsurdSizesAreReportedWithoutAllocatingThem) {
 }
 
 TEST_F(IdxTest, MuchCompressedFilesAreRead) {
-  const TempFolder folder;
   write_gzip(folder_ / "zeros", idx_bytes(kIdxImages, {1000, 100, 100}, Bytes(10'000'000, 0)));
   EXPECT_LT(std::filesystem::file_size(folder_ / "zeros"), 10'500u);
   EXPECT_EQ(read_idx(folder_ / "zeros", kIdxImages).bytes, Bytes(10'000'000, 0));
 }
 
 TEST_F(IdxTest, MissingFileAndFolder) {
-  const TempFolder folder;
   EXPECT_CONTAINS(fault(folder_ / "nothing"), "No such file");
   EXPECT_CONTAINS(fault(folder_.path()), "folder");
 }

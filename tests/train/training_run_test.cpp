@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "runtime/core/error.h"
+#include "runtime/device/cpu/cpu_device.h"
 #include "runtime/train/measure/calibration.h"
 #include "runtime/train/report/report.h"
 #include "tests/support/captured_log.h"
@@ -70,6 +71,62 @@ TEST_P(EachDevice, TellsTheNormOfTheWholeGradientWhateverSumsIt) {
     EXPECT_NEAR(trainer->gradient_norm() / expected, 1.0, 1e-3) << v.name;
     trainer->run(3);
     EXPECT_EQ(trainer->state().parameter_hash(), hash_after(rig, options, 6)) << v.name;
+  }
+}
+
+TEST_P(EachDevice, TheLastLossIsThatOfTheStepsSinceTheMark) {
+  Rig rig(GetParam(), Precision::fp32);
+  const auto trainer = rig.trainer(options_for_ranks(), data());
+  trainer->run(4);
+  trainer->metrics().mark_training();
+  trainer->run(1);
+  const MetricSums last = trainer->metrics().since_mark();
+  const MetricSums all = trainer->metrics().take_training();
+  trainer->run(1);
+  const MetricSums next = trainer->metrics().take_training();
+  EXPECT_EQ(last.samples, static_cast<std::uint64_t>(kSamplesPerStep));
+  EXPECT_EQ(all.samples, 5u * kSamplesPerStep);
+  EXPECT_EQ(next.samples, static_cast<std::uint64_t>(kSamplesPerStep)) << "what was taken does not come again";
+  EXPECT_GT(last.loss, 0.2 * next.loss);
+  EXPECT_LT(last.loss, all.loss);
+}
+
+/// A CPU with graphs, which call again what they captured.
+class CpuWithGraphs final : public CpuDevice {
+ public:
+  CpuWithGraphs() : CpuDevice({}) {}
+  std::unique_ptr<Graph> capture(const std::function<void()>& work) override {
+    ++captures;
+    return std::make_unique<Replay>(work);
+  }
+  int captures = 0;
+
+ private:
+  struct Replay final : Graph {
+    explicit Replay(std::function<void()> captured) : work(std::move(captured)) {}
+    void launch() override { work(); }
+    std::function<void()> work;
+  };
+};
+
+TEST(TrainingRun, LongStepsHaveAGraphOfOneStepHoweverOftenTheyAreLogged) {
+  for (const std::int64_t log_every : {0, 1, 2}) {
+    Rig rig(DeviceKind::cpu, Precision::fp32);
+    auto owned = std::make_unique<CpuWithGraphs>();
+    const CpuWithGraphs& device = *owned;
+    rig.communicator.reset();
+    rig.device = std::move(owned);
+    rig.communicator = make_communicator(test_world(), *rig.device);
+    const TrainerOptions options = options_for_ranks();
+    const std::chrono::duration<double> pause(2.0 * kLongStepSeconds);
+    const auto trainer =
+        rig.trainer(options, data(), std::make_unique<PausingModel>(rig.cnn(options, data()), [=] { return pause; }));
+    RunOptions run;
+    run.baseline = false;
+    run.steps = 6;
+    run.log_every = log_every;
+    run_training(*trainer, test_world(), run, nullptr);
+    EXPECT_EQ(device.captures, 1) << log_every;
   }
 }
 

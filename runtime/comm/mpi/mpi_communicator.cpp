@@ -135,9 +135,9 @@ class MpiCommunicator final : public Communicator {
   }
 
   Ticket reduce_scatter_sum(const Tensor& from, const Tensor& to, Stream stream) override {
-    const int count = part_count(from);
     void* send = sent(from, stream);
     if (layout_.hosts() > 1 && layout_.all_own()) return scatter_over_hosts(from, to, send, stream);
+    const int count = part_count(from);
     const auto [type, op] = sum_of(from.dtype);
     // In place, MPI would leave the part at the start of `from`.
     auto landing = std::make_shared<std::vector<char>>(to.bytes());

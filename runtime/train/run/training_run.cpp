@@ -178,27 +178,13 @@ class TrainingRun {
   }
 
   void run_window(std::int64_t steps) {
-    if (meter_.windows() == 0) return run_first_window(steps);
-    time_window(steps, [&] { run_steps(steps); });
-    guard_.check_finite();
-  }
-
-  void run_first_window(std::int64_t steps) {
-    double step_seconds = std::numeric_limits<double>::infinity();
+    const bool first = meter_.windows() == 0;
     time_window(steps, [&] {
-      run_first_step();
-      for (std::int64_t i = 1; i < steps; ++i) step_seconds = std::min(step_seconds, time_step());
+      if (first) run_first_step();
+      run_steps(first ? steps - 1 : steps);
     });
     guard_.check_finite();
-    trainer_.prepare_graph(world_.max(step_seconds));
-    if (hooks_.under_way) hooks_.under_way();
-  }
-
-  double time_step() {
-    const Clock::time_point start = Clock::now();
-    run_steps(1);
-    device_.synchronize();
-    return seconds_since(start);
+    if (first && hooks_.under_way) hooks_.under_way();
   }
 
   void run_first_step() {
@@ -270,13 +256,26 @@ class TrainingRun {
         fail("step {} fails because --fail-at says so", step_);
       }
       if (step_ == last_step_of_epoch_) trainer_.metrics().mark_training();
-      const std::int64_t piece = next_piece(end);
-      trainer_.run(static_cast<std::uint64_t>(piece));
+      const std::int64_t piece = eager_left_ > 0 ? 1 : next_piece(end);
+      if (eager_left_ > 0) {
+        run_eager_step();
+      } else {
+        trainer_.run(static_cast<std::uint64_t>(piece));
+      }
       step_ += piece;
       end_piece(piece);
       if (checkpoint_is_due()) write_checkpoint();
       if (end_signal_ != 0) end_run();
     }
+  }
+
+  /// The shortest of the eager steps decides about graphs: the others may include the choice of kernels.
+  void run_eager_step() {
+    const Clock::time_point start = Clock::now();
+    trainer_.run(1);
+    device_.synchronize();
+    shortest_step_ = std::min(shortest_step_, seconds_since(start));
+    if (--eager_left_ == 0) trainer_.prepare_graph(world_.max(shortest_step_));
   }
 
   void end_piece(std::int64_t steps) {
@@ -392,6 +391,8 @@ class TrainingRun {
   RunGuard guard_;
   const std::int64_t steps_;
   std::int64_t step_ = 0;
+  std::uint32_t eager_left_ = StepGraphOptions{}.eager_steps;
+  double shortest_step_ = std::numeric_limits<double>::infinity();  ///< Seconds, of eager steps.
   std::int64_t epochs_done_ = 0;
   std::int64_t last_step_of_epoch_ = 0;
   std::int64_t logged_step_ = 0;  ///< The last step with a log line.

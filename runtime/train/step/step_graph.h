@@ -35,6 +35,7 @@ class StepGraph {
   /// Captures the graphs now if enough eager steps have run. A step takes about `step_seconds`; all ranks pass the same
   /// value. run() captures both graphs by itself.
   void prepare(double step_seconds = 0.0);
+  bool has_graph_of_several() const { return many_ != nullptr; }
 
  private:
   void queue(std::uint32_t steps);
