@@ -424,8 +424,8 @@ class Gpt final : public Model {
     first.attention().backward_data(attention_gradients_, Tensor{}, accumulate);
   }
 
-  /// And the weight gradients of block 0: behind the embeddings' gradients, so that the all-reduce of these, the
-  /// largest of all, runs beside them; or beside these where there is room.
+  /// Also computes the weight gradients of block 0. They come after the embeddings' gradients, so that they overlap
+  /// with the all-reduce of the embeddings, the largest of all. If there is room, both are computed at the same time.
   void backward_embedding(bool accumulate, const Ready& ready) {
     GptBlock& first = block(0);
     if (leaves_room_) {

@@ -28,7 +28,7 @@ struct GradientCase {
   bool accumulate, master;
 };
 
-/// What is there before an operation writes or adds: NaN, if it does not add.
+/// A gradient before an operation writes it or adds to it. Its values are NaN if the operation does not add.
 inline Tensor gradient(Bench& bench, GradientCase c, const Shape& shape) {
   const std::int64_t count = element_count(shape);
   const Values values =
@@ -40,7 +40,7 @@ inline Tensor put(Bench& bench, const Shape& shape, std::uint32_t seed, double l
   return bench.put(random_values(element_count(shape), seed, -limit, limit), shape);
 }
 
-/// A device under test beside the CPU's in double precision, which sees the same (rounded) inputs.
+/// Compares a device under test with the CPU's device in double precision. Both get the same (rounded) inputs.
 class AgainstOracle : public ::testing::TestWithParam<DeviceCase> {
  public:
   /// Runs `work` on both devices and compares what it returns, by name.
