@@ -12,6 +12,7 @@
 #include "runtime/core/error.h"
 #include "runtime/device/device.h"
 #include "runtime/ops/reduction.h"
+#include "tests/train/replay.h"
 
 namespace ddptrain {
 
@@ -72,11 +73,6 @@ class FakeDevice : public Device {
   struct Mark final : Event {
     std::string text;
     bool done() override { return true; }
-  };
-  struct Replay final : Graph {
-    explicit Replay(std::function<void()> recorded) : work(std::move(recorded)) {}
-    void launch() override { work(); }
-    std::function<void()> work;
   };
 
   class FakeOptimizer final : public OptimizerOps {

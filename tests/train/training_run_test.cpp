@@ -13,6 +13,7 @@
 #include "runtime/train/report/report.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/says.h"
+#include "tests/train/replay.h"
 #include "tests/train/trainer_rig.h"
 
 namespace ddptrain::trainer_test {
@@ -100,13 +101,6 @@ class CpuWithGraphs final : public CpuDevice {
     return std::make_unique<Replay>(work);
   }
   int captures = 0;
-
- private:
-  struct Replay final : Graph {
-    explicit Replay(std::function<void()> captured) : work(std::move(captured)) {}
-    void launch() override { work(); }
-    std::function<void()> work;
-  };
 };
 
 TEST(TrainingRun, LongStepsHaveAGraphOfOneStepHoweverOftenTheyAreLogged) {
