@@ -248,11 +248,12 @@ class TrainedJob final : public TimedJob {
         communication_(trainer.make_communication_steps()),
         traced_(trainer, traced_steps(step_seconds), true),
         traced_silent_(trainer, traced_steps(step_seconds), false) {
-    step_.prepare(step_seconds);
+    step_.prepare(step_seconds < kLongStepSeconds);
+    const bool several = step_.has_graph_of_several();
     for (StepGraph* graph : {&alone_, &step_, &silent_, &communication_}) {
-      graph->prepare(step_.has_graph_of_several() ? 0.0 : kLongStepSeconds);
+      graph->prepare(several);
       // The first launch of a graph uploads it. It does not count.
-      const std::uint64_t steps = step_.has_graph_of_several() ? kUnroll + 1 : 1;
+      const std::uint64_t steps = several ? kUnroll + 1 : 1;
       if (device_.kind() == DeviceKind::cuda) time_window(*graph, steps, world, device_);
     }
     if (device_.kind() != DeviceKind::cuda) return;

@@ -189,7 +189,6 @@ class TrainingRun {
 
   void run_first_step() {
     run_steps(1);
-    device_.synchronize();
     result_.startup_seconds = world_.max(seconds_since_process_start());
     if (hooks_.sensors != nullptr) hooks_.sensors->take();
   }
@@ -256,12 +255,8 @@ class TrainingRun {
         fail("step {} fails because --fail-at says so", step_);
       }
       if (step_ == last_step_of_epoch_) trainer_.metrics().mark_training();
-      const std::int64_t piece = eager_left_ > 0 ? 1 : next_piece(end);
-      if (eager_left_ > 0) {
-        run_eager_step();
-      } else {
-        trainer_.run(static_cast<std::uint64_t>(piece));
-      }
+      const std::int64_t piece = next_piece(end);
+      run_piece(piece);
       step_ += piece;
       end_piece(piece);
       if (checkpoint_is_due()) write_checkpoint();
@@ -269,13 +264,17 @@ class TrainingRun {
     }
   }
 
+  bool steps_are_eager() const { return trainer_.training_steps().eager_left() > 0; }
+
   /// The shortest of the eager steps decides about graphs: the others may include the choice of kernels.
-  void run_eager_step() {
+  void run_piece(std::int64_t steps) {
+    const bool eager = steps_are_eager();
     const Clock::time_point start = Clock::now();
-    trainer_.run(1);
+    trainer_.run(static_cast<std::uint64_t>(steps));
+    if (!eager) return;
     device_.synchronize();
     shortest_step_ = std::min(shortest_step_, seconds_since(start));
-    if (--eager_left_ == 0) trainer_.prepare_graph(world_.max(shortest_step_));
+    if (!steps_are_eager()) trainer_.prepare_graph(world_.max(shortest_step_) < kLongStepSeconds);
   }
 
   void end_piece(std::int64_t steps) {
@@ -284,6 +283,7 @@ class TrainingRun {
   }
 
   std::int64_t next_piece(std::int64_t end) const {
+    if (steps_are_eager()) return 1;
     std::int64_t piece = std::min(end - step_, pace_.left());
     if (step_ < last_step_of_epoch_) piece = std::min(piece, last_step_of_epoch_ - step_);
     if (step_ < options_.fail_step) piece = std::min(piece, options_.fail_step - step_);
@@ -391,7 +391,6 @@ class TrainingRun {
   RunGuard guard_;
   const std::int64_t steps_;
   std::int64_t step_ = 0;
-  std::uint32_t eager_left_ = StepGraphOptions{}.eager_steps;
   double shortest_step_ = std::numeric_limits<double>::infinity();  ///< Seconds, of eager steps.
   std::int64_t epochs_done_ = 0;
   std::int64_t last_step_of_epoch_ = 0;

@@ -34,11 +34,11 @@ void StepGraph::launch(Graph& graph, std::uint32_t steps) {
   device_.watch().add_steps(steps);
 }
 
-void StepGraph::prepare(double step_seconds) {
+void StepGraph::prepare(bool several) {
   if (!enabled_ || eager_left_ > 0 || one_ != nullptr) return;
   one_ = device_.capture([this] { queue(1); });
   enabled_ = one_ != nullptr;
-  if (enabled_ && step_seconds < kLongStepSeconds) many_ = device_.capture([this] { queue(unroll_); });
+  if (enabled_ && several) many_ = device_.capture([this] { queue(unroll_); });
 }
 
 void StepGraph::queue(std::uint32_t steps) {

@@ -15,7 +15,8 @@ struct StepGraphOptions {
   std::uint32_t unroll = 8;       ///< Number of steps in the larger graph.
 };
 
-/// A graph of several steps saves time between short steps only, and takes device memory for each step.
+/// Steps of at least this time need no graph of several steps. It saves time between short steps only, and takes device
+/// memory for each step.
 inline constexpr double kLongStepSeconds = 0.04;
 
 /// Queues steps. The first steps run eagerly. Then two captured graphs are replayed: one with one step and one with
@@ -32,9 +33,10 @@ class StepGraph {
 
   /// Queues the next `count` steps. Does not wait. If steps communicate, every rank calls it with the same counts.
   void run(std::uint64_t count);
-  /// Captures the graphs now if enough eager steps have run. A step takes about `step_seconds`; all ranks pass the same
-  /// value. run() captures both graphs by itself.
-  void prepare(double step_seconds = 0.0);
+  /// Captures the graphs now if enough eager steps have run; only the first one unless `several` is set. All ranks pass
+  /// the same value. run() captures both graphs by itself.
+  void prepare(bool several = true);
+  std::uint32_t eager_left() const { return eager_left_; }  ///< Number of eager steps that are still to run.
   bool has_graph_of_several() const { return many_ != nullptr; }
 
  private:

@@ -65,7 +65,7 @@ class Trainer {
   /// Queues the next training steps. Does not wait. Collective.
   void run(std::uint64_t steps);
   /// See StepGraph::prepare(). Collective.
-  void prepare_graph(double step_seconds) { training_.prepare(step_seconds); }
+  void prepare_graph(bool several) { training_.prepare(several); }
   /// Evaluates each test sample once; all ranks share the work. `most`: only the first samples; 0: all. Collective;
   /// waits.
   MetricSums evaluate(std::int64_t most = 0);
