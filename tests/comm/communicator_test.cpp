@@ -251,7 +251,7 @@ class CommunicatorTest : public testing::TestWithParam<Setup> {
     EXPECT_EQ(host_copy<float>(buffer), expected);
   }
 
-  void sum(const Tensor& values) { finish(communicator_->all_reduce_sum(values, stream())); }
+  void sum(const Tensor& values) { communicator_->wait(communicator_->all_reduce_sum(values, stream())); }
   void scatter_sums_and_gather(const Tensor& values) {
     communicator_->wait(communicator_->reduce_scatter_sum(values, stream()));
     communicator_->wait(communicator_->all_gather(values, stream()));
