@@ -413,10 +413,6 @@ class GptOps {
       time("attention_backward, mma", 8 * activation, 2.5 * flops,
            [&] { cuda::mma_attention_backward(shape, t, deltas.as<float>(), stream_); });
     }
-    if (cuda::suits_short_attention_backward(shape, t)) {
-      time("attention_backward, short", 8 * activation, 2.5 * flops,
-           [&] { cuda::short_attention_backward(shape, t, stream_); });
-    }
     cuda::Scratch scratch;
     if (cuda::suits_wgmma_attention_backward(shape, t)) {
       const int multiprocessors = device_.compute_multiprocessors();

@@ -40,9 +40,6 @@ class CudaAttention final : public AttentionOps, CudaOps {
       return cuda::wgmma_attention_backward(shape, tensors, workspace, multiprocessors(), stream());
     }
     if (suits_cudnn(shape, dtype()) && plans().backward(shape, tensors)) return;
-    if (dtype() == DType::bf16 && cuda::suits_short_attention_backward(shape, tensors)) {
-      return cuda::short_attention_backward(shape, tensors, stream());
-    }
     auto* deltas = scratch().reserve_elements<float>(static_cast<std::size_t>(statistics.size()), stream());
     cuda::attention_deltas(shape, tensors, dtype(), deltas, stream());
     if (dtype() == DType::bf16 && cuda::suits_mma_attention(shape, tensors)) {
