@@ -104,10 +104,11 @@ void begin_values(const ParameterSpec& spec, float* values, std::int64_t size, s
   }
 }
 
-/// The initial values of a bucket, with padding. If ranks split a parameter, each makes the whole and keeps its part.
-std::vector<float> initial_values(const std::vector<ParameterSpec>& specs, const BucketPlan& plan, const Bucket& bucket,
-                                  std::uint64_t seed) {
-  std::vector<float> values(static_cast<std::size_t>(bucket.size), 0.0f);
+/// Sets `values` to the initial values of a bucket, with padding. If ranks split a parameter, each makes the whole and
+/// keeps its part.
+void make_initial_values(const std::vector<ParameterSpec>& specs, const BucketPlan& plan, const Bucket& bucket,
+                         std::uint64_t seed, std::vector<float>& values) {
+  values.assign(static_cast<std::size_t>(bucket.size), 0.0f);
   std::vector<std::vector<float>> whole(bucket.parameter_count);  // of split parameters
   std::vector<Piece> pieces;
   const auto each = [&](const auto& visit) {
@@ -130,7 +131,6 @@ std::vector<float> initial_values(const std::vector<ParameterSpec>& specs, const
       std::copy_n(of_all.data() + in_whole, count, mine + at);
     });
   });
-  return values;
 }
 
 DType kept_type(std::optional<DType> asked, DType compute) {
@@ -347,23 +347,26 @@ Buffer ParameterArena::allocate_staging(DType dtype) const {
   return device_.allocate(dtype, {largest});
 }
 
-/// Rank 0 makes the values of a bucket while it copies and broadcasts the bucket before.
+/// Rank 0 makes the values of a bucket while it copies and broadcasts the bucket before. It keeps the host memory of
+/// both: the first use of new memory takes as long as making the values.
 void ParameterArena::initialise(std::uint64_t seed, int rank) {
   const Stream stream = device_.compute_stream();
   const Buffer staging = allocate_staging(DType::f32);
   const std::size_t mine = rank == 0 ? plan_.buckets.size() : 0;
+  std::array<std::vector<float>, 2> made;
   const auto start = [&](std::size_t bucket) {
-    return std::async(std::launch::async,
-                      [this, bucket, seed] { return initial_values(specs_, plan_, plan_.buckets[bucket], seed); });
+    return std::async(std::launch::async, [this, bucket, seed, &to = made[bucket % 2]] {
+      make_initial_values(specs_, plan_, plan_.buckets[bucket], seed, to);
+    });
   };
-  std::future<std::vector<float>> next;
+  std::future<void> next;
   if (mine > 0) next = start(0);
   for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
     const Tensor values = staging.view(DType::f32, {plan_.buckets[b].size});
     if (b < mine) {
-      const std::vector<float> made = next.get();
+      next.get();
       if (b + 1 < mine) next = start(b + 1);
-      device_.copy_to_device(values.data, made.data(), values.bytes());
+      device_.copy_to_device(values.data, made[b % 2].data(), values.bytes());
     }
     communicator_.wait(communicator_.broadcast(values, 0, stream));
     if (own_weights_) {
