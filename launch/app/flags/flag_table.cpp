@@ -78,8 +78,8 @@ Flags optimizer_flags(Options& o) {
       {"--optimizer", choice(settings.kind, kinds), "Update rule"},
       {"--lr", number(schedule.peak, kPositive), "Learning rate after warm-up, before --lr-scaling"},
       {"--momentum", number(settings.momentum, kBelowOne), "Momentum of sgd"},
-      {"--beta1", number(settings.beta1, kBelowOne), "beta1 of adam, adamw, lamb and lion"},
-      {"--beta2", number(settings.beta2, kBelowOne), "beta2 of adam, adamw, lamb and lion (the Lion paper uses 0.99)"},
+      {"--beta1", number(settings.beta1, kBelowOne), "beta1 of adam, adamw and lion"},
+      {"--beta2", number(settings.beta2, kBelowOne), "beta2 of adam, adamw and lion (the Lion paper uses 0.99)"},
       {"--weight-decay", number(settings.weight_decay, kZeroOrMore), "Weight decay; biases have none"},
       {"--clip-norm", number(o.trainer.clip_norm, kZeroOrMore), "Largest norm of the whole gradient (0: no clipping)"},
       {"--on-nonfinite", choice(o.trainer.on_nonfinite, {{"stop", OnNonFinite::stop}, {"skip", OnNonFinite::skip}}),
@@ -331,17 +331,6 @@ void check_flags(const Options& o, const Workload& workload) {
   }
   workload.check_flags();
   if (o.stages > 1 || o.tensor > 1) check_parts_of_model(o, workload);
-  if (const OptimizerRule& rule = rule_of(o.trainer.optimizer.kind);
-      rule.whole_parameters && (o.trainer.zero > Zero::nothing || o.tensor > 1)) {
-    if (o.tensor > 1) {
-      usage_error("--tp {}: {} needs the norms of whole parameters. Use --tp 1, or another optimizer.", o.tensor,
-                  rule.name);
-    }
-    usage_error(
-        "--zero {}: {} needs the norms of whole parameters, of which each rank has only a part. Use --zero 0, or "
-        "another optimizer.",
-        static_cast<int>(o.trainer.zero), rule.name);
-  }
   if (o.trainer.zero >= Zero::gradients && o.trainer.overlap >= OverlapMode::off) {
     usage_error(
         "--overlap {}: with --zero {}, gradients are sent during backward, because others take their memory. Use "
