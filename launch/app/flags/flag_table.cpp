@@ -32,23 +32,20 @@ Flags first_flags(Options& o) {
 
 Flags device_flags(Options& o) {
   DeviceOptions& compute = o.compute;
-  return {
-      {"--device", choice(o.device, {"auto", "cpu", "cuda"}),
-       "Where to compute; auto: GPUs if the machine has any, else CPUs", Effect::speed},
-      {"--share-gpu", given(o.share_gpu),
-       "Allow more ranks than GPUs (needs NCCL 2.30 or --comm mpi; launch/share-gpu makes it faster)", Effect::speed,
-       "", kNotInFile},  // it belongs to a machine
-      {"--threads", number(compute.threads, {"1 to 1024", 1, 1024}), "CPU threads per rank", Effect::speed},
-      {"--memory-format", choice(compute.memory_format, {{"nhwc", MemoryFormat::nhwc}, {"nchw", MemoryFormat::nchw}}),
-       "Memory layout of cuDNN's convolutions", Effect::speed, kExpertGroup},
-      {"--fused", on_off(compute.fused), "Use fused kernels where they exist", Effect::speed, kExpertGroup},
-      {"--tune", on_off(compute.tune),
-       "Use the fastest implementations of GPU matrix multiplications and attention, by timing. The last bits may "
-       "differ between runs without a common --tune-cache",
-       Effect::speed},
-      {"--tune-cache", text(o.tune_cache, "DIR|off"),
-       "Folder that keeps the choices of --tune on for later runs; off: no folder (default ~/.cache/ddptrain)",
-       Effect::speed, kExpertGroup}};
+  return {{"--device", choice(o.device, {"auto", "cpu", "cuda"}),
+           "Where to compute; auto: GPUs if the machine has any, else CPUs", Effect::speed},
+          {"--share-gpu", given(o.share_gpu),
+           "Allow more ranks than GPUs (needs NCCL 2.30 or --comm mpi; launch/share-gpu makes it faster)",
+           Effect::speed, "", kNotInFile},  // it belongs to a machine
+          {"--threads", number(compute.threads, {"1 to 1024", 1, 1024}), "CPU threads per rank", Effect::speed},
+          {"--fused", on_off(compute.fused), "Use fused kernels where they exist", Effect::speed, kExpertGroup},
+          {"--tune", on_off(compute.tune),
+           "Use the fastest implementations of GPU matrix multiplications and attention, by timing. The last bits may "
+           "differ between runs without a common --tune-cache",
+           Effect::speed},
+          {"--tune-cache", text(o.tune_cache, "DIR|off"),
+           "Folder that keeps the choices of --tune on for later runs; off: no folder (default ~/.cache/ddptrain)",
+           Effect::speed, kExpertGroup}};
 }
 
 Flags training_flags(Options& o) {
