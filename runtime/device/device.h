@@ -18,7 +18,6 @@
 namespace ddptrain {
 
 enum class DeviceKind : std::uint8_t { cpu, cuda };
-enum class MemoryFormat : std::uint8_t { nhwc, nchw };
 
 /// View of a queue of device work (a CUDA stream). On the CPU, work runs when it is queued, and the handle is null.
 struct Stream {
@@ -41,7 +40,6 @@ class Graph {
 
 struct DeviceOptions {
   Precision precision = Precision::fp32;
-  MemoryFormat memory_format = MemoryFormat::nhwc;  ///< Format of cuDNN's convolutions; fused kernels choose theirs.
   bool fused = true;  ///< Use fused kernels if there are some for the model and precision.
   int threads = 1;    ///< CPU only.
   /// Number of multiprocessors that kernels leave free, so that collectives overlap with them.

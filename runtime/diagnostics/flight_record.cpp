@@ -4,14 +4,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
+
+#include "runtime/core/files/descriptor.h"
 
 namespace ddptrain {
 namespace {
@@ -93,16 +93,7 @@ Json collective_line(const CollectiveRecord& each, const WallClock& clock) {
           {"finished", clock.at(each.finished)}};
 }
 
-}  // namespace
-
-FlightFile::FlightFile(const std::string& folder, bool is_private, const std::string& name) {
-  const Descriptor opened = is_private ? open_private_folder(folder) : open_shared_folder(folder);
-  if (!opened) return;
-  unlinkat(opened.get(), name.c_str(), 0);
-  file_ = Descriptor(openat(opened.get(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-}
-
-bool FlightFile::add(const FlightRecord& record) const {
+std::vector<Json> lines_of(const FlightRecord& record) {
   const WallClock clock;
   Json first = {{"event", "flight"},
                 {"program", record.program},
@@ -121,14 +112,18 @@ bool FlightFile::add(const FlightRecord& record) const {
     if (static_cast<int>(rank) != record.rank) lines.push_back(peer_line(rank, record.peers[rank]));
   }
   for (const CollectiveRecord& each : record.collectives) lines.push_back(collective_line(each, clock));
-  return write_lines(file_, lines);
+  return lines;
 }
 
-bool FlightFile::add_stack(const std::vector<std::string>& frames) const {
-  std::string stat;
-  std::getline(std::ifstream("/proc/self/stat"), stat);
-  const std::string state = stat.substr(std::min(stat.size(), stat.rfind(')') + 2), 1);
-  return write_lines(file_, {{{"event", "thread"}, {"id", getpid()}, {"state", state}, {"frames", frames}}});
+}  // namespace
+
+bool write_flight_record(const std::string& folder, bool is_private, const std::string& name,
+                         const FlightRecord& record) {
+  const Descriptor opened = is_private ? open_private_folder(folder) : open_shared_folder(folder);
+  if (!opened) return false;
+  unlinkat(opened.get(), name.c_str(), 0);
+  const Descriptor file(openat(opened.get(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  return write_lines(file, lines_of(record));
 }
 
 }  // namespace ddptrain

@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "runtime/core/files/descriptor.h"
 #include "runtime/core/process/watch.h"
 #include "runtime/diagnostics/peer_link.h"
 
@@ -39,18 +38,10 @@ struct FlightRecord {
   std::vector<CollectiveRecord> collectives;
 };
 
-/// The file of a flight record. The methods add lines of JSON at once, and return false if that fails.
-class FlightFile {
- public:
-  /// Creates `folder`, and the file `name` in it in place of an older one. No link is followed to another file. If
-  /// `is_private`, other users have no access to the folder: one that they made, or a link to one, is not used.
-  FlightFile(const std::string& folder, bool is_private, const std::string& name);
-
-  bool add(const FlightRecord& record) const;
-  bool add_stack(const std::vector<std::string>& frames) const;  ///< Stack of the main thread.
-
- private:
-  Descriptor file_;
-};
+/// Creates `folder`, and the file `name` in it in place of an older one, and writes the record as lines of JSON.
+/// Returns false if that fails. No link is followed to another file. If `is_private`, other users have no access to the
+/// folder: one that they made, or a link to one, is not used.
+bool write_flight_record(const std::string& folder, bool is_private, const std::string& name,
+                         const FlightRecord& record);
 
 }  // namespace ddptrain

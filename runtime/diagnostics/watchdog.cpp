@@ -22,7 +22,6 @@
 #include "runtime/core/process/host.h"
 #include "runtime/core/process/signal_requests.h"
 #include "runtime/diagnostics/flight_record.h"
-#include "runtime/diagnostics/main_stack.h"
 #include "runtime/diagnostics/peer_link.h"
 
 namespace ddptrain {
@@ -256,9 +255,7 @@ class Watchdog::Guard {
 
   [[noreturn]] void end_as_asked() {
     limit_the_end();
-    const FlightFile file = flight_file();
-    file.add(record("asked", fmt::format("{} has given up waiting", named(asked_by_))));
-    file.add_stack(stack_.take());
+    write_record("asked", fmt::format("{} has given up waiting", named(asked_by_)));
     link_.send(asked_by_, beat(Kind::written));
     // The one that asked ends first, and mpirun then ends this one: it does not bear ranks that end all at once.
     std::this_thread::sleep_for(std::chrono::duration<double>(kRecordSeconds));
@@ -271,11 +268,9 @@ class Watchdog::Guard {
     say(fmt::format("{} Flight records: {}", message, folder()));
     if (!timeout) tell_all(Kind::gives_up);
     const std::size_t others = count([](const auto& peer) { return peer.answers; });
-    const FlightFile file = flight_file();
-    if (!file.add(record(reason, message))) {
+    if (!write_record(reason, message)) {
       say(fmt::format("the flight record could not be written to {}/{}", folder(), file_name()));
     }
-    file.add_stack(stack_.take());
     hear_for(kRecordSeconds, [&] { return written_ >= others; });
     _exit(timeout ? kTimeoutExitCode : 1);
   }
@@ -356,7 +351,9 @@ class Watchdog::Guard {
     return rank_ >= 0 ? fmt::format("rank{}.jsonl", rank_) : fmt::format("process{}.jsonl", getpid());
   }
 
-  FlightFile flight_file() const { return {folder(), options_.flight.empty(), file_name()}; }
+  bool write_record(const char* reason, const std::string& message) const {
+    return write_flight_record(folder(), options_.flight.empty(), file_name(), record(reason, message));
+  }
 
   std::size_t size() const { return std::max<std::size_t>(peers_.size(), 1); }
 
@@ -374,7 +371,6 @@ class Watchdog::Guard {
   std::string name_;
   WatchdogOptions options_;
   std::shared_ptr<Watch> watch_;
-  MainStack stack_;
   int stop_ = eventfd(0, EFD_CLOEXEC);
 
   std::mutex mutex_;  // for what follows, between meet() and the thread

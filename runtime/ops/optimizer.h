@@ -17,20 +17,17 @@ enum class OptimizerKind : std::uint8_t {
   sgd,    ///< m = momentum m + g + decay w; w -= lr m.
   adam,   ///< Kingma and Ba 2015, with bias correction; decay is added to g.
   adamw,  ///< Loshchilov and Hutter 2019: adam with decay decoupled.
-  lamb,   ///< You et al. 2020: trust ratio |w| / |update| per parameter, 1 where either norm is zero.
   lion,   ///< Chen et al. 2023: w -= lr (sign(beta1 m + (1 - beta1) g) + decay w); m = beta2 m + (1 - beta2) g.
 };
 
 struct OptimizerRule {
   const char* name;
-  std::size_t slots;      ///< Arrays of state, each of the size and type of the master weights.
-  bool whole_parameters;  ///< The step needs all of a parameter: its norm.
+  std::size_t slots;  ///< Arrays of state, each of the size and type of the master weights.
 };
 
 /// By OptimizerKind. A rule is an enumerator, a line here, and its step in optimizer_rules.h.
-inline constexpr std::array kOptimizerRules = {OptimizerRule{"sgd", 1, false}, OptimizerRule{"adam", 2, false},
-                                               OptimizerRule{"adamw", 2, false}, OptimizerRule{"lamb", 2, true},
-                                               OptimizerRule{"lion", 1, false}};
+inline constexpr std::array kOptimizerRules = {OptimizerRule{"sgd", 1}, OptimizerRule{"adam", 2},
+                                               OptimizerRule{"adamw", 2}, OptimizerRule{"lion", 1}};
 inline constexpr std::size_t kMostOptimizerSlots = 2;
 
 /// Throws std::out_of_range if there is no such rule.
@@ -99,11 +96,9 @@ inline constexpr std::uint32_t kChunkElements = 2048;
 struct UpdateSlice {
   const UpdateChunk* chunks = nullptr;
   std::uint32_t chunk_count = 0;
-  std::uint32_t first_chunk = 0;      ///< Index in the arena of this slice's first chunk.
-  std::uint32_t parameter_count = 0;  ///< Parameters in the whole arena (size of norms).
-  DType weight_type = DType::f32;     ///< bf16, or the type of master.
-  DType gradient_type = DType::f32;   ///< bf16, or the type of master.
-  void* weights = nullptr;            ///< The same pointer as master if the types agree.
+  DType weight_type = DType::f32;    ///< bf16, or the type of master.
+  DType gradient_type = DType::f32;  ///< bf16, or the type of master.
+  void* weights = nullptr;           ///< The same pointer as master if the types agree.
   /// The same weights in the memory of other ranks, which are written too; null: of no rank. On GPUs only.
   std::array<void*, PeerInboxes::kMaxRanks - 1> peer_weights = {};
   void* master = nullptr;                             ///< master_dtype.
@@ -113,7 +108,6 @@ struct UpdateSlice {
   /// `nonfinite`.
   const float* gradient_scale = nullptr;
   NonFinite* nonfinite = nullptr;  ///< Where gradients that are not finite are noted (`first`); null: nowhere.
-  float* norms = nullptr;  ///< Scratch for rules of whole parameters, f32 [2 * arena chunks + 2 * parameter_count].
 };
 
 /// The number of the step, and the update of parameters by their gradients.
@@ -122,9 +116,8 @@ class OptimizerOps : public Family<OptimizerOps> {
   virtual void advance(StepState* state, std::uint32_t steps, Stream stream) = 0;  ///< state->step += steps
   virtual void update(const OptimizerSettings& settings, const UpdateSlice& slice, StepRef step, Stream stream) = 0;
   /// Bytes of zeroed memory that sum_and_update() of this slice needs on each of `ranks` ranks. 0 if there is no
-  /// sum_and_update(): on CPUs, for rules of whole parameters, for more than PeerInboxes::kMaxRanks ranks and for large
-  /// slices.
-  virtual std::size_t inbox_bytes(OptimizerKind kind, const UpdateSlice& slice, int ranks) const = 0;
+  /// sum_and_update(): on CPUs, for more than PeerInboxes::kMaxRanks ranks and for large slices.
+  virtual std::size_t inbox_bytes(const UpdateSlice& slice, int ranks) const = 0;
   /// Updates by the sum of slice.gradients over ranks. The sum is computed in f32 over a binary tree as in
   /// ReductionOps::add_tree() (for any number of ranks: the last ones stay alone if they have no neighbour) and rounded
   /// once to the gradients' type, so all ranks get the same bits. The gradients stay as they are. Collective: the

@@ -17,7 +17,7 @@ struct StepFactors {
   T correction1, correction2;  ///< 1 / (1 - beta^t)
 };
 
-/// Adam's moments, which LAMB has too.
+/// Adam's moments.
 template <class T>
 DDP_HOST_DEVICE void update_moments(const StepFactors<T>& f, T gradient, T& m, T& v) {
   m = f.beta1 * m + (T{1} - f.beta1) * gradient;
@@ -85,8 +85,6 @@ void with_kind(OptimizerKind kind, Work&& work) {
       return call.template operator()<OptimizerKind::adam>();
     case OptimizerKind::adamw:
       return call.template operator()<OptimizerKind::adamw>();
-    case OptimizerKind::lamb:
-      return call.template operator()<OptimizerKind::lamb>();
     case OptimizerKind::lion:
       return call.template operator()<OptimizerKind::lion>();
   }

@@ -149,7 +149,6 @@ class Faults(FaultsBase):
         fault = job.signal(last, signal.SIGSTOP)
         self.check_timeout(job, fault, rf"Missing: rank {last} \(\S+\) does not answer, last heard of", self.timeout, last)
         waiting = self.records()[0]
-        self.assertTrue(any("frames" in line and line["frames"] for line in waiting), "no stack of any thread")
         self.assertTrue(any(line["event"] == "collective" and line["finished"] is None for line in waiting))
 
     def test_a_healthy_rank_that_stands_still_at_the_time_out_is_not_named(self) -> None:

@@ -251,8 +251,7 @@ TEST(Options, GradientsAreRoundedOnTheirWayOnlyOverMpiAndFromF32) {
 
 TEST(Options, FlagsThatDoNotGoTogetherAreTold) {
   for (const auto& [line, part] :
-       {std::pair{"--zero 1 --optimizer lamb", "--zero 1: lamb"},
-        {"--zero 2 --overlap off", "--overlap off: with --zero 2"},
+       {std::pair{"--zero 2 --overlap off", "--overlap off: with --zero 2"},
         {"--zero 3 --overlap none", "--overlap none: with --zero 3"},
         {"--precision fp8", "--precision fp8: model cnn"},
         {"--pp 2", "--pp 2: model cnn is one unit, which cannot be cut. "},
@@ -261,7 +260,6 @@ TEST(Options, FlagsThatDoNotGoTogetherAreTold) {
         {"--model gpt --tp 2 --save s", "--save with --tp 2"},
         {"--model gpt --pp 2 --precision fp8", "--precision fp8 with --pp 2"},
         {"--model gpt --tp 2 --precision fp8", "--precision fp8 with --tp 2"},
-        {"--model gpt --tp 2 --optimizer lamb", "--tp 2: lamb"},
         {"--model gpt --pp 2 --evaluate", "--evaluate with --pp 2"},
         {"--evaluate", "--evaluate: name the weights with --init PATH"},
         {"--evaluate --resume x --init y", "--export DIR"}}) {

@@ -58,9 +58,7 @@ class Reference {
     for (std::size_t i = 0; i < w_.size(); ++i) {
       update[i] = direction[i] + (s_.kind == OptimizerKind::adam ? 0.0 : decay_ * w_[i]);
     }
-    double trust = 1.0;
-    if (s_.kind == OptimizerKind::lamb && norm(w_) > 0.0 && norm(update) > 0.0) trust = norm(w_) / norm(update);
-    for (std::size_t i = 0; i < w_.size(); ++i) w_[i] -= rate * trust * update[i];
+    for (std::size_t i = 0; i < w_.size(); ++i) w_[i] -= rate * update[i];
   }
 
   const Values& weights() const { return w_; }
@@ -133,7 +131,6 @@ class OptimizerTest : public ::testing::TestWithParam<OptimizerCase> {
     device_ = make_device(device);
     bench_ = std::make_unique<Bench>(*device_, GetParam().weights);
     start_ = random_values(kArena, 1);
-    std::fill_n(start_.begin() + 9728, 2048, 0.0);  // a parameter of norm zero, as LAMB must take it
     master_ = bench_->put_master(start_, {kArena});
     weights_ = GetParam().weights == master_.dtype ? master_ : bench_->put_as(start_, GetParam().weights, {kArena});
     first_ = bench_->put_master(Values(kArena, 0.0), {kArena});
@@ -148,16 +145,11 @@ class OptimizerTest : public ::testing::TestWithParam<OptimizerCase> {
     std::memcpy(bytes.data(), chunks.data(), bytes.size());
     slice.chunks = bench_->put_bytes(bytes, {static_cast<std::int64_t>(bytes.size())}).as<UpdateChunk>() + first_chunk;
     slice.chunk_count = chunk_count;
-    slice.first_chunk = first_chunk;
-    slice.parameter_count = static_cast<std::uint32_t>(kParameters.size());
     slice.weight_type = weights_.dtype;
     slice.gradient_type = GetParam().gradients;
     slice.weights = weights_.data;
     slice.master = master_.data;
     slice.state = {first_.data, second_.data};
-    const auto norms = static_cast<std::int64_t>(2 * chunks.size() + 2 * kParameters.size());
-    slice.norms = bench_->put_bytes(std::vector<std::uint8_t>(static_cast<std::size_t>(norms * 4), 0xFF), {norms * 4})
-                      .as<float>();
     return slice;
   }
 
@@ -286,7 +278,7 @@ TEST_P(OptimizerTest, ScalesTheGradient) {
 
 /// A second slice leaves the first one and the gaps alone; two slices do what one does.
 TEST_P(OptimizerTest, UpdatesExactlyItsSlice) {
-  const OptimizerSettings settings = make_settings(OptimizerKind::lamb, 0.1f);
+  const OptimizerSettings settings = make_settings(OptimizerKind::adamw, 0.1f);
   const auto chunk_count = static_cast<std::uint32_t>(make_chunks().size());
   constexpr std::uint32_t kSecond = 4;  // the first chunk of the third parameter
   run(settings, slice(kSecond, chunk_count - kSecond), 1, 1.0f);
@@ -301,25 +293,23 @@ TEST_P(OptimizerTest, UpdatesExactlyItsSlice) {
 
 TEST_P(OptimizerTest, WritesTheSameWeightsToPeers) {
   if (GetParam().device.kind == DeviceKind::cpu) GTEST_SKIP() << "ranks on CPUs have no peers";
-  for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::lamb}) {
-    OptimizerSettings settings = make_settings(kind, 0.1f);
-    settings.stochastic_rounding = weights_.dtype == DType::bf16;
-    const Tensor first = bench_->put_as(bench_->take(weights_), weights_.dtype, {kArena});
-    const Tensor second = bench_->put_as(bench_->take(weights_), weights_.dtype, {kArena});
-    const Values before = bench_->take(weights_);
-    UpdateSlice all = all_chunks();
-    all.peer_weights = {first.data, second.data};
-    run(settings, all, 1, 1.0f);
-    EXPECT_NE(bench_->take(weights_), before);
-    EXPECT_EQ(bench_->take(first), bench_->take(weights_)) << rule_of(kind).name;
-    EXPECT_EQ(bench_->take(second), bench_->take(weights_)) << rule_of(kind).name;
-  }
+  OptimizerSettings settings = make_settings(OptimizerKind::adamw, 0.1f);
+  settings.stochastic_rounding = weights_.dtype == DType::bf16;
+  const Tensor first = bench_->put_as(bench_->take(weights_), weights_.dtype, {kArena});
+  const Tensor second = bench_->put_as(bench_->take(weights_), weights_.dtype, {kArena});
+  const Values before = bench_->take(weights_);
+  UpdateSlice all = all_chunks();
+  all.peer_weights = {first.data, second.data};
+  run(settings, all, 1, 1.0f);
+  EXPECT_NE(bench_->take(weights_), before);
+  EXPECT_EQ(bench_->take(first), bench_->take(weights_));
+  EXPECT_EQ(bench_->take(second), bench_->take(weights_));
 }
 
 /// What every device must round to, worked out here from the master weights.
 TEST_P(OptimizerTest, RoundsStochasticallyBySeedStepIdentityAndElement) {
   if (GetParam().weights != DType::bf16) GTEST_SKIP() << "only bf16 weights are rounded";
-  for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::lamb, OptimizerKind::lion}) {
+  for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::lion}) {
     SetUp();
     OptimizerSettings settings = make_settings(kind, 0.1f);
     settings.stochastic_rounding = true;

@@ -85,14 +85,14 @@ class FakeDevice : public Device {
     void update(const OptimizerSettings&, const UpdateSlice& slice, StepRef, Stream stream) override {
       const auto peers =
           std::count_if(slice.peer_weights.begin(), slice.peer_weights.end(), [](void* p) { return p != nullptr; });
-      device_.log.push_back(fmt::format("update from chunk {}{} on {}", slice.first_chunk,
+      device_.log.push_back(fmt::format("update parameter {}{} on {}", slice.chunks->parameter,
                                         peers > 0 ? fmt::format(" and of {} peers", peers) : "", device_.name(stream)));
     }
-    std::size_t inbox_bytes(OptimizerKind, const UpdateSlice&, int) const override { return device_.inbox; }
+    std::size_t inbox_bytes(const UpdateSlice&, int) const override { return device_.inbox; }
     void sum_and_update(const OptimizerSettings&, const UpdateSlice& slice, const PeerInboxes& peers, StepRef,
                         Stream stream) override {
-      device_.log.push_back(fmt::format("sum over {} and update from chunk {} on {}", peers.size, slice.first_chunk,
-                                        device_.name(stream)));
+      device_.log.push_back(fmt::format("sum over {} and update parameter {} on {}", peers.size,
+                                        slice.chunks->parameter, device_.name(stream)));
     }
 
    private:

@@ -63,9 +63,9 @@ class PathTest : public testing::Test {
 TEST_F(PathTest, AllReduceUpdatesEachBucketBehindItsSum) {
   EXPECT_EQ(step(),
             (Log{"communication waits for compute", "all-reduce of 512 on communication",
-                 "update from chunk 0 on communication", "communication waits for compute",
-                 "all-reduce of 1024 on communication", "update from chunk 1 on communication",
-                 "all-reduce of 512 on compute", "update from chunk 2 on compute", "compute waits for communication"}));
+                 "update parameter 0 on communication", "communication waits for compute",
+                 "all-reduce of 1024 on communication", "update parameter 1 on communication",
+                 "all-reduce of 512 on compute", "update parameter 2 on compute", "compute waits for communication"}));
 }
 
 TEST_F(PathTest, ReduceScatterGathersWeightsBehindTheirUpdate) {
@@ -74,8 +74,8 @@ TEST_F(PathTest, ReduceScatterGathersWeightsBehindTheirUpdate) {
   // Rank 0 has elements 0 to 127 of "a", 0 to 255 of "b", and all of "c".
   EXPECT_EQ(Log(log.begin(), log.begin() + 4),
             (Log{"communication waits for compute", "reduce-scatter of 512 on communication",
-                 "update from chunk 0 on communication", "all-gather of 512 on communication"}));
-  EXPECT_EQ(Log(log.end() - 6, log.end()), (Log{"reduce-scatter of 512 on compute", "update from chunk 2 on compute",
+                 "update parameter 0 on communication", "all-gather of 512 on communication"}));
+  EXPECT_EQ(Log(log.end() - 6, log.end()), (Log{"reduce-scatter of 512 on compute", "update parameter 2 on compute",
                                                 "communication waits for compute", "all-gather of 512 on communication",
                                                 "compute waits for communication", "compute waits for communication"}));
 }
@@ -85,8 +85,8 @@ TEST_F(PathTest, ClippingAndSkippingUpdateWhenTheWholeNormIsKnown) {
       "communication waits for compute", "all-reduce of 512 on communication",  "squares of 512 on communication",
       "communication waits for compute", "all-reduce of 1024 on communication", "squares of 1024 on communication",
       "all-reduce of 512 on compute",    "squares of 512 on compute",           "compute waits for communication",
-      "scale from 3 sums on compute",    "update from chunk 0 on compute",      "update from chunk 1 on compute",
-      "update from chunk 2 on compute"};
+      "scale from 3 sums on compute",    "update parameter 0 on compute",       "update parameter 1 on compute",
+      "update parameter 2 on compute"};
   options.on_nonfinite = OnNonFinite::skip;
   EXPECT_EQ(step(), expected);
   options.on_nonfinite = OnNonFinite::stop;
@@ -100,10 +100,10 @@ TEST_F(PathTest, ShardsShareTheirNormsAndGatherWhileTheNextIsUpdated) {
   const Log log = step();
   const auto sum = std::ranges::find(log, "all-reduce of 3 on compute");
   EXPECT_EQ(Log(sum, log.end()), (Log{"all-reduce of 3 on compute", "scale from 3 sums on compute",
-                                      "update from chunk 0 on compute", "communication waits for compute",
-                                      "all-gather of 512 on communication", "update from chunk 1 on compute",
+                                      "update parameter 0 on compute", "communication waits for compute",
+                                      "all-gather of 512 on communication", "update parameter 1 on compute",
                                       "communication waits for compute", "all-gather of 1024 on communication",
-                                      "update from chunk 2 on compute", "communication waits for compute",
+                                      "update parameter 2 on compute", "communication waits for compute",
                                       "all-gather of 512 on communication", "compute waits for communication"}));
   EXPECT_EQ(std::count(log.begin(), sum, "squares of 128 on communication"), 1) << "of a share";
 }
@@ -117,13 +117,6 @@ TEST_F(PathTest, NormsOfVirtualRanksHaveATermForEachChunk) {
   EXPECT_EQ(std::ranges::count(log, "squares of 1 chunks on communication"), 2);
   EXPECT_EQ(std::ranges::count(log, "squares of 1 chunks on compute"), 1);
   EXPECT_EQ(std::ranges::count(log, "all-reduce of 3 on compute"), 1);
-}
-
-TEST_F(PathTest, LambNeedsWholeParameters) {
-  options.zero = Zero::state;
-  const ParameterArena sharded = make_arena();
-  options.optimizer.kind = OptimizerKind::lamb;
-  EXPECT_THROW(make_optimizer(sharded), Error);
 }
 
 TEST_F(PathTest, WithoutCommunicationNothingIsSentAndAllIsUpdated) {
@@ -237,8 +230,8 @@ TEST_F(PeerPathTest, DirectReductionStartsAfterBackwardAndSendsByUpdates) {
   const Log log = step();
   EXPECT_EQ(Log(log.begin() + 2, log.end() - 1),
             (Log{"meeting of 4 on compute", "sum of 4 nodes of 128 on compute", "sum of 4 nodes of 256 on compute",
-                 "sum of 4 nodes of 128 on compute", "update from chunk 0 and of 3 peers on compute",
-                 "update from chunk 1 and of 3 peers on compute", "update from chunk 2 and of 3 peers on compute",
+                 "sum of 4 nodes of 128 on compute", "update parameter 0 and of 3 peers on compute",
+                 "update parameter 1 and of 3 peers on compute", "update parameter 2 and of 3 peers on compute",
                  "compute waits for communication"}));
   EXPECT_EQ(log.back(), "meeting of 4 on compute");
   EXPECT_TRUE(communicator.sent.empty());
@@ -274,7 +267,7 @@ class FusedPathTest : public PeerPathTest {
 TEST_F(FusedPathTest, OneKernelReducesAndUpdatesTheLastBucket) {
   const Log log = step();
   EXPECT_EQ(Log(log.end() - 3, log.end()),
-            (Log{"update from chunk 1 on communication", "sum over 4 and update from chunk 2 on compute",
+            (Log{"update parameter 1 on communication", "sum over 4 and update parameter 2 on compute",
                  "compute waits for communication"}));
   EXPECT_EQ(communicator.sent.size(), 2u);
 }
@@ -320,7 +313,7 @@ TEST_F(TreePathTest, ExchangesAddsAndGathersEveryBucket) {
   EXPECT_EQ(Log(log.begin(), log.begin() + 6),
             (Log{"communication waits for compute", "sum of 2 nodes of 512 on communication",
                  "all-to-all of 512 on communication", "tree of 4 leaves of 128 on communication",
-                 "all-gather of 512 on communication", "update from chunk 0 on communication"}));
+                 "all-gather of 512 on communication", "update parameter 0 on communication"}));
   EXPECT_EQ(path().name, "tree");
 }
 
@@ -329,7 +322,7 @@ TEST_F(TreePathTest, AShardNeedsNoGatheringOfGradients) {
   const Log log = step();
   const auto tree = std::ranges::find_if(log, [](const std::string& line) { return line.starts_with("tree of 4"); });
   ASSERT_NE(tree, log.end());
-  EXPECT_TRUE((tree + 1)->starts_with("update from chunk 0")) << *(tree + 1);
+  EXPECT_TRUE((tree + 1)->starts_with("update parameter 0")) << *(tree + 1);
 }
 
 /// Nothing promises an order in which an all-reduce or a reduce-scatter adds. The norm is one of terms of one rank

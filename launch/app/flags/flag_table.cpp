@@ -32,23 +32,20 @@ Flags first_flags(Options& o) {
 
 Flags device_flags(Options& o) {
   DeviceOptions& compute = o.compute;
-  return {
-      {"--device", choice(o.device, {"auto", "cpu", "cuda"}),
-       "Where to compute; auto: GPUs if the machine has any, else CPUs", Effect::speed},
-      {"--share-gpu", given(o.share_gpu),
-       "Allow more ranks than GPUs (needs NCCL 2.30 or --comm mpi; launch/share-gpu makes it faster)", Effect::speed,
-       "", kNotInFile},  // it belongs to a machine
-      {"--threads", number(compute.threads, {"1 to 1024", 1, 1024}), "CPU threads per rank", Effect::speed},
-      {"--memory-format", choice(compute.memory_format, {{"nhwc", MemoryFormat::nhwc}, {"nchw", MemoryFormat::nchw}}),
-       "Memory layout of cuDNN's convolutions", Effect::speed, kExpertGroup},
-      {"--fused", on_off(compute.fused), "Use fused kernels where they exist", Effect::speed, kExpertGroup},
-      {"--tune", on_off(compute.tune),
-       "Use the fastest implementations of GPU matrix multiplications and attention, by timing. The last bits may "
-       "differ between runs without a common --tune-cache",
-       Effect::speed},
-      {"--tune-cache", text(o.tune_cache, "DIR|off"),
-       "Folder that keeps the choices of --tune on for later runs; off: no folder (default ~/.cache/ddptrain)",
-       Effect::speed, kExpertGroup}};
+  return {{"--device", choice(o.device, {"auto", "cpu", "cuda"}),
+           "Where to compute; auto: GPUs if the machine has any, else CPUs", Effect::speed},
+          {"--share-gpu", given(o.share_gpu),
+           "Allow more ranks than GPUs (needs NCCL 2.30 or --comm mpi; launch/share-gpu makes it faster)",
+           Effect::speed, "", kNotInFile},  // it belongs to a machine
+          {"--threads", number(compute.threads, {"1 to 1024", 1, 1024}), "CPU threads per rank", Effect::speed},
+          {"--fused", on_off(compute.fused), "Use fused kernels where they exist", Effect::speed, kExpertGroup},
+          {"--tune", on_off(compute.tune),
+           "Use the fastest implementations of GPU matrix multiplications and attention, by timing. The last bits may "
+           "differ between runs without a common --tune-cache",
+           Effect::speed},
+          {"--tune-cache", text(o.tune_cache, "DIR|off"),
+           "Folder that keeps the choices of --tune on for later runs; off: no folder (default ~/.cache/ddptrain)",
+           Effect::speed, kExpertGroup}};
 }
 
 Flags training_flags(Options& o) {
@@ -78,8 +75,8 @@ Flags optimizer_flags(Options& o) {
       {"--optimizer", choice(settings.kind, kinds), "Update rule"},
       {"--lr", number(schedule.peak, kPositive), "Learning rate after warm-up, before --lr-scaling"},
       {"--momentum", number(settings.momentum, kBelowOne), "Momentum of sgd"},
-      {"--beta1", number(settings.beta1, kBelowOne), "beta1 of adam, adamw, lamb and lion"},
-      {"--beta2", number(settings.beta2, kBelowOne), "beta2 of adam, adamw, lamb and lion (the Lion paper uses 0.99)"},
+      {"--beta1", number(settings.beta1, kBelowOne), "beta1 of adam, adamw and lion"},
+      {"--beta2", number(settings.beta2, kBelowOne), "beta2 of adam, adamw and lion (the Lion paper uses 0.99)"},
       {"--weight-decay", number(settings.weight_decay, kZeroOrMore), "Weight decay; biases have none"},
       {"--clip-norm", number(o.trainer.clip_norm, kZeroOrMore), "Largest norm of the whole gradient (0: no clipping)"},
       {"--on-nonfinite", choice(o.trainer.on_nonfinite, {{"stop", OnNonFinite::stop}, {"skip", OnNonFinite::skip}}),
@@ -331,17 +328,6 @@ void check_flags(const Options& o, const Workload& workload) {
   }
   workload.check_flags();
   if (o.stages > 1 || o.tensor > 1) check_parts_of_model(o, workload);
-  if (const OptimizerRule& rule = rule_of(o.trainer.optimizer.kind);
-      rule.whole_parameters && (o.trainer.zero > Zero::nothing || o.tensor > 1)) {
-    if (o.tensor > 1) {
-      usage_error("--tp {}: {} needs the norms of whole parameters. Use --tp 1, or another optimizer.", o.tensor,
-                  rule.name);
-    }
-    usage_error(
-        "--zero {}: {} needs the norms of whole parameters, of which each rank has only a part. Use --zero 0, or "
-        "another optimizer.",
-        static_cast<int>(o.trainer.zero), rule.name);
-  }
   if (o.trainer.zero >= Zero::gradients && o.trainer.overlap >= OverlapMode::off) {
     usage_error(
         "--overlap {}: with --zero {}, gradients are sent during backward, because others take their memory. Use "

@@ -105,8 +105,7 @@ std::string flags_that_help(const World& world, const Options& options, const Wo
     flags.emplace_back("--batch auto (the largest that fits)");
   }
   for (const std::string& flag : workload.memory_flags()) flags.push_back(flag);
-  const bool divides = world.size() > options.stages && !rule_of(trainer.optimizer.kind).whole_parameters;
-  if (divides && trainer.zero < Zero::weights) {
+  if (world.size() > options.stages && trainer.zero < Zero::weights) {
     flags.push_back(fmt::format("--zero {} (divides more among the ranks)", static_cast<int>(trainer.zero) + 1));
   }
   if (flags.empty()) flags.emplace_back("a smaller model");

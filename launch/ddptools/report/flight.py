@@ -2,17 +2,12 @@
 
 import dataclasses
 import pathlib
-import re
 from typing import Any
 
 from ddptools.common.errors import UsageError
 from ddptools.common.files import read_records
-from ddptools.common.programs import ask
 from ddptools.common.values import grouped
 from ddptools.common.table import Table, to_text
-
-MOST_FRAMES = 20
-FRAME = re.compile(r"^(?P<file>/.*)\(\+(?P<offset>0x[0-9a-f]+)\)$")
 
 
 @dataclasses.dataclass
@@ -21,7 +16,6 @@ class Flight:
     first: dict[str, Any]
     peers: dict[int, dict[str, Any]]
     collectives: dict[int, dict[str, Any]]  # by sequence number
-    main: dict[str, Any] | None  # thread
     damaged: int  # lines that could not be read
 
     @property
@@ -46,7 +40,6 @@ def read(path: pathlib.Path) -> Flight | None:
         first,
         peers={line["rank"]: line for line in of_event.get("peer", [])},
         collectives={line["sequence"]: line for line in of_event.get("collective", [])},
-        main=next((line for line in of_event.get("thread", []) if line["id"] == first["process"]), None),
         damaged=len(bad),
     )
 
@@ -116,29 +109,10 @@ def first_difference(flights: list[Flight]) -> str:
             return f"Collective {called}, ended on some ranks, and not on {ranks_of([f.rank for f in open_on])}."
         if len(open_on) > len(waiting):
             others = ranks_of([flight.rank for flight in open_on if not flight.waits])
-            end = f"ended on none of these ranks, but {others} did not wait in it: see the stacks."
-            return f"Collective {called}, {end}"
+            return f"Collective {called}, ended on none of these ranks, but {others} did not wait in it."
         if open_on:
             return f"All these ranks waited in collective {called}."
     return "All these ranks called the same collectives, and all of them ended."
-
-
-def with_function(frame: str) -> str:
-    """Names the function by the symbols of the program, where addr2line and the program are there."""
-    match = FRAME.match(frame)
-    if match is None or not pathlib.Path(match["file"]).is_file():
-        return frame
-    name = (ask(["addr2line", "-Cfe", match["file"], match["offset"]]) or "??").splitlines()[0]
-    return frame if name == "??" else f"{pathlib.Path(match['file']).name}({name})"
-
-
-def stack_text(flight: Flight) -> str:
-    main = flight.main
-    if main is None or not main["frames"]:
-        return f"Rank {flight.rank}: no stack of its main thread\n"
-    frames = [with_function(frame) for frame in main["frames"][:MOST_FRAMES]]
-    more = [f"... {len(main['frames']) - MOST_FRAMES} more"] if len(main["frames"]) > MOST_FRAMES else []
-    return f"Rank {flight.rank}, main thread ({main['state']}):\n" + "".join(f"  {line}\n" for line in [*frames, *more])
 
 
 def report_flight(folder: pathlib.Path) -> int:
@@ -154,6 +128,4 @@ def report_flight(folder: pathlib.Path) -> int:
     for flight in flights:
         if flight.damaged:
             print(f"{flight.path}: {flight.damaged} lines could not be read")
-    print("\nStacks\n")
-    print("\n".join(stack_text(flight) for flight in flights))
     return 0

@@ -3,7 +3,6 @@
 #include <bit>
 #include <cmath>
 #include <limits>
-#include <vector>
 
 #include "runtime/core/bf16.h"
 #include "runtime/core/error.h"
@@ -79,48 +78,6 @@ void update_chunk(const Update<T, G>& u, const UpdateChunk& chunk) {
   }
 }
 
-/// All chunks of one parameter: moments and norms first, then the step of length trust ratio.
-template <class T, class G>
-void update_by_lamb(const Update<T, G>& u, const UpdateChunk* chunks, std::uint32_t chunk_count) {
-  const StepFactors<T>& f = u.factors;
-  const UpdateChunk* const end = chunks + chunk_count;
-  const auto update_of = [&](const UpdateChunk& chunk) {
-    const ConstRowView<T> m(u.state[0] + chunk.begin, chunk.count);
-    const ConstRowView<T> v(u.state[1] + chunk.begin, chunk.count);
-    const ConstRowView<T> w(u.master + chunk.begin, chunk.count);
-    return RowArray<T>(m * f.correction1 / ((v * f.correction2).sqrt() + f.epsilon) + u.decay_of(chunk) * w);
-  };
-  double weight_norm = 0.0;  // squared, as the next; summed in T only within a chunk
-  double update_norm = 0.0;
-  for (const UpdateChunk* chunk = chunks; chunk != end; ++chunk) {
-    RowArray<T> g(chunk->count);
-    for (std::uint32_t i = 0; i < chunk->count; ++i) {
-      g[i] = to_number<T>(u.gradients[chunk->begin + i]) * f.gradient_scale;
-    }
-    RowView<T> m(u.state[0] + chunk->begin, chunk->count);
-    RowView<T> v(u.state[1] + chunk->begin, chunk->count);
-    m = f.beta1 * m + (T{1} - f.beta1) * g;
-    v = f.beta2 * v + (T{1} - f.beta2) * g * g;
-    weight_norm += ConstRowView<T>(u.master + chunk->begin, chunk->count).square().sum();
-    update_norm += update_of(*chunk).square().sum();
-  }
-  const double ratio = weight_norm > 0.0 && update_norm > 0.0 ? std::sqrt(weight_norm / update_norm) : 1.0;
-  const T length = f.learning_rate * static_cast<T>(ratio);
-  for (const UpdateChunk* chunk = chunks; chunk != end; ++chunk) {
-    RowView<T>(u.master + chunk->begin, chunk->count) -= length * update_of(*chunk);
-  }
-}
-
-/// Index of the first chunk of every parameter in the slice, and the end.
-std::vector<std::uint32_t> parameter_bounds(const UpdateSlice& slice) {
-  std::vector<std::uint32_t> bounds;
-  for (std::uint32_t i = 0; i < slice.chunk_count; ++i) {
-    if (i == 0 || slice.chunks[i].parameter != slice.chunks[i - 1].parameter) bounds.push_back(i);
-  }
-  bounds.push_back(slice.chunk_count);
-  return bounds;
-}
-
 /// Rounds the master weights of a chunk to bf16.
 void round_weights(const OptimizerSettings& settings, const UpdateSlice& slice, const UpdateChunk& chunk,
                    std::uint64_t step) {
@@ -155,7 +112,7 @@ class CpuOptimizer final : public OptimizerOps, CpuOps {
                   [&](std::int64_t i, int) { round_weights(settings, slice, slice.chunks[i], step.value()); });
   }
 
-  std::size_t inbox_bytes(OptimizerKind, const UpdateSlice&, int) const override { return 0; }
+  std::size_t inbox_bytes(const UpdateSlice&, int) const override { return 0; }
 
   void sum_and_update(const OptimizerSettings&, const UpdateSlice&, const PeerInboxes&, StepRef, Stream) override {
     fail("sum_and_update: not on CPUs");
@@ -171,16 +128,7 @@ class CpuOptimizer final : public OptimizerOps, CpuOps {
     }
     if (std::isnan(u.factors.gradient_scale)) return;
     with_kind(settings.kind, [&](auto kind) {
-      if constexpr (kind.value == OptimizerKind::lamb) {
-        const std::vector<std::uint32_t> bounds = parameter_bounds(slice);
-        parallel_each(static_cast<std::int64_t>(bounds.size()) - 1, 1, [&](std::int64_t i, int) {
-          const std::uint32_t begin = bounds[static_cast<std::size_t>(i)];
-          update_by_lamb(u, slice.chunks + begin, bounds[static_cast<std::size_t>(i) + 1] - begin);
-        });
-      } else {
-        parallel_each(slice.chunk_count, 64,
-                      [&](std::int64_t i, int) { update_chunk<kind.value>(u, slice.chunks[i]); });
-      }
+      parallel_each(slice.chunk_count, 64, [&](std::int64_t i, int) { update_chunk<kind.value>(u, slice.chunks[i]); });
     });
   }
 };

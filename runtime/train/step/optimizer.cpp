@@ -14,8 +14,6 @@ Optimizer::Optimizer(const OptimizerSettings& settings, float clip_norm, const P
       nonfinite_(nonfinite),
       pipeline_(pipeline),
       clips_(clip_norm > 0.0f || on_nonfinite == OnNonFinite::skip) {
-  const OptimizerRule& rule = rule_of(settings.kind);
-  DDP_CHECK(!rule.whole_parameters || arena.partition().parts == 1, "{} needs whole parameters", rule.name);
   DDP_CHECK(!clips_ || nonfinite != nullptr, "a norm that is not finite must be noted");
   if (clips_) norm_.emplace(arena, pipeline);
 }

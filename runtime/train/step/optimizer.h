@@ -23,8 +23,7 @@ enum class OnNonFinite : std::uint8_t {
 class Optimizer {
  public:
   /// `clip_norm` 0: no clipping. `nonfinite` is in device memory; null: gradients are not checked. For `pipeline` see
-  /// GradientNorm. Error for LAMB on a sharded arena, because LAMB needs the norms of whole parameters. Arena and
-  /// pipeline outlive the optimizer.
+  /// GradientNorm. Arena and pipeline outlive the optimizer.
   Optimizer(const OptimizerSettings& settings, float clip_norm, const ParameterArena& arena,
             NonFinite* nonfinite = nullptr, OnNonFinite on_nonfinite = OnNonFinite::stop, Pipeline* pipeline = nullptr);
 

@@ -101,9 +101,8 @@ class Chooser {
     std::string why = what_forbids_fusing();
     std::size_t bytes = 0;
     if (why.empty()) {
-      bytes = device_.get<OptimizerOps>().inbox_bytes(options_.optimizer.kind, arena_.update_slice(last),
-                                                      communicator_.size());
-      if (bytes == 0) why = "not for this optimizer, number of ranks or size of the last bucket";
+      bytes = device_.get<OptimizerOps>().inbox_bytes(arena_.update_slice(last), communicator_.size());
+      if (bytes == 0) why = "not for this number of ranks or size of the last bucket";
     }
     PeerMemory memory = communicator_.allocate_for_peers(bytes);
     if (memory.of_rank.empty()) {

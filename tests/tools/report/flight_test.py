@@ -67,7 +67,7 @@ class FlightTest(FolderCase):
         waiting = [collective(5, finished=False)]
         text = self.difference(waiting, waiting, waiting, computing=1)
         self.assertEqual(text, "Collective 5, all-reduce of bucket 1 after 7 steps, ended on none of these ranks, "
-                         "but rank 1 did not wait in it: see the stacks.")  # fmt: skip
+                         "but rank 1 did not wait in it.")  # fmt: skip
         self.assertRegex(self.report(), r"\n +1 +host1 +training +nobody ")
         text = self.difference([collective(4)], waiting, waiting, computing=1)
         self.assertIn("Rank 0 never called collective 5", text)
@@ -76,9 +76,8 @@ class FlightTest(FolderCase):
     def test_report(self) -> None:
         peer = {"event": "peer", "rank": 1, "host": "host1", "answers": False, "heard_seconds_ago": 3.4} | progress()
         silent = {"event": "peer", "rank": 2, "host": "host2", "answers": False, "heard_seconds_ago": None}
-        thread = {"event": "thread", "id": 40, "state": "S", "frames": ["libmpi.so(MPI_Test+0x1)"]}
         told = first(0, 3, "timeout", **progress("all-reduce", 9))
-        self.write(0, [told, peer, silent, collective(9, finished=False), thread], '{"event": "thr')
+        self.write(0, [told, peer, silent, collective(9, finished=False)], '{"event": "coll')
         text = self.report()
         self.assertIn("rank 0 tells", text)
         self.assertRegex(text, r"0 +host0 +training +all-reduce +3.0 s +7 of 7 +9 all-reduce of bucket 1 +its own record")
@@ -86,7 +85,6 @@ class FlightTest(FolderCase):
         self.assertRegex(text, r"2 +host2 .* nobody")
         self.assertIn("no record of ranks 1, 2", text)
         self.assertIn("1 lines could not be read", text)
-        self.assertIn("libmpi.so(MPI_Test+0x1)", text)
 
     def test_which_records_count(self) -> None:
         (self.folder / "metrics.jsonl").write_text('{"event": "start"}\n')

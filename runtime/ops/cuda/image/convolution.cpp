@@ -42,8 +42,8 @@ struct Key {
 /// How a convolution is run; without a graph cuDNN cannot do it.
 struct Plan {
   std::shared_ptr<Graph> graph;
-  ConvShape shape;  ///< As cuDNN sees it: the caller's, or with padded channels.
-  MemoryFormat format = MemoryFormat::nhwc;
+  ConvShape shape;              ///< As cuDNN sees it: the caller's, or with padded channels.
+  bool channels_first = false;  ///< NCHW in place of NHWC.
   std::size_t workspace = 0;
 };
 
@@ -56,14 +56,14 @@ struct Operand {
 };
 
 /// Describes [outer, rows, columns, channels] in cuDNN's order of dimensions.
-fe::graph::Tensor_attributes describe(Uid uid, MemoryFormat format, std::int64_t outer, std::int64_t rows,
+fe::graph::Tensor_attributes describe(Uid uid, bool channels_first, std::int64_t outer, std::int64_t rows,
                                       std::int64_t columns, std::int64_t channels) {
   fe::graph::Tensor_attributes tensor;
   tensor.set_uid(uid).set_dim({outer, channels, rows, columns});
-  if (format == MemoryFormat::nhwc) {
-    tensor.set_stride({rows * columns * channels, 1, columns * channels, channels});
-  } else {
+  if (channels_first) {
     tensor.set_stride({rows * columns * channels, rows * columns, columns, 1});
+  } else {
+    tensor.set_stride({rows * columns * channels, 1, columns * channels, channels});
   }
   return tensor;
 }
@@ -84,7 +84,7 @@ std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
 }
 
 cuda::PackedLayout layout_of(const ConvShape& plain, const Plan& plan, Uid tensor) {
-  const bool first = plan.format == MemoryFormat::nchw;
+  const bool first = plan.channels_first;
   switch (tensor) {
     case kX:
       return {plain.batch, plain.height * plain.width, plain.in, plan.shape.in, first};
@@ -101,9 +101,8 @@ Uid output_of(ConvKind kind) {
 }
 
 /// Convolutions by cuDNN, planned when a shape is first seen; sums are kept in f32, and f32 stays clear of tensor cores
-/// unless the precision is tf32. Tensors are NHWC. For MemoryFormat::nchw they are copied to that layout and back
-/// around cuDNN's kernels, so that these can be measured there; so they are where cuDNN has no plan for NHWC, and with
-/// channels padded to a multiple of eight if it has none for their number.
+/// unless the precision is tf32. Tensors are NHWC. If cuDNN has no plan for them, it computes with copies whose
+/// channels are padded to a multiple of eight. If it has none for these either, the copies are NCHW.
 class CudaConvolution final : public ConvolutionOps, CudaOps {
  public:
   using CudaOps::CudaOps;
@@ -126,14 +125,14 @@ class CudaConvolution final : public ConvolutionOps, CudaOps {
   }
 
  private:
-  std::shared_ptr<Graph> describe_graph(ConvKind kind, const ConvShape& s, MemoryFormat layout) const {
+  std::shared_ptr<Graph> describe_graph(ConvKind kind, const ConvShape& s, bool channels_first) const {
     auto graph = std::make_shared<Graph>();
     graph->set_io_data_type(device_.precision() == Precision::bf16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::FLOAT)
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
-    const auto x = describe(kX, layout, s.batch, s.height, s.width, s.in);
-    const auto w = describe(kW, layout, s.out, s.kernel, s.kernel, s.in);
-    const auto y = describe(kY, layout, s.batch, s.out_height(), s.out_width(), s.out);
+    const auto x = describe(kX, channels_first, s.batch, s.height, s.width, s.in);
+    const auto w = describe(kW, channels_first, s.out, s.kernel, s.kernel, s.in);
+    const auto y = describe(kY, channels_first, s.batch, s.out_height(), s.out_width(), s.out);
     if (kind == ConvKind::data_gradient) {
       const auto attributes = convolution<fe::graph::Conv_dgrad_attributes>();
       set_output(graph->conv_dgrad(graph->tensor(y), graph->tensor(w), attributes), x);
@@ -145,7 +144,7 @@ class CudaConvolution final : public ConvolutionOps, CudaOps {
       TensorRef result = graph->conv_fprop(graph->tensor(x), graph->tensor(w), attributes);
       if (kind == ConvKind::forward_bias_relu) {
         result->set_dim(y.get_dim()).set_stride(y.get_stride());
-        const auto bias = describe(kBias, layout, 1, 1, 1, s.out);
+        const auto bias = describe(kBias, channels_first, 1, 1, 1, s.out);
         const auto pointwise = [](fe::PointwiseMode_t mode) {
           return fe::graph::Pointwise_attributes().set_mode(mode);
         };
@@ -186,8 +185,8 @@ class CudaConvolution final : public ConvolutionOps, CudaOps {
   }
 
   /// Writes to `reason` why there is no plan.
-  Plan try_plan(ConvKind kind, const ConvShape& shape, MemoryFormat layout, std::string& reason) {
-    const std::shared_ptr<Graph> graph = describe_graph(kind, shape, layout);
+  Plan try_plan(ConvKind kind, const ConvShape& shape, bool channels_first, std::string& reason) {
+    const std::shared_ptr<Graph> graph = describe_graph(kind, shape, channels_first);
     fe::error_t status = build(*graph);
     if (status.is_bad()) {
       reason = status.get_message();
@@ -195,7 +194,7 @@ class CudaConvolution final : public ConvolutionOps, CudaOps {
     }
     std::int64_t workspace = 0;
     DDP_CUDNN(graph->get_workspace_size(workspace));
-    return {graph, shape, layout, static_cast<std::size_t>(workspace)};
+    return {graph, shape, channels_first, static_cast<std::size_t>(workspace)};
   }
 
   Plan make_plan(const Key& key) {
@@ -206,9 +205,9 @@ class CudaConvolution final : public ConvolutionOps, CudaOps {
     ConvShape padded = s;
     padded.in = round_up(padded.in, 8);
     padded.out = round_up(padded.out, 8);
-    for (const MemoryFormat layout : {device_.options().memory_format, MemoryFormat::nchw}) {
+    for (const bool channels_first : {false, true}) {
       for (const ConvShape& shape : {s, padded}) {
-        const Plan plan = try_plan(key.kind, shape, layout, reason);
+        const Plan plan = try_plan(key.kind, shape, channels_first, reason);
         if (plan.graph || key.kind == ConvKind::forward_bias_relu) return plan;
       }
     }
@@ -226,7 +225,7 @@ class CudaConvolution final : public ConvolutionOps, CudaOps {
   /// `accumulate`: the result is added (weight_gradient only).
   void run(ConvKind kind, const ConvShape& shape, const ConvTensors& tensors, bool accumulate) {
     const Plan& plan = this->plan({kind, shape});
-    const bool is_padded = plan.shape != shape, repacks = is_padded || plan.format == MemoryFormat::nchw;
+    const bool is_padded = plan.shape != shape, repacks = is_padded || plan.channels_first;
     std::vector<Operand> operands;
     for (const auto& [uid, data] : {std::pair{kX, tensors.x}, std::pair{kW, tensors.w}, std::pair{kY, tensors.y}}) {
       const bool is_output = uid == output_of(kind);

@@ -207,7 +207,6 @@ void ParameterArena::make_chunks() {
   first_chunk_.push_back(static_cast<std::uint32_t>(chunks.size()));
   chunks_ = device_.allocate(chunks.size() * sizeof(UpdateChunk));
   device_.copy_to_device(chunks_.data(), chunks.data(), chunks.size() * sizeof(UpdateChunk));
-  norms_ = device_.allocate(2 * (chunks.size() + specs_.size()) * sizeof(float));
 }
 
 void ParameterArena::number_chunks() {
@@ -252,7 +251,7 @@ std::vector<MemoryUse> ParameterArena::memory() const {
           {"gradients", gradients_.bytes() + own_gradients_.bytes()},
           {"masters", master_.bytes()},
           {"optimizer", total_bytes(slots_)},
-          {"tables", chunks_.bytes() + norms_.bytes() + first_square_.bytes()}};
+          {"tables", chunks_.bytes() + first_square_.bytes()}};
 }
 
 std::vector<Tensor> ParameterArena::views(const Buffer& buffer, DType dtype, const BucketPlaces& places) const {
@@ -327,17 +326,15 @@ Tensor ParameterArena::master(std::size_t bucket) const {
 
 UpdateSlice ParameterArena::update_slice(std::size_t bucket) const {
   UpdateSlice slice;
-  slice.first_chunk = first_chunk_.at(bucket);
-  slice.chunks = static_cast<const UpdateChunk*>(chunks_.data()) + slice.first_chunk;
-  slice.chunk_count = first_chunk_.at(bucket + 1) - slice.first_chunk;
-  slice.parameter_count = static_cast<std::uint32_t>(specs_.size());
+  const std::uint32_t first_chunk = first_chunk_.at(bucket);
+  slice.chunks = static_cast<const UpdateChunk*>(chunks_.data()) + first_chunk;
+  slice.chunk_count = first_chunk_.at(bucket + 1) - first_chunk;
   slice.weight_type = compute_;
   slice.gradient_type = gradient_type_;
   slice.weights = own_weights(bucket).data;
   slice.master = master(bucket).data;
   for (std::size_t i = 0; i < slots_.size(); ++i) slice.state[i] = state(slots_[i], bucket).data;
   slice.gradients = reduced_gradients(bucket).data;
-  slice.norms = static_cast<float*>(norms_.data());
   return slice;
 }
 

@@ -159,7 +159,6 @@ class ParameterArena {
   Buffer master_;              ///< Empty if weights have the same type.
   std::vector<Buffer> slots_;  ///< The optimizer's state.
   Buffer chunks_;
-  Buffer norms_;
   std::vector<std::uint32_t> first_chunk_;  ///< Per bucket; the last element is the number of all chunks.
   Buffer first_square_;                     ///< Empty if shards cut chunks.
   std::int64_t square_count_ = 0;
