@@ -62,25 +62,10 @@ struct OptimizerSettings {
   float beta2 = 0.999f;
   float epsilon = 1e-8f;
   float weight_decay = 0.0f;
-  /// bf16 weights are rounded from the master weights stochastically (see rounding_bits), not to nearest.
-  bool stochastic_rounding = false;
-  std::uint64_t rounding_seed = 0;
 };
-
-/// Random bits that round the weights of four neighbouring elements of a parameter from `element` on (a
-/// multiple of 4): the low half of word[i] is for element + i. They depend on nothing else, so that rounding is the
-/// same on every rank, in every bucket and shard. `identity`: see UpdateChunk.
-DDP_HOST_DEVICE Philox rounding_bits(std::uint64_t seed, std::uint64_t step, std::uint32_t identity,
-                                     std::uint32_t element) {
-  constexpr int kRounds = 7;
-  constexpr std::uint32_t kRounding = 0x524F554E;  // last counter word; dropout sites are small numbers
-  return philox<kRounds>(element / 4, identity, static_cast<std::uint32_t>(step),
-                         kRounding ^ (static_cast<std::uint32_t>(step >> 32) << 8), seed);
-}
 
 /// A stretch of one parameter; at most `kChunkElements` elements, so that one thread block updates it.
 struct alignas(16) UpdateChunk {
-  std::uint32_t identity = 0;   ///< The parameter's ParameterSpec::identity().
   std::uint32_t begin = 0;      ///< First element, counted from the start of the slice; a multiple of 64.
   std::uint32_t element = 0;    ///< The same, counted from the start of the parameter; a multiple of 64.
   std::uint16_t parameter = 0;  ///< Index of the parameter in the arena.

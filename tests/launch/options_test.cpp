@@ -76,7 +76,7 @@ TEST(Options, EveryFlagIsInTheHelpOfAllTopics) {
 TEST(Options, FlagsThatDecideParametersDoNotDependOnGroupsOfTheHelp) {
   const std::string common =
       "config model precision epochs steps batch micro-batch grad-accum virtual-ranks seed optimizer lr momentum beta1 "
-      "beta2 weight-decay clip-norm on-nonfinite stochastic-rounding schedule warmup lr-scaling lr-base-batch "
+      "beta2 weight-decay clip-norm on-nonfinite schedule warmup lr-scaling lr-base-batch "
       "comm-dtype data init ";
   const std::map<std::string, std::string> more = {{"cnn", "dropout"},
                                                    {"gpt", "layers width heads ff seq vocab dropout val-fraction"}};
@@ -190,10 +190,9 @@ TEST(Options, LearningRateOfVirtualRanksDoesNotDependOnRanks) {
 }
 
 TEST(Options, TrainerGetsWhatWasAsked) {
-  const Options options =
-      parse({"--bucket-mb", "0.5", "--last-bucket-kb", "1.5", "--schedule", "cosine", "--clip-norm", "2", "--overlap",
-             "none", "--zero", "1", "--comm-dtype", "fp32", "--stochastic-rounding", "on", "--seed", "9"})
-          .options;
+  const Options options = parse({"--bucket-mb", "0.5", "--last-bucket-kb", "1.5", "--schedule", "cosine", "--clip-norm",
+                                 "2", "--overlap", "none", "--zero", "1", "--comm-dtype", "fp32", "--seed", "9"})
+                              .options;
   const TrainerOptions trainer = trainer_options(options, 2, 100);
   EXPECT_EQ(trainer.bucket_bytes, 524288u);
   EXPECT_EQ(trainer.last_bucket_bytes, 1536u);
@@ -202,12 +201,9 @@ TEST(Options, TrainerGetsWhatWasAsked) {
   EXPECT_FLOAT_EQ(trainer.clip_norm, 2.0f);
   EXPECT_EQ(trainer.zero, Zero::state);
   EXPECT_EQ(trainer.gradient_type, DType::f32);
-  EXPECT_TRUE(trainer.optimizer.stochastic_rounding);
-  EXPECT_EQ(trainer.optimizer.rounding_seed, 9u);
   const TrainerOptions defaults = trainer_options(parse({}).options, 2, 100);
   EXPECT_EQ(defaults.zero, Zero::nothing);
   EXPECT_EQ(defaults.gradient_type, std::nullopt);
-  EXPECT_FALSE(defaults.optimizer.stochastic_rounding);
 }
 
 TEST(Options, PrecisionFollowsTheDevice) {
@@ -227,11 +223,10 @@ TEST(Options, FlagsThatDoNotGoWithThePrecisionAreTold) {
   check({"--precision", "bf16"});
   check({"--comm-dtype", "fp32", "--precision", "fp32"});
   check({"--comm-dtype", "fp32", "--precision", "tf32"});
-  check({"--comm-dtype", "bf16", "--stochastic-rounding", "on", "--precision", "bf16"});
+  check({"--comm-dtype", "bf16", "--precision", "bf16"});
   EXPECT_CONTAINS(message({"--comm-dtype", "bf16", "--precision", "fp32"}), "--comm-dtype bf16");
   EXPECT_CONTAINS(message({"--comm-dtype", "fp32", "--precision", "bf16"}), "model cnn");
   check({"--model", "gpt", "--comm-dtype", "fp32", "--precision", "bf16"});
-  EXPECT_CONTAINS(message({"--stochastic-rounding", "on", "--precision", "tf32"}), "weights are tf32");
   check({"--comm-dtype", "bf16"}, DeviceKind::cpu);
   check({"--comm-dtype", "bf16", "--precision", "fp32", "--comm", "mpi"});
   EXPECT_CONTAINS(message({"--comm-dtype", "bf16", "--zero", "1"}, DeviceKind::cpu), "--zero 1");
@@ -273,7 +268,7 @@ TEST(Options, WrongValuesAreUsageErrorsThatNameTheFlag) {
       "--steps 99999999999999999999; --log-every 99999999999999999999; --model resnet; --overlap maybe; --lr 0; "
       "--lr nan; --beta1 1; --momentum -0.1; --optimizer adagrad; --precision fp9; --device tpu; --threads 0; "
       "--threads 100000; --grad-accum 0; --bucket-mb 0; --clip-norm -1; --zero 4; --comm-dtype fp16; "
-      "--stochastic-rounding 1; --peak-tflops -1; --peak-tflops gem; --fail-at 3; --hang-at 1:lunch; --timeout soon; "
+      "--peak-tflops -1; --peak-tflops gem; --fail-at 3; --hang-at 1:lunch; --timeout soon; "
       "--timeout -1; --timeout 5mx; --config /nonexistent.toml; --log-level loud; --dropout 0.5; --seq 8; "
       "--generate x; --tokenizer x; --heads 5 --model gpt; --layers 0 --model gpt; --vocab 65537 --model gpt; "
       "--dropout 1 --model gpt; --dropout nan --model gpt; --val-fraction 1 --model gpt; --recompute all --model gpt");

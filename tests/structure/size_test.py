@@ -14,7 +14,7 @@ SLACK = 4 * STEP
 LINES = {
     ("runtime/core", CPP): 2400,
     ("runtime/device", CPP): 2200,
-    ("runtime/ops", CPP): 10200,
+    ("runtime/ops", CPP): 9800,
     ("runtime/comm", CPP): 2600,
     ("runtime/topology", CPP): 1300,
     ("runtime/diagnostics", CPP): 1300,

@@ -61,7 +61,6 @@ TEST_P(EachDevice, FusedSumOfTheLastBucketChangesNothingButRounding) {
       TrainerOptions options = options_for_ranks();
       options.optimizer.kind = kind;
       options.optimizer.schedule.peak = 0.001f;
-      options.optimizer.stochastic_rounding = precision == Precision::bf16 && kind == OptimizerKind::adamw;
       expect_same_but_for_rounding(rig, precision, options, fused_path(), start);
     }
   }
@@ -146,7 +145,6 @@ TEST_P(EachDevice, SumsByPeersChangeNothingButRounding) {
         options.clip_norm = clip_norm;
         options.optimizer.kind = kind;
         options.optimizer.schedule.peak = 0.001f;
-        options.optimizer.stochastic_rounding = precision == Precision::bf16 && kind == OptimizerKind::adamw;
         expect_same_but_for_rounding(rig, precision, options, peers_path(), start);
       }
     }

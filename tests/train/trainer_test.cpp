@@ -160,29 +160,6 @@ TEST_P(EachDevice, ShardsAndBucketsOfAnySizeChangeNothingButRounding) {
   }
 }
 
-TEST_P(EachDevice, StochasticRoundingIsTheSameOnEveryRankAndSchedule) {
-  if (GetParam() == DeviceKind::cpu) GTEST_SKIP() << "the CPU has no bf16 weights";
-  Rig rig(GetParam(), Precision::bf16);
-  TrainerOptions options = options_for_ranks();
-  const std::string nearest = hash_after(rig, options, 12);
-  options.optimizer.stochastic_rounding = true;
-  options.optimizer.rounding_seed = 4;
-  const std::string hash = hash_after(rig, options, 12);
-  EXPECT_NE(hash, nearest);
-  for (const std::string& other : test_world().all_gather(hash)) EXPECT_EQ(other, hash);
-  for (const bool graph : {false, true}) {
-    options.graph = graph;
-    options.overlap = graph ? OverlapMode::off : OverlapMode::on;
-    EXPECT_EQ(hash_after(rig, options, 12), hash);
-  }
-  options.zero = Zero::state;
-  if (test_world().size() <= 2) {
-    EXPECT_EQ(hash_after(rig, options, 12), hash);
-  }
-  options.optimizer.rounding_seed = 5;
-  EXPECT_NE(hash_after(rig, options, 12), hash);
-}
-
 TEST_P(EachDevice, ClippingLimitsTheNormOfTheWholeUpdate) {
   Rig rig(GetParam(), Precision::fp32);
   TrainerOptions options = options_for_ranks();

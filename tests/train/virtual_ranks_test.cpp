@@ -149,7 +149,6 @@ TEST_P(VirtualRanksTest, EveryOptimizerEndsWithTheBitsOfOneRank) {
     SCOPED_TRACE(kOptimizerRules[kind].name);
     TrainerOptions run = options(4);
     run.optimizer.kind = static_cast<OptimizerKind>(kind);
-    run.optimizer.stochastic_rounding = GetParam().precision == Precision::bf16;
     expect_same(run, run);
   }
 }

@@ -81,8 +81,6 @@ Flags optimizer_flags(Options& o) {
       {"--clip-norm", number(o.trainer.clip_norm, kZeroOrMore), "Largest norm of the whole gradient (0: no clipping)"},
       {"--on-nonfinite", choice(o.trainer.on_nonfinite, {{"stop", OnNonFinite::stop}, {"skip", OnNonFinite::skip}}),
        "If a loss or gradient is NaN or infinite: stop, or skip the step (10 in a row stop the run)"},
-      {"--stochastic-rounding", on_off(settings.stochastic_rounding),
-       "Round fp32 master weights to bf16 stochastically", Effect::parameters, kExpertGroup},
       {"--schedule",
        choice(
            schedule.kind,

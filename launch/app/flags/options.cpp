@@ -224,12 +224,6 @@ void check_precision(const Options& options, const Workload& workload, DeviceKin
     usage_error("--comm-dtype fp32: model {} computes bf16 gradients. Use --comm-dtype auto, or --precision fp32.",
                 options.model);
   }
-  if (options.trainer.optimizer.stochastic_rounding && !bf16) {
-    usage_error(
-        "--stochastic-rounding on: weights are {}, and only bf16 ones are rounded. Use --stochastic-rounding off, or "
-        "--precision bf16.",
-        name_of(precision));
-  }
 }
 
 DeviceOptions device_options(const Options& options, DeviceKind device) {
@@ -254,7 +248,6 @@ TrainerOptions trainer_options(const Options& options, int world_size, std::int6
   TrainerOptions result = options.trainer;
   result.optimizer.schedule.peak = scaled_learning_rate(options, world_size);
   result.optimizer.schedule.total_steps = static_cast<std::uint64_t>(total_steps);
-  result.optimizer.rounding_seed = result.seed;
   result.bucket_bytes = static_cast<std::size_t>(options.bucket_mb * 1048576.0);
   result.last_bucket_bytes = static_cast<std::size_t>(options.last_bucket_kb * 1024.0);
   return result;

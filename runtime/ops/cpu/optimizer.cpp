@@ -79,20 +79,10 @@ void update_chunk(const Update<T, G>& u, const UpdateChunk& chunk) {
 }
 
 /// Rounds the master weights of a chunk to bf16.
-void round_weights(const OptimizerSettings& settings, const UpdateSlice& slice, const UpdateChunk& chunk,
-                   std::uint64_t step) {
+void round_weights(const UpdateSlice& slice, const UpdateChunk& chunk) {
   const float* master = static_cast<const float*>(slice.master) + chunk.begin;
   Bf16* weights = static_cast<Bf16*>(slice.weights) + chunk.begin;
-  Philox random{};
-  for (std::uint32_t i = 0; i < chunk.count; ++i) {
-    if (!settings.stochastic_rounding) {
-      weights[i] = to_bf16(master[i]);
-      continue;
-    }
-    if (i % 4 == 0) random = rounding_bits(settings.rounding_seed, step, chunk.identity, chunk.element + i);
-    const auto bits = std::bit_cast<std::uint32_t>(master[i]);
-    weights[i] = {static_cast<std::uint16_t>(stochastic_bf16(bits, random.word[i % 4]) >> 16)};
-  }
+  std::transform(master, master + chunk.count, weights, to_bf16);
 }
 
 class CpuOptimizer final : public OptimizerOps, CpuOps {
@@ -108,8 +98,7 @@ class CpuOptimizer final : public OptimizerOps, CpuOps {
       update_as<T, T>(settings, slice, step.value());
     });
     if (slice.weights == slice.master || (slice.gradient_scale != nullptr && std::isnan(*slice.gradient_scale))) return;
-    parallel_each(slice.chunk_count, 64,
-                  [&](std::int64_t i, int) { round_weights(settings, slice, slice.chunks[i], step.value()); });
+    parallel_each(slice.chunk_count, 64, [&](std::int64_t i, int) { round_weights(slice, slice.chunks[i]); });
   }
 
   std::size_t inbox_bytes(const UpdateSlice&, int) const override { return 0; }

@@ -15,7 +15,7 @@ __global__ void advance_kernel(StepState* state, std::uint32_t steps, volatile s
 
 /// One block per chunk. All loads are issued before the first use; five blocks share a
 /// multiprocessor, so that a million parameters are one wave.
-template <OptimizerKind kKind, bool kStochastic, class W, class G>
+template <OptimizerKind kKind, class W, class G>
 __global__ void __launch_bounds__(kThreads, resident_at_most(kThreads, 5)) update_kernel(const Update u) {
   const UpdateChunk chunk = u.slice.chunks[blockIdx.x];
   Elements elements[kRounds];
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kThreads, resident_at_most(kThreads, 5)) updat
   const StepFactors<float> f = u.factors();
 #pragma unroll
   for (std::uint32_t round = 0; round < kRounds; ++round) {
-    if (elements[round].count > 0) update_elements<kKind, kStochastic, W>(u, f, chunk, round, elements[round]);
+    if (elements[round].count > 0) update_elements<kKind, W>(u, f, chunk, round, elements[round]);
   }
 }
 
@@ -56,10 +56,10 @@ class CudaOptimizer final : public OptimizerOps, CudaOps {
     check_update(settings.kind, slice, dtype());
     const optimizer::Update u(settings, slice, step);
     auto* queue = static_cast<cudaStream_t>(stream.handle);
-    optimizer::with_types(slice, settings.stochastic_rounding, [&]<class W, class G>(W, G, auto stochastic) {
+    optimizer::with_types(slice, [&]<class W, class G>(W, G) {
       with_kind(settings.kind, [&](auto kind) {
-        cuda::launch_kernel(optimizer::update_kernel<kind.value, stochastic.value, W, G>, slice.chunk_count,
-                            optimizer::kThreads, 0, queue, u);
+        cuda::launch_kernel(optimizer::update_kernel<kind.value, W, G>, slice.chunk_count, optimizer::kThreads, 0,
+                            queue, u);
       });
     });
   }
@@ -74,11 +74,11 @@ class CudaOptimizer final : public OptimizerOps, CudaOps {
     if (slice.chunk_count == 0) return;
     check_update(settings.kind, slice, dtype());
     const optimizer::Update u(settings, slice, step);
-    optimizer::with_types(slice, settings.stochastic_rounding, [&]<class W, class G>(W, G, auto stochastic) {
+    optimizer::with_types(slice, [&]<class W, class G>(W, G) {
       with_kind(settings.kind, [&](auto kind) {
-        optimizer::launch_sum_and_update<kind.value, stochastic.value, W, G>(
-            u, peers, optimizer::inbox_layout(slice, peers.size), cuda::most_waiting_blocks(device_.options().ranks),
-            static_cast<cudaStream_t>(stream.handle));
+        optimizer::launch_sum_and_update<kind.value, W, G>(u, peers, optimizer::inbox_layout(slice, peers.size),
+                                                           cuda::most_waiting_blocks(device_.options().ranks),
+                                                           static_cast<cudaStream_t>(stream.handle));
       });
     });
   }

@@ -129,7 +129,7 @@ __device__ __forceinline__ void sum_over_ranks(const PeerInboxes& peers, const I
 }
 
 /// A block has one round of elements of a chunk, from `first_chunk` on.
-template <OptimizerKind kKind, bool kStochastic, class W, class G>
+template <OptimizerKind kKind, class W, class G>
 __global__ void __launch_bounds__(kThreads)
     sum_and_update_kernel(const Update u, PeerInboxes peers, InboxLayout layout, std::uint32_t first_chunk) {
   const std::uint32_t index = first_chunk + blockIdx.x;
@@ -142,21 +142,21 @@ __global__ void __launch_bounds__(kThreads)
   if (e.count > 0) {
     const StepFactors<float> f = u.factors();
     sum_over_ranks<G>(peers, layout, block, round, e);
-    update_elements<kKind, kStochastic, W>(u, f, chunk, blockIdx.y, e);
+    update_elements<kKind, W>(u, f, chunk, blockIdx.y, e);
   }
   __syncthreads();
   if (threadIdx.x == 0) rounds[block] = round;
 }
 
 /// `most_blocks`: see most_waiting_blocks().
-template <OptimizerKind kKind, bool kStochastic, class W, class G>
+template <OptimizerKind kKind, class W, class G>
 void launch_sum_and_update(const Update& u, const PeerInboxes& peers, const InboxLayout& layout, int most_blocks,
                            cudaStream_t stream) {
   const std::uint32_t chunks = layout.blocks / kRounds;
   const std::uint32_t at_once = most_blocks == 0 ? chunks : std::max<std::uint32_t>(1, most_blocks / kRounds);
   for (std::uint32_t first = 0; first < chunks; first += at_once) {
     const dim3 grid(std::min(at_once, chunks - first), kRounds);
-    launch_early(sum_and_update_kernel<kKind, kStochastic, W, G>, grid, kThreads, 0, stream, u, peers, layout, first);
+    launch_early(sum_and_update_kernel<kKind, W, G>, grid, kThreads, 0, stream, u, peers, layout, first);
   }
 }
 

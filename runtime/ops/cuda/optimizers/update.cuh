@@ -95,18 +95,11 @@ __device__ __forceinline__ Elements load_elements(const Update& u, const UpdateC
 
 /// Stores the elements of `chunk` from `offset` on: master weights, bf16 weights next to them, and the weights of
 /// peers.
-template <bool kStochastic, class W>
+template <class W>
 __device__ __forceinline__ void store_weights(const Update& u, const UpdateChunk& chunk, std::uint32_t offset,
                                               Elements& e) {
   const std::size_t at = chunk.begin + offset;
   store_some(e.w, e.count, u.master() + at);
-  if constexpr (kStochastic) {
-    const Philox random =
-        rounding_bits(u.settings.rounding_seed, u.step.value(), chunk.identity, chunk.element + offset);
-#pragma unroll
-    for (int i = 0; i < kVector; ++i)
-      e.w[i] = __uint_as_float(stochastic_bf16(__float_as_uint(e.w[i]), random.word[i]));
-  }
   if constexpr (!std::is_same_v<W, float>) store_some(e.w, e.count, static_cast<W*>(u.slice.weights) + at);
 #pragma unroll
   for (std::size_t i = 0; i < PeerInboxes::kMaxRanks - 1; ++i) {
@@ -127,7 +120,7 @@ __device__ __forceinline__ void note_nonfinite(const Update& u, std::uint32_t pa
 }
 
 /// Updates the elements `e` of one round of a chunk, and stores them.
-template <OptimizerKind kKind, bool kStochastic, class W>
+template <OptimizerKind kKind, class W>
 __device__ __forceinline__ void update_elements(const Update& u, const StepFactors<float>& f, const UpdateChunk& chunk,
                                                 std::uint32_t round, Elements& e) {
   note_nonfinite(u, chunk.parameter, e);
@@ -138,20 +131,17 @@ __device__ __forceinline__ void update_elements(const Update& u, const StepFacto
   const std::uint32_t offset = offset_in_chunk(round);
   store_some(e.m, e.count, u.state(0) + chunk.begin + offset);
   if constexpr (rule_of(kKind).slots > 1) store_some(e.v, e.count, u.state(1) + chunk.begin + offset);
-  store_weights<kStochastic, W>(u, chunk, offset, e);
+  store_weights<W>(u, chunk, offset, e);
 }
 
-/// Calls work(W{}, G{}, std::bool_constant: whether rounding is stochastic).
+/// Calls work(W{}, G{}).
 template <class Work>
-void with_types(const UpdateSlice& slice, bool stochastic, Work&& work) {
+void with_types(const UpdateSlice& slice, Work&& work) {
   if (slice.weight_type == DType::f32) {
     require(slice.gradient_type == DType::f32, "update: f32 weights have f32 gradients");
-    return work(float{}, float{}, std::false_type{});
+    return work(float{}, float{});
   }
-  with_element(slice.gradient_type, [&](auto gradient) {
-    if (stochastic) return work(__nv_bfloat16{}, gradient, std::true_type{});
-    work(__nv_bfloat16{}, gradient, std::false_type{});
-  });
+  with_element(slice.gradient_type, [&](auto gradient) { work(__nv_bfloat16{}, gradient); });
 }
 
 }  // namespace ddptrain::cuda::optimizer

@@ -231,10 +231,8 @@ std::vector<UpdateChunk> ParameterArena::chunks_of(std::size_t index) const {
     const std::size_t parameter = bucket.first_parameter + k;
     const std::int64_t origin = plan_.begin[parameter];
     const std::int64_t end = std::min(origin + specs_[parameter].size(), begin + part);
-    const std::uint32_t identity = specs_[parameter].identity();
     for (std::int64_t at = std::max(origin, begin); at < end; at += kChunkElements) {
-      chunks.push_back({.identity = identity,
-                        .begin = static_cast<std::uint32_t>(at - begin),
+      chunks.push_back({.begin = static_cast<std::uint32_t>(at - begin),
                         .element = static_cast<std::uint32_t>(at - origin),
                         .parameter = static_cast<std::uint16_t>(parameter),
                         .count = static_cast<std::uint16_t>(std::min<std::int64_t>(kChunkElements, end - at)),
