@@ -1,7 +1,6 @@
 #include "data/images/images.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cstdlib>
 #include <filesystem>
 
@@ -44,22 +43,8 @@ fs::path folder_of(const std::string& name) {
   return variable != nullptr && *variable != '\0' ? fs::path(variable) : find_fashion_mnist();
 }
 
-bool is_fashion_mnist(const fs::path& folder) {
-  std::string text = folder.string();
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
-  return text.find("fashion") != std::string::npos;
-}
-
 std::function<ImageData()> find_in(const fs::path& folder) {
-  if (const auto set = find_idx_set(folder)) {
-    return [set = *set, folder] {
-      ImageData data = load_idx_set(set);
-      const std::vector<std::string> names = {"T-shirt", "Trouser", "Pullover", "Dress", "Coat",
-                                              "Sandal",  "Shirt",   "Sneaker",  "Bag",   "Ankle boot"};
-      if (is_fashion_mnist(folder) && data.class_names.size() == names.size()) data.class_names = names;
-      return data;
-    };
-  }
+  if (const auto set = find_idx_set(folder)) return [set = *set] { return load_idx_set(set); };
   std::error_code ignored;
   if (!fs::exists(folder, ignored)) {
     usage_error("{}: there is no such folder. `launch/fetch-data fashion-mnist` downloads Fashion-MNIST.",
@@ -80,8 +65,7 @@ ImageData::ImageData(ImageDataset train_images, ImageDataset test_images)
   for (const ImageDataset* part : {&train, &test}) {
     for (const std::uint8_t label : part->labels) largest = std::max<int>(largest, label);
   }
-  for (int label = 0; label <= largest; ++label) class_names.push_back(std::to_string(label));
-  train.classes = test.classes = static_cast<std::int64_t>(class_names.size());
+  train.classes = test.classes = largest + 1;
 }
 
 DataContent ImageData::content() const { return {fmt::format("{} images", train.count + test.count), hash_}; }

@@ -27,7 +27,6 @@ struct ImageDataset {
 struct ImageData final : public Dataset {
   ImageDataset train;
   ImageDataset test;
-  std::vector<std::string> class_names;  ///< Numbers, or the names of Fashion-MNIST.
 
   ImageData() = default;
   /// The number of classes follows from the labels of both parts.

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <utility>
 
-#include "models/classifier.h"
 #include "runtime/core/error.h"
 #include "runtime/ops/activation.h"
 #include "runtime/ops/convolution.h"
@@ -112,7 +111,6 @@ class CnnLayers {
   }
 
   std::size_t memory_bytes() const { return total_bytes(buffers_); }
-  Tensor logits() const { return rows(logits_); }  ///< Logits of the last forward pass without gradient.
 
  private:
   Tensor allocate(DType dtype, const Shape& shape) {
@@ -138,14 +136,10 @@ class CnnLayers {
   Tensor images_, conv1_, dconv1_, conv2_, pooled_, dpooled_, winner_, hidden_, dhidden_, logits_;
 };
 
-class Cnn final : public Model, public Classifier {
+class Cnn final : public Model {
  public:
   Cnn(Device& device, const CnnOptions& options, ResidentImages images, const CnnShape& shape)
-      : device_(device),
-        options_(options),
-        images_(std::move(images)),
-        shape_(shape),
-        parameters_(cnn_parameters(shape)) {
+      : options_(options), images_(std::move(images)), shape_(shape), parameters_(cnn_parameters(shape)) {
     DDP_CHECK(options.max_batch > 0, "cnn: a batch of {}", options.max_batch);
     for (ParameterSpec& spec : parameters_) {
       if (options.pretrained) spec.initial.read = [name = spec.name, read = options.pretrained] { return read(name); };
@@ -186,14 +180,6 @@ class Cnn final : public Model, public Classifier {
     }
     if (unit == 0) return layers_->forward_features(weights_);
     layers_->forward_head(weights_, batch_.gradient_scale, batch_.sums);
-  }
-
-  std::vector<Prediction> classify(const Slice& slice, MetricSums* sums) override {
-    if (!layers_) layers_ = std::make_unique<CnnLayers>(device_, shape_, options_.max_batch);
-    layers_->begin({slice, images_.test}, Dropout{}, Dropout{});
-    layers_->forward_features(weights_);
-    layers_->forward_head(weights_, 0.0f, sums);
-    return predictions_of(device_, layers_->logits());
   }
 
   void backward(std::size_t unit, bool accumulate, const Ready& ready) override {
@@ -256,7 +242,6 @@ class Cnn final : public Model, public Classifier {
     return {drops ? rate : 0.0f, options_.seed, site, batch_.slice.order.first, batch_.slice.step};
   }
 
-  Device& device_;
   CnnOptions options_;
   ResidentImages images_;
   CnnShape shape_;
@@ -266,7 +251,7 @@ class Cnn final : public Model, public Classifier {
   MicroBatch batch_;
   std::unique_ptr<CnnKernels> kernels_;
   bool stands_for_kernels_ = false;    ///< On a device that stands for a GPU (make_meta_device()): computes nothing.
-  std::unique_ptr<CnnLayers> layers_;  ///< Without fused kernels, or for classify().
+  std::unique_ptr<CnnLayers> layers_;  ///< Without fused kernels.
 };
 
 }  // namespace

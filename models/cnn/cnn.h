@@ -25,7 +25,7 @@ std::vector<ParameterSpec> cnn_parameters(const CnnShape& shape);
 
 /// Classifier of grey images: conv 3x3 + ReLU, conv 3x3 + ReLU (both valid), max-pool 2x2, dropout 0.25, linear + ReLU,
 /// dropout 0.5, linear, softmax cross-entropy. 1,199,882 parameters for the default shape. Fused kernels of the
-/// device compute it if there are some, else the primitive operations. A Classifier, too.
+/// device compute it if there are some, else the primitive operations.
 std::unique_ptr<Model> make_cnn(Device& device, const CnnOptions& options, ResidentImages images,
                                 const CnnShape& shape = {});
 

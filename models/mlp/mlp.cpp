@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "models/classifier.h"
 #include "runtime/core/error.h"
 #include "runtime/ops/activation.h"
 #include "runtime/ops/images.h"
@@ -18,7 +17,7 @@ namespace {
 /// Places in parameters(): backward goes from the last layer to the first.
 enum Parameter : std::size_t { fc3_weight, fc3_bias, fc2_weight, fc2_bias, fc1_weight, fc1_bias };
 
-class Mlp final : public Model, public Classifier {
+class Mlp final : public Model {
  public:
   Mlp(Device& device, std::int64_t max_batch, ResidentImages images, const MlpShape& shape,
       const std::function<std::vector<float>(const std::string& name)>& pretrained)
@@ -82,11 +81,6 @@ class Mlp final : public Model, public Classifier {
     }
     if (unit == 1) return hidden_layer_backward(h1, fc2_weight, h2, dh2, dh1, accumulate, ready);
     hidden_layer_backward(pixels(), fc1_weight, h1, dh1, Tensor{}, accumulate, ready);
-  }
-
-  std::vector<Prediction> classify(const Slice& slice, MetricSums* sums) override {
-    run_forward(*this, {slice, sums, false});
-    return predictions_of(device_, rows(logits_));
   }
 
   double flops_per_sample() const override { return work().flop(); }

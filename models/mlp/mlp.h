@@ -26,7 +26,7 @@ std::vector<ParameterSpec> mlp_parameters(const MlpShape& shape);
 
 /// Classifier of grey images: two hidden layers of linear + ReLU, linear, softmax cross-entropy. 669,706 parameters for
 /// the default shape. `max_batch`: samples per micro-step. `pretrained`: values of a parameter to start from, by name;
-/// null: random ones. The model is a Classifier, too.
+/// null: random ones.
 std::unique_ptr<Model> make_mlp(Device& device, std::int64_t max_batch, ResidentImages images,
                                 const MlpShape& shape = {},
                                 const std::function<std::vector<float>(const std::string& name)>& pretrained = nullptr);

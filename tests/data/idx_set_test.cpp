@@ -53,7 +53,6 @@ TEST_F(IdxSetTest, LoadsPlainAndGzipSideBySide) {
   EXPECT_EQ(data.train.height, 28);
   EXPECT_EQ(data.train.width, 28);
   EXPECT_EQ(data.train.classes, 5);
-  EXPECT_EQ(data.class_names, (std::vector<std::string>{"0", "1", "2", "3", "4"}));
   EXPECT_EQ(data.train.labels, (Bytes{0, 1, 2, 3, 4}));
   ASSERT_EQ(data.test.images.size(), 3u * 784);
   EXPECT_EQ(data.test.images[1000], 1000 % 256);
@@ -151,7 +150,7 @@ TEST(FashionMnistPackage, HoldsTheRealDataSet) {
   const ImageData data = find_images(dir, 1)();
   EXPECT_EQ(data.train.count, 60000);
   EXPECT_EQ(data.test.count, 10000);
-  EXPECT_EQ(data.class_names.at(9), "Ankle boot");
+  EXPECT_EQ(data.train.classes, 10);
   for (const auto& [set, per_class] : {std::pair{&data.train, 6000}, std::pair{&data.test, 1000}}) {
     std::array<int, 10> counts{};
     for (const std::uint8_t label : set->labels) ++counts.at(label);

@@ -50,27 +50,13 @@ TEST_F(UseModel, ASavedClassifierIsEvaluatedAsTheTrainedOneWas) {
       const Outcome outcome = run(ranks, flags + "--evaluate --init " + saved + " --metrics " + metrics);
       EXPECT_TRUE(outcome.says("60 test images\nloss ")) << outcome.output;
       const auto lines = json_lines(metrics);  // those of training are still there
-      const auto& evaluated = lines.at(lines.size() - 2);
-      const auto& confusion = lines.back();
+      const auto& evaluated = lines.back();
       EXPECT_EQ(lines.front().at("event"), "start");
       EXPECT_EQ(evaluated.at("event"), "evaluated");
       EXPECT_EQ(evaluated.at("images"), 60);
       EXPECT_EQ(evaluated.at("accuracy"), trained.at("accuracy"));
       EXPECT_NEAR(evaluated.at("test_loss").get<double>(), trained.at("test_loss").get<double>(), 1e-6);
       EXPECT_EQ(evaluated.at("parameter_hash"), trained.at("parameter_hash"));
-      ASSERT_EQ(confusion.at("event"), "confusion");
-      int all = 0, right = 0;
-      for (std::size_t i = 0; i < 10; ++i) {
-        for (std::size_t j = 0; j < 10; ++j) all += confusion.at("matrix").at(i).at(j).get<int>();
-        right += confusion.at("matrix").at(i).at(i).get<int>();
-      }
-      EXPECT_EQ(all, 60);
-      EXPECT_NEAR(right, 60 * evaluated.at("accuracy").get<double>(), 1e-6);
-      EXPECT_EQ(confusion.at("mistakes").size(), static_cast<std::size_t>(std::min(30, all - right)));
-      for (const auto& mistake : confusion.at("mistakes")) {
-        EXPECT_NE(mistake.at("label"), mistake.at("predicted"));
-        EXPECT_EQ(mistake.at("pixels").get<std::string>().size(), 2u * 28 * 28);
-      }
     }
   }
 }
@@ -90,7 +76,7 @@ TEST_F(UseModel, AnExportedCheckpointIsEvaluatedToo) {
   run(1, "--resume " + path("c") + " --export " + path("e"));
   run(1, flags + "--evaluate --init " + path("e") + " --metrics " + path("m.jsonl"));
   const auto lines = json_lines(path("m.jsonl"));
-  EXPECT_EQ(lines.at(lines.size() - 2).at("parameter_hash"), lines.at(lines.size() - 3).at("parameter_hash"));
+  EXPECT_EQ(lines.back().at("parameter_hash"), lines.at(lines.size() - 2).at("parameter_hash"));
 }
 
 TEST_F(UseModel, ASavedGptIsEvaluatedAsTheTrainedOneWas) {
@@ -143,7 +129,7 @@ TEST_F(UseModel, ClassifiersTakeImagesOfOtherSizesAndClasses) {
     EXPECT_EQ(summary.at("height"), kHeight);
     EXPECT_EQ(summary.at("width"), kWidth);
     run(1, flags + "--evaluate --init " + path("saved") + " --metrics " + path("m.jsonl"));
-    EXPECT_EQ(json_lines(path("m.jsonl")).back().at("classes").size(), kClasses);
+    EXPECT_EQ(json_lines(path("m.jsonl")).back().at("classes"), kClasses);
   }
   const Outcome other =
       train_on_cpu(1, "--device cpu --model cnn --data synthetic:60 --evaluate --init " + path("saved"));

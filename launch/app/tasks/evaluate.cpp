@@ -7,8 +7,6 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "data/images/images.h"
-#include "models/classifier.h"
 #include "runtime/core/error.h"
 #include "runtime/train/step/distributed_sampler.h"
 #include "runtime/train/step/store/parameter_arena.h"
@@ -18,9 +16,6 @@ namespace ddptrain {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr std::size_t kMostMistakes = 30;
-constexpr std::size_t kMostMistakePixels = 500'000;  // of all of them
 
 ArenaOptions arena_without_optimizer(const Options& options, const Model& model, int world_size) {
   ArenaOptions arena = arena_options(trainer_options(options, world_size, 1), model.units());
@@ -45,68 +40,19 @@ struct LoadedModel {
   TrainingState state;
 };
 
-/// The share of a rank.
-struct Evaluated {
-  MetricSums sums;
-  std::vector<Prediction> predictions;  ///< Of classifiers, in the order of the samples.
-};
-
-Evaluated evaluate_share(const LoadedModel& loaded, const Dataset& data, const EvaluationShard& share,
-                         std::int64_t batch, Device& device) {
+/// The sums of a rank's share.
+MetricSums evaluate_share(const LoadedModel& loaded, const Dataset& data, const EvaluationShard& share,
+                          std::int64_t batch, Device& device) {
   const Buffer sums = device.allocate(sizeof(MetricSums));
-  auto* const sums_there = static_cast<MetricSums*>(sums.data());
-  auto* const classifier = dynamic_cast<Classifier*>(loaded.model.get());
-  Evaluated result;
   const std::vector<Slice> slices = evaluation_slices(loaded.state.step(), data.test_count(), share, batch);
   std::uint32_t done = 0;
   for (const Slice& slice : slices) {
     device.watch().set_part(done++, static_cast<std::uint32_t>(slices.size()));
-    if (classifier == nullptr) {
-      run_forward(*loaded.model, {slice, sums_there, false});
-      continue;
-    }
-    const std::vector<Prediction> found = classifier->classify(slice, sums_there);
-    result.predictions.insert(result.predictions.end(), found.begin(), found.end());
+    run_forward(*loaded.model, {slice, static_cast<MetricSums*>(sums.data()), false});
   }
-  device.copy_to_host(&result.sums, sums.data(), sizeof(MetricSums));
+  MetricSums result;
+  device.copy_to_host(&result, sums.data(), sizeof(MetricSums));
   return result;
-}
-
-std::string hexadecimal(const std::uint8_t* bytes, std::size_t count) {
-  return fmt::format("{:02x}", fmt::join(bytes, bytes + count, ""));
-}
-
-/// The samples that it took for another class, the surest first.
-std::vector<std::size_t> mistakes_of(const std::vector<Prediction>& predictions, const ImageDataset& test) {
-  std::vector<std::size_t> mistakes;
-  for (std::size_t i = 0; i < predictions.size(); ++i) {
-    if (predictions[i].label != test.labels[i]) mistakes.push_back(i);
-  }
-  std::stable_sort(mistakes.begin(), mistakes.end(), [&](std::size_t a, std::size_t b) {
-    return predictions[a].probability > predictions[b].probability;
-  });
-  const auto pixels = static_cast<std::size_t>(test.height * test.width);
-  const std::size_t most = std::clamp<std::size_t>(kMostMistakePixels / pixels, 1, kMostMistakes);
-  mistakes.resize(std::min(mistakes.size(), most));
-  return mistakes;
-}
-
-Json confusion_line(const std::vector<Prediction>& predictions, const ImageData& data) {
-  const ImageDataset& test = data.test;
-  const auto classes = static_cast<std::size_t>(test.classes);
-  std::vector<std::vector<std::int64_t>> matrix(classes, std::vector<std::int64_t>(classes));
-  for (std::size_t i = 0; i < predictions.size(); ++i) ++matrix[test.labels[i]][predictions[i].label];
-  Json line = {{"event", "confusion"},  {"classes", data.class_names}, {"matrix", matrix},
-               {"height", test.height}, {"width", test.width},         {"mistakes", Json::array()}};
-  const auto pixels = static_cast<std::size_t>(test.height * test.width);
-  for (const std::size_t sample : mistakes_of(predictions, test)) {
-    line["mistakes"].push_back({{"sample", sample},
-                                {"label", test.labels[sample]},
-                                {"predicted", predictions[sample].label},
-                                {"probability", predictions[sample].probability},
-                                {"pixels", hexadecimal(test.images.data() + sample * pixels, pixels)}});
-  }
-  return line;
 }
 
 Json evaluated_line(const World& world, const Options& options, const Workload& workload, const Device& device,
@@ -133,10 +79,9 @@ void evaluate_model(const World& world, const Options& options, Workload& worklo
   const EvaluationShard share = DistributedSampler::evaluation(samples, world.rank(), world.size());
   const Watch::Phase phase(*world.watch(), "evaluation");
   const Clock::time_point start = Clock::now();
-  const Evaluated mine = evaluate_share(loaded, data, share, batch, device);
+  const MetricSums mine = evaluate_share(loaded, data, share, batch, device);
   MetricSums sums;
-  for (const MetricSums& of_rank : world.all_gather(std::vector{mine.sums})) sums = sums + of_rank;
-  const std::vector<Prediction> predictions = world.all_gather(mine.predictions);
+  for (const MetricSums& of_rank : world.all_gather(std::vector{mine})) sums = sums + of_rank;
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   const std::string hash = loaded.state.parameter_hash();
   if (world.rank() != 0) return;
@@ -158,9 +103,6 @@ void evaluate_model(const World& world, const Options& options, Workload& worklo
   line["seconds"] = seconds;
   line["parameter_hash"] = hash;
   metrics->write(std::move(line));
-  const auto* images = dynamic_cast<const ImageData*>(&data);
-  if (images == nullptr || predictions.empty()) return;
-  metrics->write(confusion_line(predictions, *images));
 }
 
 }  // namespace ddptrain

@@ -1,6 +1,5 @@
 """Blocks as one HTML page or as Markdown."""
 
-import base64
 import dataclasses
 import json
 import pathlib
@@ -48,7 +47,6 @@ def _environment(autoescape: bool) -> jinja2.Environment:
     )
     environment.filters |= {
         "unbroken": _unbroken,
-        "base64": lambda data: base64.b64encode(data).decode(),
         "numeric_columns": _numeric_columns,
         "curves": lambda chart: json.dumps(dataclasses.asdict(chart) | {"rows": chart.rows()}, allow_nan=False),
         "plain": _plain,

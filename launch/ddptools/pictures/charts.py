@@ -61,4 +61,4 @@ class Bars:
 @dataclasses.dataclass
 class Picture:
     caption: str
-    chart: Curves | Bars | bytes  # bytes: an image, as PNG
+    chart: Curves | Bars

@@ -85,6 +85,20 @@ class RunsTest(FolderCase):
         self.assertTrue(page.run_pictures(runs.load_runs([self.write("a.jsonl", lines)]))[0].chart.is_logarithmic)
         self.assertFalse(page.run_pictures(runs.load_runs([self.write("b.jsonl", WHOLE)]))[0].chart.is_logarithmic)
 
+    def test_the_last_evaluation_is_told(self) -> None:
+        images = {"event": "evaluated", "model": "cnn", "precision": "fp32", "images": 30, "test_loss": 0.25, "accuracy": 0.9}
+        self.assertEqual(page.evaluated(images), "Test loss 0.2500, accuracy 90.0% over 30 test images (model cnn, fp32).")
+        tokens = {"event": "evaluated", "model": "gpt", "precision": "bf16", "tokens": 64, "test_loss": 3.0,
+                  "accuracy": 0.5, "perplexity": 20.0855}  # fmt: skip
+        self.assertIn("accuracy 50.0%, perplexity 20.0855 over 64 test tokens", page.evaluated(tokens))
+        self.assertIn("Test loss unknown, accuracy unknown over ? test tokens", page.evaluated({"test_loss": "x"}))
+        for lines in (WHOLE, []):
+            file = self.write("m.jsonl", [*lines, tokens, images, {"event": "confusion"}])  # of older versions
+            self.report(file, "--md", "r.md")
+            text = (self.folder / "r.md").read_text()
+            self.assertIn("## Evaluation\n\nTest loss 0.2500, accuracy 90.0%", text)
+            self.assertNotIn("perplexity", text)
+
     def test_the_title_has_machine_and_date(self) -> None:
         (run,) = runs.load_runs([self.write("a.jsonl", [start(86400.0 * 365, device_name="H200")])])
         self.assertEqual(page.title_of_runs([run]), "Training cnn on H200, 1971-01-01")

@@ -3,13 +3,14 @@
 import dataclasses
 import math
 import time
+from collections.abc import Callable
 
+from ddptools.common.files import Record
 from ddptools.common.table import Table
 from ddptools.common.text import duration, number, percent
 from ddptools.common.values import finite, grouped, median_of, table_of
 from ddptools.page.blocks import Block, Heading, Notes
 from ddptools.pictures.charts import COLORS, Curves, Line, Picture
-from ddptools.report.training.confusion import evaluation_blocks
 from ddptools.report.training.runs import Point, TrainingRun, step_of
 from ddptools.results.description import parsed
 
@@ -72,7 +73,9 @@ def blocks_of_runs(runs: list[TrainingRun]) -> list[Block]:
     if drawn[2:]:
         blocks += [Heading(2, "Over steps and over time"), *drawn[2:]]
     for run in runs:
-        blocks += evaluation_blocks(run.evaluations, f" of {run.name}" if len(runs) > 1 else "")
+        if run.evaluation is not None:
+            title = f"Evaluation of {run.name}" if len(runs) > 1 else "Evaluation"
+            blocks += [Heading(2, title), evaluated(run.evaluation)]
     return [*blocks, Heading(2, "Configuration"), configuration_table(runs)]
 
 
@@ -127,6 +130,18 @@ def mesh_tables(runs: list[TrainingRun]) -> list[Table]:
 def _shown(value: object, show) -> str:
     known = finite(value)
     return "" if known is None else show(known)
+
+
+def evaluated(line: Record) -> str:
+    """What `ddptrain --evaluate` found."""
+
+    def shown(name: str, show: Callable[[float], str] = "{:.4f}".format) -> str:
+        return _shown(line.get(name), show) or "unknown"
+
+    unit = "images" if "images" in line else "tokens"
+    text = f"Test loss {shown('test_loss')}, accuracy {shown('accuracy', percent)}"
+    text += f", perplexity {shown('perplexity')}" if "perplexity" in line else ""
+    return f"{text} over {line.get(unit, '?')} test {unit} (model {line.get('model', '?')}, {line.get('precision', '?')})."
 
 
 def configuration_table(runs: list[TrainingRun]) -> Table:

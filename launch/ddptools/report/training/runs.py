@@ -25,7 +25,7 @@ class TrainingRun:
     summary: Record | None = None
     interruption: Record | None = None
     restarts: list[Record] = dataclasses.field(default_factory=list)
-    evaluations: list[Record] = dataclasses.field(default_factory=list)  # of its weights, by ddptrain --evaluate
+    evaluation: Record | None = None  # the last one of its weights, by ddptrain --evaluate
     bad_lines: int = 0
     began: float | None = None  # Unix time
 
@@ -40,8 +40,8 @@ class TrainingRun:
             self.summary = line
         elif event == "interrupted":
             self.interruption = line
-        elif event in ("evaluated", "confusion"):
-            self.evaluations.append(line)
+        elif event == "evaluated":
+            self.evaluation = line
         elif event in ("step", "epoch", "evaluation"):
             self.lines.append(line)
         if self.began is None:
