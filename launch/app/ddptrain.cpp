@@ -30,7 +30,6 @@
 #include "runtime/device/sensors.h"
 #include "runtime/diagnostics/nccl_log.h"
 #include "runtime/diagnostics/nccl_variables.h"
-#include "runtime/ops/product_rate.h"
 #include "runtime/topology/machine.h"
 #include "runtime/topology/numa_binding.h"
 #include "runtime/train/report/report.h"
@@ -337,18 +336,9 @@ GradientPath gradient_path_of(const Trainer& trainer, const MeshShape& mesh) {
   return path;
 }
 
-/// All ranks at once, as in training. Collective where it measures.
-PeakRate peak_of(Job& job, RankDevice& rank) {
-  constexpr double kSeconds = 2.0;
-  const World& world = job.world;
+PeakRate peak_of(const Job& job, const RankDevice& rank) {
   if (job.options().peak_tflops > 0.0) return {1e12 * job.options().peak_tflops, "--peak-tflops"};
-  if (!job.options().measures_peak) return rank.device->peak();
-  const std::int64_t edge = rank.kind == DeviceKind::cuda ? 8192 : 768;
-  world.barrier();
-  const double flops =
-      world.sum(product_flops(*rank.device, edge, kSeconds)) / (rank.gpus.shared > 0 ? rank.gpus.shared : world.size());
-  job.clock.mark("peak");
-  return {flops, fmt::format("products of {0} x {0} x {0} in this run, {1}", edge, name_of(rank.device->precision()))};
+  return rank.device->peak();
 }
 
 RunInfo run_info(const Job& job, const RankDevice& rank, const Trainer& trainer, const RunOptions& run) {
@@ -362,6 +352,7 @@ RunInfo run_info(const Job& job, const RankDevice& rank, const Trainer& trainer,
   info.nodes = job.world.nodes();
   info.local_world_size = job.world.local_size();
   info.shared_gpus = rank.gpus.shared;
+  info.peak = peak_of(job, rank);
   info.zero = static_cast<int>(trainer.arena().zero());
   info.baseline = job.options().run.baseline;
   info.gradient_path = gradient_path_of(trainer, job.mesh.shape());
@@ -418,7 +409,6 @@ void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator&
   const RunProgress* const resumed = start.resumed ? &start.resumed->manifest.progress : nullptr;
   log_ranks(world, job.mesh.shape(), rank);
   std::future<std::string> topology = find_topology(world, rank.pci_bus_id);
-  const PeakRate peak = peak_of(job, rank);
   RunOptions run = job.options().run;
   if (rank.gpus.shared > 0) run.baseline = false;                     // one rank alone would have a whole GPU
   if (!job.mesh.shape().replica_is_one_rank()) run.baseline = false;  // one rank alone has no whole model
@@ -448,7 +438,6 @@ void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator&
     std::optional<Report> report;
     if (world.rank() == 0) {
       RunInfo info = run_info(job, rank, trainer, run);
-      info.peak = peak;
       info.other_tensor = start.identity.other_tensor;
       if (resumed != nullptr) info.resumed_at = resumed->step;
       info.topology = topology.get();

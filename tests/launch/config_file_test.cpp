@@ -52,9 +52,9 @@ TEST(ConfigFile, NumbersAndNamesNeedNoQuotesWhereTheyAreNumbers) {
   }
 }
 
-TEST(ConfigFile, ARateIsANumberOrAWord) {
-  for (const char* line : {"peak-tflops = 813.5\n", "peak-tflops = \"gemm\"\n", "peak-tflops = 0\n"}) {
-    const std::string path = file_with("rate.toml", line);
+TEST(ConfigFile, ABatchIsANumberOrAWord) {
+  for (const char* line : {"batch = 48\n", "batch = \"auto\"\n"}) {
+    const std::string path = file_with("batch.toml", line);
     EXPECT_CONTAINS(*parse({"--config", path.c_str(), "--print-config"}).print, line);
   }
 }
@@ -82,7 +82,7 @@ TEST(ConfigFile, WhatIsWrongInItIsToldWithFileAndLine) {
         {"batch = 3\n  epochs = 1.5\n", ":2:3: epochs = 1.5: give an integer"},
         {"\n\nbatch = \"3\"\n", ":3:1: batch = \"3\": give an integer"},
         {"lr = \"fast\"\n", ":1:1: lr = \"fast\": give a number"},
-        {"peak-tflops = \"fast\"\n", ":1:1: peak-tflops = \"fast\": give a number or \"gemm\""},
+        {"batch = \"automatic\"\n", ":1:1: batch = \"automatic\": give an integer or \"auto\""},
         {"seed = -1\n", ":1:1: seed = -1: give 0 to 2^63 - 1"},
         {"overlap = true\n", ":1:1: overlap = true: give one of on|backward|off|none"},
         {"data = 1979-05-27\n", ":1:1: data = 1979-05-27: give a text"},

@@ -6,6 +6,8 @@
 
 #include "benchmarks/ddpbench/collectives/collective.h"
 #include "benchmarks/ddpbench/session.h"
+#include "runtime/device/fill_random.h"
+#include "runtime/ops/linear.h"
 
 namespace ddptrain::bench {
 namespace {
@@ -15,6 +17,24 @@ using Clock = std::chrono::steady_clock;
 bool is_gpu(const Device& device) { return device.kind() == DeviceKind::cuda; }
 
 }  // namespace
+
+double product_flops(Device& device, std::int64_t edge, double seconds) {
+  const Shape shape = {edge, edge};
+  const DType dtype = device.dtype();
+  const Buffer x = device.allocate(dtype, shape), w = device.allocate(dtype, shape), y = device.allocate(dtype, shape);
+  fill_random(device, x.view(dtype, shape), 1.0, 1);
+  fill_random(device, w.view(dtype, shape), 0.1, 2);
+  LinearOps& ops = device.get<LinearOps>();
+  const auto pass = [&] {
+    for (int i = 0; i < 8; ++i) ops.linear(x.view(dtype, shape), w.view(dtype, shape), {}, y.view(dtype, shape));
+    device.synchronize();
+  };
+  pass();
+  const auto start = Clock::now();
+  int passes = 0;
+  for (; seconds_since(start) < seconds; ++passes) pass();
+  return 8.0 * passes * 2.0 * static_cast<double>(edge * edge * edge) / seconds_since(start);
+}
 
 double copy_gb_per_s(Device& device, double seconds, const std::function<void()>& under_load) {
   constexpr std::size_t kBytes = std::size_t{64} << 20;

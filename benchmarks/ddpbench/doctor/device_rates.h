@@ -9,6 +9,10 @@
 
 namespace ddptrain::bench {
 
+/// FLOP/s of matrix products of random numbers, `edge` x `edge` x `edge` at the device's precision, over so many
+/// seconds.
+double product_flops(Device& device, std::int64_t edge, double seconds);
+
 /// GB/s: on the CPU of copies within memory, which count what is read and what is written; on a GPU of copies from host
 /// memory. `under_load` is called while copies run.
 double copy_gb_per_s(Device& device, double seconds, const std::function<void()>& under_load);

@@ -22,7 +22,6 @@
 #include "runtime/core/text.h"
 #include "runtime/diagnostics/nccl_log.h"
 #include "runtime/diagnostics/nccl_probe.h"
-#include "runtime/ops/product_rate.h"
 #include "runtime/topology/interfaces.h"
 #include "runtime/topology/machine.h"
 #include "runtime/topology/numa_binding.h"

@@ -220,8 +220,8 @@ Flags output_flags(Options& o) {
        Effect::output},
       {"--tensorboard", text(o.tensorboard, "DIR"),
        "Write a TensorBoard event file below this folder, in a folder per run", Effect::output},
-      {"--peak-tflops", or_word("gemm", o.measures_peak, number(o.peak_tflops, {"0 or more", 0, 1e6})),
-       "Peak TFLOP/s of one device, for MFU. 0: data sheet. gemm: measured before training", Effect::output},
+      {"--peak-tflops", number(o.peak_tflops, {"0 or more", 0, 1e6}),
+       "Peak TFLOP/s of one device, for MFU (0: data sheet)", Effect::output},
       {"--trace", text(run.trace, "FILE"), "Write a Chrome trace (JSON, for Perfetto) of a few steps after training",
        Effect::output},
       {"--log-level", choice(o.log_level, {"trace", "debug", "info", "warn", "error", "off"}),
@@ -334,9 +334,6 @@ void check_flags(const Options& o, const Workload& workload) {
   }
   if (o.resume == "auto" && o.checkpoint.folder.empty()) {
     usage_error("--resume auto: looks in the folder of --checkpoint, which is not given");
-  }
-  if (o.measures_peak && o.precision == "fp8") {
-    usage_error("--peak-tflops gemm: it measures bf16, which is not the peak of --precision fp8. Give a number, or 0.");
   }
 }
 

@@ -64,8 +64,7 @@ struct Options {
   HangAt hang;
   std::string metrics;
   std::string tensorboard;
-  double peak_tflops = 0.0;    ///< 0: the data sheet's.
-  bool measures_peak = false;  ///< Measure the peak instead.
+  double peak_tflops = 0.0;  ///< 0: the data sheet's.
   std::string log_level = "info";
 
   Options() {

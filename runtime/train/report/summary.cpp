@@ -47,7 +47,7 @@ std::string result_line(const RunInfo& info, const RunResult& result) {
                           significant(result.train_seconds)));
 }
 
-/// Empty on CPUs without a measured peak.
+/// Empty on CPUs without --peak-tflops.
 std::string flops_text(const RunInfo& info, double samples_per_second) {
   const bool gpu = info.description.device != "cpu";
   const double flops = flops_per_device(info, samples_per_second);
