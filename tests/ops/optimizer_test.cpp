@@ -1,6 +1,5 @@
 // Optimizers against a plain reference that knows nothing of chunks, slices or devices.
 
-#include <bit>
 #include <cstring>
 
 #include "runtime/core/bf16.h"
