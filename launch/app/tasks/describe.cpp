@@ -27,13 +27,25 @@ std::int64_t passes_of(const Options& options, const MeshShape& mesh, int rank) 
   return ranks.count * options.trainer.grad_accum;
 }
 
-/// Of a GPU, for CUDA's context, kernels, workspaces, graphs and NCCL's buffers: see docs/reference/description.md.
-std::size_t library_bytes(const MeshShape& mesh) {
+/// Of a rank with a GPU, for CUDA's context, kernels, workspaces, graphs and NCCL's buffers. Fitted to measurements:
+/// see docs/reference/description.md.
+double library_bytes(const MeshShape& mesh) {
   double bytes = 1.24e9;
   if (mesh.replicas > 1) bytes += 0.30e9;
   if (mesh.tensor > 1) bytes += 0.80e9;
   if (mesh.stages > 1) bytes += 1.10e9;
-  return static_cast<std::size_t>(bytes);
+  return bytes;
+}
+
+/// The same if ranks share a GPU. They have one context together, and NCCL copies inside the GPU. What is left grows
+/// with the units that a rank runs.
+double shared_library_bytes(const MeshShape& mesh, std::size_t units, Zero zero) {
+  const double graphs = 0.01e9 * static_cast<double>(units);
+  double bytes = 0.95e9 + graphs;
+  if (zero != Zero::nothing) bytes += 0.18e9;
+  if (mesh.tensor > 1) bytes += 0.07e9 + graphs;
+  if (mesh.stages > 1) bytes += 0.30e9;
+  return bytes;
 }
 
 /// Of the stage that keeps most, with the most that any stage sends. After Workload::load(); the workload is opened
@@ -80,7 +92,11 @@ Description describe_run(const Options& options, const MeshShape& mesh, int rank
     if (use.purpose == "activations") use.bytes *= static_cast<std::size_t>(in_flight);
   }
   if (tree_bytes > 0) description.memory.push_back({"tree", tree_bytes});
-  if (device == DeviceKind::cuda) description.memory.push_back({"libraries", library_bytes(mesh)});
+  if (device == DeviceKind::cuda) {
+    const double bytes = options.share_gpu ? shared_library_bytes(mesh, model.units().size(), options.trainer.zero)
+                                           : library_bytes(mesh);
+    description.memory.push_back({"libraries", static_cast<std::size_t>(bytes)});
+  }
   if (sends_bf16_between_hosts(options, device)) {
     const auto kept = static_cast<std::int64_t>(size_of(arena.gradient_type()));
     description.gradient_type = "bf16";

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <exception>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "runtime/comm/communicator.h"
@@ -164,8 +165,14 @@ ncclDataType_t nccl_type(DType dtype) {
   }
 }
 
+bool keeps_gpus_apart() {
+  const char* level = std::getenv("NCCL_P2P_LEVEL");
+  return level != nullptr && (std::string_view(level) == "LOC" || std::string_view(level) == "0");
+}
+
 /// Why symmetric memory is not used; empty if NCCL can be asked for it. Symmetric kernels need a single node in NCCL's
-/// view, and ignore the algorithm and protocol of the user. All ranks get the same text.
+/// view, and ignore the algorithm and protocol of the user. NCCL maps memory of peers even if NCCL_P2P_LEVEL lets no
+/// GPU reach another, and then sums without symmetric kernels. All ranks get the same text.
 std::string why_not_to_ask(const World& world, bool wanted) {
   if (!wanted) return "symmetric memory is off";
   if (!kHasSymmetricWindows) return "this program was compiled with an NCCL older than 2.27.3";
@@ -174,6 +181,7 @@ std::string why_not_to_ask(const World& world, bool wanted) {
   for (const char* name : {"NCCL_ALGO", "NCCL_PROTO", "NCCL_HOSTID"}) {
     if (is_set(name)) mine += fmt::format("{}{}", mine.empty() ? "" : ", ", name);
   }
+  if (mine.empty() && keeps_gpus_apart()) mine = "NCCL_P2P_LEVEL";
   for (const std::string& names : world.all_gather(mine)) {
     if (!names.empty()) return names + (names.find(',') == std::string::npos ? " is set" : " are set");
   }
