@@ -134,6 +134,20 @@ class DescribeTest(unittest.TestCase):
         together, apart = (plan(*hosts, *flags)["predictions"][0] for flags in ([], ["--hierarchical=off"]))
         self.assertAlmostEqual(apart["communication_seconds"] / together["communication_seconds"], 2.0, places=2)
 
+    def test_memory_of_libraries(self) -> None:
+        def libraries(ranks: int, *flags: str) -> int:
+            return described(*GPT, "--device=cuda", f"--ranks={ranks}", *flags)["memory"]["libraries"]
+
+        for ranks, flags, gigabytes, shared in (
+            (2, ["--zero=0"], 1.54, 0.99),
+            (2, ["--zero=3"], 1.54, 1.17),
+            (2, ["--pp=2"], 2.34, 1.27),
+            (2, ["--tp=2"], 2.04, 1.10),
+            (4, ["--tp=2", "--zero=1"], 2.34, 1.28),
+        ):
+            self.assertAlmostEqual(libraries(ranks, *flags) / 1e9, gigabytes, places=3, msg=flags)
+            self.assertAlmostEqual(libraries(ranks, *flags, "--share-gpu") / 1e9, shared, places=3, msg=flags)
+
     def test_what_people_are_told(self) -> None:
         done = run_ranks(1, *GPT, "--dry-run")
         for name in ("weights", "gradients", "optimizer", "activations", "all"):
