@@ -50,9 +50,9 @@ class Communicator {
   virtual int size() const = 0;
   virtual std::string library() const = 0;  ///< NCCL or MPI; empty for one rank.
 
-  /// Zeroed memory for which collectives are fastest. Collective. NCCL may send from or receive into the wrong memory if
-  /// a captured graph has sent or received memory that was freed, and new memory has its address: a communicator serves
-  /// one trainer, or NCCL_GRAPH_REGISTER is 0.
+  /// Zeroed memory for which collectives are fastest. Collective. NCCL may send from or receive into the wrong memory
+  /// if a captured graph has sent or received memory that was freed, and new memory has its address: a communicator
+  /// serves one trainer, or NCCL_GRAPH_REGISTER is 0.
   virtual Buffer allocate(std::size_t bytes) = 0;
   /// Whether allocate() gives symmetric memory: every rank's GPU can read and write it, and all-reduces of it are
   /// fastest.
