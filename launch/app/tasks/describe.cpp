@@ -37,12 +37,12 @@ double library_bytes(const MeshShape& mesh) {
   return bytes;
 }
 
-/// The same if ranks share a GPU. They have one context together, and NCCL copies inside the GPU. What is left grows
-/// with the units that a rank runs.
+/// The same if ranks share a GPU under MPS. They have one context together, and NCCL copies inside the GPU. What is left
+/// grows with the units that a rank runs. Without MPS every rank has a context of its own, and this is too little.
 double shared_library_bytes(const MeshShape& mesh, std::size_t units, Zero zero) {
   const double graphs = 0.01e9 * static_cast<double>(units);
   double bytes = 0.95e9 + graphs;
-  if (zero != Zero::nothing) bytes += 0.18e9;
+  if (zero != Zero::nothing && mesh.replicas > 1) bytes += 0.18e9;
   if (mesh.tensor > 1) bytes += 0.07e9 + graphs;
   if (mesh.stages > 1) bytes += 0.30e9;
   return bytes;

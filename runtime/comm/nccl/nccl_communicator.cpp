@@ -165,6 +165,8 @@ ncclDataType_t nccl_type(DType dtype) {
   }
 }
 
+/// Whether NCCL_P2P_LEVEL lets no GPU reach another on any machine. Not seen: levels that only PCIe makes too small,
+/// and levels of /etc/nccl.conf.
 bool keeps_gpus_apart() {
   const char* level = std::getenv("NCCL_P2P_LEVEL");
   return level != nullptr && (std::string_view(level) == "LOC" || std::string_view(level) == "0");
