@@ -33,7 +33,6 @@
 #include "runtime/topology/machine.h"
 #include "runtime/topology/numa_binding.h"
 #include "runtime/train/report/report.h"
-#include "runtime/train/report/tensorboard_file.h"
 #include "runtime/train/run/training_run.h"
 #include "runtime/train/step/distributed_sampler.h"
 #include "runtime/train/step/trainer.h"
@@ -228,29 +227,19 @@ TrainingStart::TrainingStart(Job& job, const RankDevice& rank, const std::string
   identity.other_tensor = saved.other_tensor || saved.mesh.tensor != identity.mesh.tensor;
 }
 
-/// Files that are asked for, on rank 0.
-struct Outputs {
-  std::unique_ptr<MetricsFile> metrics;
-  std::unique_ptr<TensorBoardFile> tensorboard;
-};
-
-/// The last check, because it empties the file of --metrics. `resumed`: null at the start of training.
-Outputs open_outputs(const Job& job, const Checkpoint* resumed) {
+/// Checks the files that rank 0 writes. The file of --metrics, on rank 0 if it is asked for. Opening it is the last
+/// check, because it empties the file. `resumed`: whether training goes on from a checkpoint.
+std::unique_ptr<MetricsFile> open_outputs(const Job& job, bool resumed) {
   const Options& options = job.options();
   const bool training = job.task() == Task::train;
-  Outputs outputs;
+  std::unique_ptr<MetricsFile> metrics;
   job.world.agree([&] {
     if (job.world.rank() != 0) return;
     if (!options.run.trace.empty()) require_writable("--trace", options.run.trace);
     if (training) job.workload().check_outputs();
-    if (!options.tensorboard.empty() && training) {
-      const std::int64_t step = resumed != nullptr ? resumed->manifest.progress.step : 0;
-      outputs.tensorboard = std::make_unique<TensorBoardFile>(options.tensorboard, step);
-    }
-    const bool append = resumed != nullptr || !training;
-    if (!options.metrics.empty()) outputs.metrics = std::make_unique<MetricsFile>(options.metrics, append);
+    if (!options.metrics.empty()) metrics = std::make_unique<MetricsFile>(options.metrics, resumed || !training);
   });
-  return outputs;
+  return metrics;
 }
 
 bool uses_nccl(const Job& job, const RankDevice& rank) {
@@ -401,7 +390,7 @@ void require_a_checkpoint(const RunResult& result) {
               true);
 }
 
-void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator& communicator, const Outputs& outputs,
+void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator& communicator, MetricsFile* metrics,
            TunedCache* tuned) {
   const World& world = job.world;
   Workload& workload = job.workload();
@@ -441,7 +430,7 @@ void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator&
       info.other_tensor = start.identity.other_tensor;
       if (resumed != nullptr) info.resumed_at = resumed->step;
       info.topology = topology.get();
-      report.emplace(std::move(info), ReportFiles{outputs.metrics.get(), outputs.tensorboard.get()});
+      report.emplace(std::move(info), metrics);
       report->start();
       if (resumed != nullptr) report->restart(resumed->step, start.resumed->path.string());
     }
@@ -466,12 +455,12 @@ void work_on_device(Job job) {
   std::unique_ptr<Communicator> communicator;
   work_or_end_job(job, rank, [&] {
     communicator = start_communication(job, rank);
-    const Outputs outputs = open_outputs(job, start && start->resumed ? &*start->resumed : nullptr);
+    const auto metrics = open_outputs(job, start && start->resumed);
     const std::unique_ptr<TunedCache> tuned = open_tuned_cache(job, rank);
     if (start) {
-      train(job, rank, *start, *communicator, outputs, tuned.get());
+      train(job, rank, *start, *communicator, metrics.get(), tuned.get());
     } else {
-      evaluate_model(world, job.options(), job.workload(), *rank.device, *communicator, outputs.metrics.get());
+      evaluate_model(world, job.options(), job.workload(), *rank.device, *communicator, metrics.get());
     }
     if (tuned) tuned->save();
   });

@@ -9,7 +9,6 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/core/error.h"
-#include "runtime/train/report/tensorboard_file.h"
 #include "tests/support/says.h"
 
 namespace ddptrain {
@@ -73,7 +72,7 @@ struct Written {
 Written summary_of(const RunInfo& info, const RunResult& result) {
   const std::string path = testing::TempDir() + "ddptrain_report_summary.jsonl";
   MetricsFile file(path);
-  Report report(info, {.metrics = &file});
+  Report report(info, &file);
   testing::internal::CaptureStdout();
   report.summary(result);
   const std::string printed = testing::internal::GetCapturedStdout();
@@ -99,18 +98,6 @@ TEST(Report, PrintsAnEpochAsPeopleGrepForIt) {
   epoch.test_loss = 2.0;
   EXPECT_EQ(printed_epoch(info, epoch),
             "Epoch 4/8\nloss 0.2711  accuracy 0.9012  validation loss 2.0000  perplexity 7.39\nTokens/sec: 7.00\n");
-}
-
-TEST(Report, FilesOfTensorBoardAreUtf8) {
-  const std::filesystem::path folder = testing::TempDir() + "ddptrain_report_board";
-  TensorBoardFile file(folder, 0);
-  RunInfo info = eight_gpus();
-  info.configuration = {{"data", "caf\xE9"}};
-  Report(info, {.tensorboard = &file}).start();
-  std::ifstream in(std::filesystem::directory_iterator(folder)->path(), std::ios::binary);
-  const std::string bytes{std::istreambuf_iterator<char>(in), {}};
-  EXPECT_TRUE(says(bytes, "| --data | `caf\xEF\xBF\xBD` |"));
-  std::filesystem::remove_all(folder);
 }
 
 TEST(Report, SummaryHoldsMfuAndWhatNcclUsed) {
@@ -180,7 +167,7 @@ TEST(Report, AStepIsALineWithItsTimeAndNullWhereNothingIsKnown) {
   RunInfo info = eight_gpus();
   info.description.unit = "tokens";
   info.description.units_per_sample = 1024;
-  Report report(info, {.metrics = &file});
+  Report report(info, &file);
   StepResult step;
   step.step = 20;
   step.samples = 160;

@@ -63,7 +63,6 @@ struct Options {
   WatchdogOptions watchdog;
   HangAt hang;
   std::string metrics;
-  std::string tensorboard;
   double peak_tflops = 0.0;  ///< 0: the data sheet's.
   std::string log_level = "info";
 

@@ -19,17 +19,11 @@
 #include "runtime/train/checkpoint/checkpoint_writer.h"
 #include "runtime/train/measure/sensor_report.h"
 #include "runtime/train/report/summary.h"
-#include "runtime/train/report/tensorboard_file.h"
 
 namespace ddptrain {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-/// Replaces bytes that are not UTF-8.
-std::string utf8(const std::string& text) {
-  return Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace)).get<std::string>();
-}
 
 Json info_fields(const RunInfo& info) {
   const Description& run = info.description;
@@ -164,7 +158,7 @@ void MetricsFile::write(Json line) {
   fail("writing to the metrics file {} failed", path_);
 }
 
-Report::Report(RunInfo info, const ReportFiles& files) : info_(std::move(info)), files_(files) {}
+Report::Report(RunInfo info, MetricsFile* metrics) : info_(std::move(info)), metrics_(metrics) {}
 
 void Report::print(const std::string& text) const {
   std::fputs(text.c_str(), stdout);
@@ -172,11 +166,7 @@ void Report::print(const std::string& text) const {
 }
 
 void Report::write(Json line) const {
-  if (files_.metrics != nullptr) files_.metrics->write(std::move(line));
-}
-
-void Report::scalar(const std::string& tag, std::int64_t step, const std::optional<double>& value) const {
-  if (files_.tensorboard != nullptr && value) files_.tensorboard->scalar(tag, step, *value);
+  if (metrics_ != nullptr) metrics_->write(std::move(line));
 }
 
 void Report::start() {
@@ -186,15 +176,10 @@ void Report::start() {
   line["environment"] = info_.environment;
   line["configuration"] = info_.configuration;
   write(std::move(line));
-  if (files_.tensorboard == nullptr) return;
-  std::string table = "| flag | value |\n| --- | --- |\n";
-  for (const auto& [flag, value] : info_.configuration) table += fmt::format("| --{} | `{}` |\n", flag, value);
-  files_.tensorboard->text("configuration", 0, utf8(table));
 }
 
 void Report::step(const StepResult& result) {
   const double rate = units(result.samples_per_second.value_or(0.0));
-  const std::string throughput = run().unit + "_per_second";
   const std::string speed = result.samples_per_second ? fmt::format("  {:.0f} {}/s", rate, run().unit) : "";
   spdlog::info("step {}  loss {:.4f}{}", result.step, result.loss, speed);
   Json line = {{"event", "step"}, {"epoch", result.epoch}, {"step", result.step}, {"samples", result.samples}};
@@ -202,20 +187,11 @@ void Report::step(const StepResult& result) {
   line["loss"] = result.loss;
   line["learning_rate"] = result.learning_rate;
   line["gradient_norm"] = result.gradient_norm;
-  line[throughput] = result.samples_per_second ? Json(rate) : Json(nullptr);
+  line[run().unit + "_per_second"] = result.samples_per_second ? Json(rate) : Json(nullptr);
   line["step_seconds"] = result.step_seconds;
   line["exposed_comm_seconds"] = result.exposed_comm_seconds;
-  const auto gpus = sensor_totals(result.gpus);
-  for (const auto& [name, value] : gpus) line[name] = value;
+  for (const auto& [name, value] : sensor_totals(result.gpus)) line[name] = value;
   write(std::move(line));
-  scalar("train/loss", result.step, result.loss);
-  scalar("train/learning_rate", result.step, result.learning_rate);
-  scalar("train/gradient_norm", result.step, result.gradient_norm);
-  for (const auto& [name, value] : gpus) scalar("gpus/" + name, result.step, value);
-  if (!result.samples_per_second) return;
-  scalar("speed/" + throughput, result.step, rate);
-  scalar("speed/step_seconds", result.step, result.step_seconds);
-  scalar("speed/exposed_comm_seconds", result.step, result.exposed_comm_seconds);
 }
 
 void Report::epoch(const EpochResult& result) {
@@ -237,9 +213,6 @@ void Report::epoch(const EpochResult& result) {
                {run().unit + "_per_second", rate}};
   if (has_text()) line["perplexity"] = std::exp(result.test_loss);
   write(std::move(line));
-  scalar("epoch/mean_loss", result.step, result.train_loss);
-  scalar("epoch/train_accuracy", result.step, result.train_accuracy);
-  tested(result.step, result.test_loss, result.test_accuracy);
 }
 
 void Report::evaluation(std::int64_t step, double loss, double accuracy) {
@@ -248,13 +221,6 @@ void Report::evaluation(std::int64_t step, double loss, double accuracy) {
   Json line = {{"event", "evaluation"}, {"step", step}, {"test_loss", loss}, {"accuracy", accuracy}};
   if (has_text()) line["perplexity"] = std::exp(loss);
   write(std::move(line));
-  tested(step, loss, accuracy);
-}
-
-void Report::tested(std::int64_t step, double loss, double accuracy) const {
-  scalar("test/loss", step, loss);
-  scalar("test/accuracy", step, accuracy);
-  if (has_text()) scalar("test/perplexity", step, std::exp(loss));
 }
 
 void Report::restart(std::int64_t step, const std::string& checkpoint) {

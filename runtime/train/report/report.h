@@ -20,7 +20,6 @@
 
 namespace ddptrain {
 
-class TensorBoardFile;
 struct WrittenCheckpoint;
 
 struct RunInfo {
@@ -80,16 +79,11 @@ class MetricsFile {
   std::ofstream file_;
 };
 
-/// The files of a report. Null: no such file.
-struct ReportFiles {
-  MetricsFile* metrics = nullptr;
-  TensorBoardFile* tensorboard = nullptr;
-};
-
-/// Writes the results of a run to standard output, the log and files. For rank 0.
+/// Writes the results of a run to standard output, the log and the file of --metrics. For rank 0.
 class Report {
  public:
-  explicit Report(RunInfo info, const ReportFiles& files = {});
+  /// `metrics`: null if no file is asked for.
+  explicit Report(RunInfo info, MetricsFile* metrics = nullptr);
 
   void start();
   void restart(std::int64_t step, const std::string& checkpoint);
@@ -105,13 +99,11 @@ class Report {
   std::string capital_unit() const;
   void print(const std::string& text) const;
   void write(nlohmann::ordered_json line) const;
-  void tested(std::int64_t step, double loss, double accuracy) const;
-  void scalar(const std::string& tag, std::int64_t step, const std::optional<double>& value) const;
   bool has_text() const { return run().unit == "tokens"; }
   const Description& run() const { return info_.description; }
 
   RunInfo info_;
-  ReportFiles files_;
+  MetricsFile* metrics_;
 };
 
 }  // namespace ddptrain

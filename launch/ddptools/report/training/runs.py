@@ -9,7 +9,7 @@ from ddptools.common.files import Record, read_records, short_names
 from ddptools.common.values import finite, table_of
 
 MOST_RUNS = 10  # on a page
-WRITTEN_TO = ("metrics", "tensorboard")  # flags that say where a run writes, not what it does
+WRITTEN_TO = ("metrics", "tensorboard")  # flags, also of older runs, that say where a run writes, not what it does
 
 
 Point = tuple[int, float, float]  # step, seconds since the run began, value
