@@ -58,7 +58,7 @@ std::ptrdiff_t lines_in(const std::string& text) { return std::count(text.begin(
 
 TEST(Summary, ResultsComeFirstInAFewLines) {
   EXPECT_EQ(summary_text(two_cpus(), measured_on_cpus()),
-            "Result   test accuracy 87.41%, loss 0.5329     1 epoch, 468 steps, 20.2 s\n"
+            "Result   test accuracy 87.41%                  1 epoch, 468 steps, 20.2 s\n"
             "Speed    2,970 images/s (2,810 to 3,060)\n"
             "Scaling  94.7% +- 2.2 of linear                measured alternately: 3,098 against 2 x 1,636 on one rank\n"
             "Step     41.3 ms, 2.2 ms longer than on one rank; no single cause beyond the noise\n"
@@ -69,7 +69,7 @@ TEST(Summary, OneRankHasNoScaling) {
   RunInfo info = two_cpus();
   info.description.mesh.replicas = 1;
   EXPECT_EQ(summary_text(info, measured_on_cpus()),
-            "Result   test accuracy 87.41%, loss 0.5329     1 epoch, 468 steps, 20.2 s\n"
+            "Result   test accuracy 87.41%                  1 epoch, 468 steps, 20.2 s\n"
             "Speed    2,970 images/s (2,810 to 3,060)\n"
             "Hash     4b80f0c2ce6edec4a06d37eaafda0dd2      the same command gives the same hash\n");
 }
@@ -153,8 +153,9 @@ TEST(Summary, NumbersHaveThreeDigits) {
     EXPECT_EQ(line_of("Step", info, result).find(fmt::format("Step     {} longer", text)), 0u)
         << line_of("Step", info, result);
   }
-  result.epochs.back().train_loss = 4.2e-5;
-  EXPECT_CONTAINS(line_of("Result", info, result), "loss 0.0000420 ");
+  result.epochs.back().test_loss = 4.2e-5;
+  info.description.unit = "tokens";
+  EXPECT_CONTAINS(line_of("Result", info, result), "validation loss 0.0000420, ");
 }
 
 TEST(Summary, LanguageModelsHaveAValidationLossAndTokens) {

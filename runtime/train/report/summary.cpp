@@ -31,11 +31,11 @@ std::string line(const std::string& label, const std::string& value, const std::
 
 std::string result_line(const RunInfo& info, const RunResult& result) {
   const EpochResult& last = result.epochs.back();
-  const auto text = [](double loss) { return loss < 1e-3 ? significant(loss) : fmt::format("{:.4f}", loss); };
+  const std::string loss = last.test_loss < 1e-3 ? significant(last.test_loss) : fmt::format("{:.4f}", last.test_loss);
   const std::string value =
       info.description.unit == "tokens"
-          ? "validation loss " + text(last.test_loss) + ", perplexity " + significant(std::exp(last.test_loss))
-          : fmt::format("test accuracy {:.2f}%, loss {}", 100.0 * last.test_accuracy, text(last.train_loss));
+          ? fmt::format("validation loss {}, perplexity {}", loss, significant(std::exp(last.test_loss)))
+          : fmt::format("test accuracy {:.2f}%", 100.0 * last.test_accuracy);
   const std::string left_out =
       result.nonfinite_steps == 0
           ? ""
