@@ -50,58 +50,6 @@ class Targets {
 
 constexpr float kLog2e = std::numbers::log2e_v<float>;
 
-/// exp(x - largest).
-template <class T>
-class Exponential {
- public:
-  explicit __device__ Exponential(float largest) : shift_(sizeof(T) == 2 ? -kLog2e * largest : -largest) {}
-  __device__ __forceinline__ float operator()(float x) const {
-    if constexpr (sizeof(T) == 2) {
-      return exp2_approximate(fmaf(kLog2e, x, shift_));
-    } else {
-      return expf(x + shift_);
-    }
-  }
-
- private:
-  float shift_;
-};
-
-/// The largest of what it was given.
-template <class T, int V>
-class Largest {
- public:
-  __device__ __forceinline__ void take(const float (&value)[V]) {
-#pragma unroll
-    for (const float x : value) single_ = fmaxf(single_, x);
-  }
-  __device__ __forceinline__ void take_pack(const T* row) {
-    if constexpr (sizeof(T) == 2 && V % 2 == 0) {
-      const auto pack = *reinterpret_cast<const Pack<__nv_bfloat162, V / 2>*>(row);
-#pragma unroll
-      for (const __nv_bfloat162 pair : pack.value) pair_ = __hmax2(pair_, pair);
-    } else {
-      float value[V];
-      load<V>(row, value);
-      take(value);
-    }
-  }
-  __device__ float get() const { return fmaxf(single_, fmaxf(__low2float(pair_), __high2float(pair_))); }
-
- private:
-  float single_ = -INFINITY;
-  __nv_bfloat162 pair_ = __float2bfloat162_rn(-INFINITY);
-};
-
-/// V logits from column `c` on; those beyond the vocabulary as -infinity.
-template <int V, class T>
-__device__ __forceinline__ void read(const T* row, std::uint32_t c, std::uint32_t vocabulary, float (&value)[V]) {
-  load<V>(row + c, value);
-  if (c + V <= vocabulary) return;
-#pragma unroll
-  for (int k = 0; k < V; ++k) value[k] = c + k < vocabulary ? value[k] : -INFINITY;
-}
-
 /// Exponentials of some logits, relative to the largest of these.
 struct Part {
   float largest, total;
@@ -150,49 +98,16 @@ __device__ __forceinline__ void stream_out(const float (&from)[V], T* to) {
   }
 }
 
-/// The sum of this thread's exponentials.
-template <int kThreads, int V, class T>
-__device__ __forceinline__ float sum_exponentials(const Problem<T>& p, const T* row,
-                                                  const Exponential<T>& exponential) {
-  constexpr std::uint32_t kStep = kThreads * V;
-  const std::uint32_t whole = p.vocabulary / V * V;  // columns in packs of the vocabulary alone
-  float sums[2] = {};
-  float value[V];
-  std::uint32_t c = threadIdx.x * V;
-#pragma unroll 2
-  for (; c < whole; c += kStep) {
+/// work(c, value) for each pack of V logits of this thread, from column c on. Logits beyond the vocabulary are
+/// -infinity.
+template <int kThreads, int V, class T, class Work>
+__device__ __forceinline__ void for_columns(const Problem<T>& p, const T* row, Work&& work) {
+  for (std::uint32_t c = threadIdx.x * V; c < p.columns; c += kThreads * V) {
+    float value[V];
     load<V>(row + c, value);
 #pragma unroll
-    for (int k = 0; k < V; ++k) sums[k % 2] += exponential(value[k]);
-  }
-  if (c < p.vocabulary) {
-    read<V>(row, c, p.vocabulary, value);
-#pragma unroll
-    for (int k = 0; k < V; ++k) sums[k % 2] += exponential(value[k]);
-  }
-  return sums[0] + sums[1];
-}
-
-/// Writes this thread's columns, except the target's.
-template <int kThreads, int V, class T>
-__device__ __forceinline__ void write_gradient(const Problem<T>& p, const T* row, const Exponential<T>& exponential,
-                                               float factor, T* gradient) {
-  constexpr std::uint32_t kStep = kThreads * V;
-  const std::uint32_t whole = p.vocabulary / V * V;
-  float value[V];
-  std::uint32_t c = threadIdx.x * V;
-#pragma unroll 2
-  for (; c < whole; c += kStep) {
-    load<V>(row + c, value);
-#pragma unroll
-    for (int k = 0; k < V; ++k) value[k] = exponential(value[k]) * factor;
-    stream_out<V>(value, gradient + c);
-  }
-  for (; c < p.columns; c += kStep) {
-    read<V>(row, c, p.vocabulary, value);
-#pragma unroll
-    for (int k = 0; k < V; ++k) value[k] = exponential(value[k]) * factor;
-    stream_out<V>(value, gradient + c);
+    for (int k = 0; k < V; ++k) value[k] = c + k < p.vocabulary ? value[k] : -INFINITY;
+    work(c, value);
   }
 }
 
@@ -212,30 +127,29 @@ __device__ __forceinline__ bool is_earlier(const T* row, std::uint32_t target, f
 template <int kThreads, int V, class T>
 __device__ MetricPartial one_row(const Problem<T>& p, const T* row, std::uint32_t target, T* gradient,
                                  Shared<kThreads>& shared) {
-  constexpr std::uint32_t kStep = kThreads * V;
-  const std::uint32_t whole = p.vocabulary / V * V;
-  const bool has_target = target / V % kThreads == threadIdx.x;
-  Largest<T, V> mine;
-  std::uint32_t c = threadIdx.x * V;
-#pragma unroll 4
-  for (; c < whole; c += kStep) mine.take_pack(row + c);
-  if (c < p.vocabulary) {
-    float value[V];
-    read<V>(row, c, p.vocabulary, value);
-    mine.take(value);
-  }
-  if (has_target) shared.target_logit[0] = to_float(row[target]);
-  const float largest = block_max<kThreads>(mine.get(), shared.largest);
-  const float target_logit = shared.target_logit[0];
-  const Exponential<T> exponential(largest);
-  const float total = block_total<kThreads>(sum_exponentials<kThreads, V>(p, row, exponential), shared.totals);
+  const float target_logit = to_float(row[target]);
+  float largest = -INFINITY;
+  for_columns<kThreads, V>(p, row, [&](std::uint32_t, const float(&value)[V]) {
+    for (const float x : value) largest = fmaxf(largest, x);
+  });
+  largest = block_max<kThreads>(largest, shared.largest);
+  float sum = 0.0f;
+  for_columns<kThreads, V>(p, row, [&](std::uint32_t, const float(&value)[V]) {
+    for (const float x : value) sum += expf(x - largest);
+  });
+  const float total = block_total<kThreads>(sum, shared.totals);
   bool hit = target_logit == largest;
   if (hit) hit = !__syncthreads_or(is_earlier<kThreads, V>(row, target, largest));
   if (gradient != nullptr) {
     const float scale = isfinite(target_logit) ? p.gradient_scale : NAN;  // all else that is not finite is in `total`
     const float factor = scale / total;
-    write_gradient<kThreads, V>(p, row, exponential, factor, gradient);
-    if (has_target) gradient[target] = from_float<T>(exponential(target_logit) * factor - scale);
+    for_columns<kThreads, V>(p, row, [&](std::uint32_t c, float(&value)[V]) {
+      for (float& x : value) x = expf(x - largest) * factor;
+      store<V>(value, gradient + c);
+    });
+    if (target / V % kThreads == threadIdx.x) {
+      gradient[target] = from_float<T>(expf(target_logit - largest) * factor - scale);
+    }
   }
   const double loss = static_cast<double>(logf(total)) + (static_cast<double>(largest) - target_logit);
   return {loss, hit ? 1u : 0u};
@@ -243,7 +157,7 @@ __device__ MetricPartial one_row(const Problem<T>& p, const T* row, std::uint32_
 
 /// Facts about a row that all threads know.
 struct RowSums {
-  float largest, total;  // the latter as Part::total
+  float largest, total;  ///< As in Part.
   float target_logit;
   bool hit;
 };
@@ -363,11 +277,11 @@ class KeptRow {
 };
 
 /// Starts copying this thread's columns of a row to shared memory.
-template <int kThreads, int V, class T>
-__device__ __forceinline__ void fetch(const Problem<T>& p, std::uint32_t row, T* staged) {
+template <int kThreads>
+__device__ __forceinline__ void fetch(const Problem<bf16>& p, std::uint32_t row, bf16* staged) {
   if (row < p.rows) {
-    const T* from = p.logits + static_cast<std::size_t>(row) * p.columns;
-    for (std::uint32_t c = threadIdx.x * V; c < p.columns; c += kThreads * V) {
+    const bf16* from = p.logits + static_cast<std::size_t>(row) * p.columns;
+    for (std::uint32_t c = threadIdx.x * 8; c < p.columns; c += kThreads * 8) {
       const auto to = static_cast<std::uint32_t>(__cvta_generic_to_shared(staged + c));
       start_copy(to, from + c);
     }
@@ -375,36 +289,27 @@ __device__ __forceinline__ void fetch(const Problem<T>& p, std::uint32_t row, T*
   end_copies();
 }
 
-/// A block takes one row after another. With two stages the next row is fetched while one is worked on; without any,
-/// rows are read where they are, again and again.
-template <class T, int V, int kThreads, int kStages>
+/// A block takes one row after another, and reads each three times: for any type and number of columns.
+template <class T, int V, int kThreads>
 __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
     rows_kernel(const Problem<T> p, const Predictions predictions) {
-  extern __shared__ uint4 memory[];
   __shared__ Shared<kThreads> shared;
-  T* staged = reinterpret_cast<T*>(memory);
-  MetricPartial sums{};
+  MetricPartial metrics{};
   wait_for_predecessor();
   std::uint32_t count = 0;
-  int stage = 0;
-  if (kStages > 0) fetch<kThreads, V>(p, blockIdx.x, staged);
   for (std::uint32_t row = blockIdx.x; row < p.rows; row += gridDim.x, ++count) {
     const std::size_t start = static_cast<std::size_t>(row) * p.columns;
     const std::uint32_t target = shared.targets.of(predictions, row, count, p.rows);
-    if (kStages == 2) fetch<kThreads, V>(p, row + gridDim.x, staged + (1 - stage) * p.columns);
-    if (kStages > 0) await_copies<kStages - 1>();
-    const T* values = kStages > 0 ? staged + stage * p.columns : p.logits + start;
-    const MetricPartial one =
-        one_row<kThreads, V>(p, values, target, p.dlogits == nullptr ? nullptr : p.dlogits + start, shared);
-    sums.loss += one.loss;
-    sums.correct += one.correct;
-    if (kStages == 1) fetch<kThreads, V>(p, row + gridDim.x, staged);
-    if (kStages == 2) stage = 1 - stage;
+    T* gradient = p.dlogits == nullptr ? nullptr : p.dlogits + start;
+    const MetricPartial one = one_row<kThreads, V>(p, p.logits + start, target, gradient, shared);
+    metrics.loss += one.loss;
+    metrics.correct += one.correct;
   }
-  if (threadIdx.x == 0) p.partials[blockIdx.x] = sums;
+  if (threadIdx.x == 0) p.partials[blockIdx.x] = metrics;
 }
 
-/// The same with KeptRow. As soon as its exponentials are kept, a row's stage is free for the row kStages later.
+/// The same with KeptRow. With two stages in shared memory the next row is fetched while one is worked on; with none, a
+/// row is read where it is. As soon as its exponentials are kept, a row's stage is free for the row kStages later.
 template <int kThreads, int kStages, int kPacks>
 __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
     kept_rows_kernel(const Problem<bf16> p, const Predictions predictions) {
@@ -414,7 +319,7 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
   bf16* staged = reinterpret_cast<bf16*>(memory);
   MetricPartial metrics{};
   wait_for_predecessor();
-  for (int s = 0; s < kStages; ++s) fetch<kThreads, 8>(p, blockIdx.x + s * gridDim.x, staged + s * p.columns);
+  for (int s = 0; s < kStages; ++s) fetch<kThreads>(p, blockIdx.x + s * gridDim.x, staged + s * p.columns);
   std::uint32_t count = 0;
   for (std::uint32_t row = blockIdx.x; row < p.rows; row += gridDim.x, ++count) {
     const std::size_t start = static_cast<std::size_t>(row) * p.columns;
@@ -423,22 +328,13 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
     bf16* stage = staged + (kStages == 2 ? count % 2 * p.columns : 0);
     const Row kept(p, kStages > 0 ? stage : p.logits + start);
     const RowSums sums = kept.sums(target, shared, count % 2);
-    if (kStages > 0) fetch<kThreads, 8>(p, row + kStages * gridDim.x, stage);
+    if (kStages > 0) fetch<kThreads>(p, row + kStages * gridDim.x, stage);
     if (p.dlogits != nullptr) kept.write_gradient(sums, target, p.dlogits + start);
     const MetricPartial one = Row::metrics(sums);
     metrics.loss += one.loss;
     metrics.correct += one.correct;
   }
   if (threadIdx.x == 0) p.partials[blockIdx.x] = metrics;
-}
-
-template <class T, int V, int kThreads, int kStages, int kPacks>
-constexpr auto kernel_for() {
-  if constexpr (kPacks > 0) {
-    return kept_rows_kernel<kThreads, kStages, kPacks>;
-  } else {
-    return rows_kernel<T, V, kThreads, kStages>;
-  }
 }
 
 /// Blocks that fit the multiprocessors which communication leaves.
@@ -453,43 +349,44 @@ std::uint32_t resident_blocks(Kernel kernel, int threads, std::size_t shared_byt
 constexpr std::uint32_t kMaxBlocks = 8192;
 
 /// Returns the number of partials.
-template <class T, int V, int kThreads, int kStages, int kPacks>
-std::uint32_t launch(const Problem<T>& p, const Predictions& predictions, int multiprocessors, cudaStream_t stream) {
-  const auto kernel = kernel_for<T, V, kThreads, kStages, kPacks>();
-  const std::size_t bytes = kStages * sizeof(T) * static_cast<std::size_t>(p.columns);
+template <class T, class Kernel>
+std::uint32_t launch(Kernel kernel, int threads, std::size_t shared_bytes, const Problem<T>& p,
+                     const Predictions& predictions, int multiprocessors, cudaStream_t stream) {
   const std::uint32_t blocks =
-      std::min({p.rows, kMaxBlocks, resident_blocks(kernel, kThreads, bytes, multiprocessors)});
-  launch_early(kernel, static_cast<int>(blocks), kThreads, bytes, stream, p, predictions);
+      std::min({p.rows, kMaxBlocks, resident_blocks(kernel, threads, shared_bytes, multiprocessors)});
+  launch_early(kernel, static_cast<int>(blocks), threads, shared_bytes, stream, p, predictions);
   return blocks;
 }
 
-/// `kPacks`: that hold a row, if they are kept; or 0.
-template <class T, int V, int kThreads, int kPacks>
-std::uint32_t launch_staged(const Problem<T>& p, const Predictions& predictions, int multiprocessors,
-                            cudaStream_t stream) {
-  const std::size_t bytes = sizeof(T) * static_cast<std::size_t>(p.columns);
+template <int kThreads, int kPacks>
+std::uint32_t launch_kept_rows(const Problem<bf16>& p, const Predictions& predictions, int multiprocessors,
+                               cudaStream_t stream) {
+  const std::size_t bytes = sizeof(bf16) * static_cast<std::size_t>(p.columns);
   const std::size_t most = shared_memory_limit() - kOtherSharedBytes;
-  if (2 * bytes <= most) return launch<T, V, kThreads, 2, kPacks>(p, predictions, multiprocessors, stream);
-  if (bytes <= most) return launch<T, V, kThreads, 1, kPacks>(p, predictions, multiprocessors, stream);
-  return launch<T, V, kThreads, 0, kPacks>(p, predictions, multiprocessors, stream);
+  const auto start = [&](auto kernel, int stages) {
+    return launch(kernel, kThreads, stages * bytes, p, predictions, multiprocessors, stream);
+  };
+  if (2 * bytes <= most) return start(kept_rows_kernel<kThreads, 2, kPacks>, 2);
+  if (bytes <= most) return start(kept_rows_kernel<kThreads, 1, kPacks>, 1);
+  return start(kept_rows_kernel<kThreads, 0, kPacks>, 0);
 }
 
 template <class T>
 std::uint32_t launch_rows(const Problem<T>& p, const Predictions& predictions, int multiprocessors,
                           cudaStream_t stream) {
   constexpr int kWide = 16 / sizeof(T);
+  const auto start = [&](auto kernel, int threads) {
+    return launch(kernel, threads, 0, p, predictions, multiprocessors, stream);
+  };
   if (p.columns % kWide != 0 || !is_aligned(p.logits, 16) || !is_aligned(p.dlogits, 16)) {
-    return launch<T, 1, 512, 0, 0>(p, predictions, multiprocessors, stream);
+    return start(rows_kernel<T, 1, 512>, 512);
   }
-  if (p.columns <= 2048 * kWide) return launch_staged<T, kWide, 128, 0>(p, predictions, multiprocessors, stream);
+  if (p.columns <= 2048 * kWide) return start(rows_kernel<T, kWide, 128>, 128);
   if constexpr (kWide == 8) {
-    if (p.columns <= 5 * 512 * kWide) return launch_staged<T, kWide, 512, 5>(p, predictions, multiprocessors, stream);
+    if (p.columns <= 5 * 512 * 8) return launch_kept_rows<512, 5>(p, predictions, multiprocessors, stream);
+    if (p.columns <= 7 * 1024 * 8) return launch_kept_rows<1024, 7>(p, predictions, multiprocessors, stream);
   }
-  if (p.columns <= 4096 * kWide) return launch_staged<T, kWide, 512, 0>(p, predictions, multiprocessors, stream);
-  if constexpr (kWide == 8) {
-    if (p.columns <= 7 * 1024 * kWide) return launch_staged<T, kWide, 1024, 7>(p, predictions, multiprocessors, stream);
-  }
-  return launch_staged<T, kWide, 1024, 0>(p, predictions, multiprocessors, stream);
+  return start(rows_kernel<T, kWide, 1024>, 1024);
 }
 
 }  // namespace
