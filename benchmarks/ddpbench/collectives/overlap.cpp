@@ -3,11 +3,11 @@
 #include <optional>
 
 #include "benchmarks/ddpbench/devices/stream_clock.h"
+#include "benchmarks/ddpbench/fill_random.h"
 #include "benchmarks/ddpbench/session.h"
 #include "benchmarks/ddpbench/sizes.h"
 #include "benchmarks/ddpbench/table.h"
 #include "runtime/core/error.h"
-#include "runtime/device/fill_random.h"
 #include "runtime/ops/activation.h"
 #include "runtime/ops/linear.h"
 #include "runtime/train/run/meter.h"

@@ -2,10 +2,10 @@
 #include <cmath>
 #include <vector>
 
+#include "benchmarks/ddpbench/fill_random.h"
 #include "benchmarks/ddpbench/session.h"
 #include "benchmarks/ddpbench/table.h"
 #include "runtime/core/error.h"
-#include "runtime/device/fill_random.h"
 #include "runtime/ops/linear.h"
 #include "runtime/train/run/meter.h"
 

@@ -5,8 +5,8 @@
 #include <cstring>
 
 #include "benchmarks/ddpbench/collectives/collective.h"
+#include "benchmarks/ddpbench/fill_random.h"
 #include "benchmarks/ddpbench/session.h"
-#include "runtime/device/fill_random.h"
 #include "runtime/ops/linear.h"
 
 namespace ddptrain::bench {

@@ -1,4 +1,4 @@
-#include "runtime/device/fill_random.h"
+#include "benchmarks/ddpbench/fill_random.h"
 
 #include <algorithm>
 #include <vector>
