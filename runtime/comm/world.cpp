@@ -13,6 +13,7 @@
 #include <fstream>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <thread>
 #include <utility>
@@ -67,11 +68,11 @@ std::string rank_list(const std::vector<std::size_t>& ranks) {
   return text;
 }
 
-/// A hash of this host's name and boot; 0: unknown. Containers with the host's name get the same.
-std::uint64_t host_identity(const std::string& hostname) {
+/// A hash of this host's name and boot. Nothing: the boot is not known.
+std::optional<std::uint64_t> host_identity(const std::string& hostname) {
   std::string boot;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
-  return boot.empty() ? 0 : std::hash<std::string>()(hostname + ' ' + boot);
+  return boot.empty() ? std::nullopt : std::optional(std::hash<std::string>()(hostname + ' ' + boot));
 }
 
 /// The files in /dev/shm that this process has mapped and through which Open MPI's ranks of a host exchange messages.
@@ -113,16 +114,17 @@ struct World::Impl {
   void unlink_own_segment();
 };
 
+/// Ranks that share memory by MPI take the identity of the lowest of them. The identity joins ranks in containers,
+/// which MPI may count as hosts, if the containers have the host's name.
 void World::Impl::find_nodes() {
   MPI_Comm local = MPI_COMM_NULL;
   DDP_MPI_CHECK(MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &local));
-  int lowest_rank = rank;  // on this host
-  DDP_MPI_CHECK(MPI_Bcast(&lowest_rank, 1, MPI_INT, 0, local));
+  std::uint64_t identity = host_identity(hostname).value_or(static_cast<std::uint64_t>(rank));
+  DDP_MPI_CHECK(MPI_Bcast(&identity, 1, MPI_UINT64_T, 0, local));
   DDP_MPI_CHECK(MPI_Comm_free(&local));
 
-  const HostOfRank mine = {lowest_rank, host_identity(hostname)};
-  std::vector<HostOfRank> of_ranks(static_cast<std::size_t>(size));
-  DDP_MPI_CHECK(MPI_Allgather(&mine, sizeof(mine), MPI_BYTE, of_ranks.data(), sizeof(mine), MPI_BYTE, comm));
+  std::vector<std::uint64_t> of_ranks(static_cast<std::size_t>(size));
+  DDP_MPI_CHECK(MPI_Allgather(&identity, 1, MPI_UINT64_T, of_ranks.data(), 1, MPI_UINT64_T, comm));
   const std::vector<int> numbers = number_hosts(of_ranks);
   const auto here = numbers.begin() + rank;
   node = *here;
@@ -297,26 +299,11 @@ void World::abort(int exit_code) const {
   std::_Exit(exit_code);
 }
 
-std::vector<int> number_hosts(const std::vector<HostOfRank>& ranks) {
-  std::vector<std::size_t> joined(ranks.size());  // to a lower rank of the same host, or to itself
-  std::iota(joined.begin(), joined.end(), std::size_t{0});
-  const auto lowest = [&](std::size_t rank) {
-    while (joined[rank] != rank) rank = joined[rank];
-    return rank;
-  };
-  const auto join = [&](std::size_t some, std::size_t other) {
-    const auto [low, high] = std::minmax({lowest(some), lowest(other)});
-    joined[high] = low;
-  };
-  std::map<std::uint64_t, std::size_t> of_identity;
-  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    join(rank, static_cast<std::size_t>(ranks[rank].lowest_rank));
-    if (ranks[rank].identity != 0) join(rank, of_identity.try_emplace(ranks[rank].identity, rank).first->second);
-  }
-  std::map<std::size_t, int> numbers;
+std::vector<int> number_hosts(const std::vector<std::uint64_t>& identities) {
+  std::map<std::uint64_t, int> numbers;
   std::vector<int> of_ranks;
-  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    of_ranks.push_back(numbers.try_emplace(lowest(rank), static_cast<int>(numbers.size())).first->second);
+  for (const std::uint64_t identity : identities) {
+    of_ranks.push_back(numbers.try_emplace(identity, static_cast<int>(numbers.size())).first->second);
   }
   return of_ranks;
 }
