@@ -109,8 +109,8 @@ Findings find_hosts(const World& world) {
     for (const json& line : all["warnings"]) text += fmt::format("Warning: {}\n", line.get<std::string>());
     description = all.dump(-1, ' ', false, json::error_handler_t::replace);
   });
-  const auto texts = world.gather(text);
-  const auto descriptions = world.gather(description);
+  const auto texts = world.all_gather(text);
+  const auto descriptions = world.all_gather(description);
   Findings findings;
   if (world.nodes() > 1) findings.text = fmt::format("{} hosts, {} ranks\n", world.nodes(), world.size());
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
@@ -140,21 +140,16 @@ void add_nccl(Findings& findings, const json& report) {
   findings.all["nccl"] = report.at("nccl");
 }
 
-void check_gpus(const World& world, bool share) {
+/// use_gpus() then finds out whether they are enough.
+void check_gpus(const World& world) {
   if (!built_with_cuda()) {
     usage_error("--nccl: this program was built without CUDA. Configure with -DDDPTRAIN_CUDA=ON and build again.");
   }
-  const int gpus = cuda_device_count();
-  if (gpus == 1 || (share && gpus > 0)) return;  // use_gpus() finds out whether ranks share it
-  if (world.local_size() > gpus) {
-    usage_error("--nccl: {} on {}, but {}: start one rank per GPU (mpirun -np {} ddptopo --nccl), or add --share-gpu",
-                counted(world.local_size(), "rank"), world.hostname(), counted(gpus, "GPU"),
-                gpus > 0 ? std::to_string(gpus) : "W");
-  }
+  if (cuda_device_count() == 0) usage_error("--nccl: no GPU is visible on {}", world.hostname());
 }
 
 void probe(const World& world, bool share, Findings& findings) {
-  world.agree([&] { check_gpus(world, share); });
+  world.agree([&] { check_gpus(world); });
   DeviceOptions device_options;
   device_options.ranks = use_gpus(world, cuda_pci_bus_id(own_gpu(world)), share).ranks_per_gpu;
   NcclJob job{nccl_environment(), {}, joined_by_nvlink(findings.all.at("hosts"))};

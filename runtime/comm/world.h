@@ -40,8 +40,7 @@ class World {
   /// A barrier for waits of seconds: waiting ranks sleep instead of spinning.
   void quiet_barrier() const;
   void broadcast(void* data, std::size_t bytes, int root) const;
-  /// The texts of all ranks, together below 2 GiB. gather() returns them on rank 0 and nothing elsewhere.
-  std::vector<std::string> gather(const std::string& mine) const;
+  /// The texts of all ranks, together below 2 GiB.
   std::vector<std::string> all_gather(const std::string& mine) const;
   /// The values of all ranks, in the order of ranks. Ranks may have different numbers of values. T is copied as bytes.
   template <class T>
@@ -62,7 +61,6 @@ class World {
  private:
   struct Impl;
   explicit World(std::unique_ptr<Impl> impl);
-  std::vector<std::string> texts_of_ranks(const std::string& mine, bool everywhere) const;
   friend struct MpiAccess;
 
   std::unique_ptr<Impl> impl_;

@@ -68,13 +68,6 @@ TEST(World, AllGatherPutsTheValuesOfRanksBehindEachOther) {
   EXPECT_EQ(world.all_gather(mine), expected);
 }
 
-TEST(World, GatherIsForRank0) {
-  World& world = test_world();
-  const auto all = world.gather(std::string(static_cast<std::size_t>(world.rank()), 'x'));
-  ASSERT_EQ(all.size(), world.rank() == 0 ? static_cast<std::size_t>(world.size()) : 0u);
-  for (std::size_t rank = 0; rank < all.size(); ++rank) EXPECT_EQ(all[rank], std::string(rank, 'x'));
-}
-
 TEST(World, DifferencesNameValuesAndRanks) {
   EXPECT_EQ(differences({"a", "a", "a"}), "");
   EXPECT_EQ(differences({"a", "b"}), "a on rank 0; b on rank 1");
