@@ -160,7 +160,7 @@ TEST_F(UseModel, ARunThatFindsNoMemoryIsRefusedBeforeItTakesAny) {
   const Outcome refused = train_on_cpu(2, "--device cpu --data synthetic:200000:64 --batch 8 " + huge);
   EXPECT_EQ(refused.exit_code, 2) << refused.output;
   EXPECT_EQ(refused.count("there is too little memory: "), 1) << refused.output;
-  for (const char* part : {" parameters and their gradients alone would take ", " are available on ", " for 2 ranks, ",
+  for (const char* part : {" parameters and their gradients alone would take ", " are free on ", " for 2 ranks, ",
                            "Use a smaller model."}) {
     EXPECT_TRUE(refused.says(part)) << part << refused.output;
   }
