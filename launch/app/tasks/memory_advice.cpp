@@ -88,7 +88,7 @@ std::string flags_that_help(const World& world, const Options& options, const Wo
   const TrainerOptions& trainer = options.trainer;
   std::vector<std::string> flags;
   if (trainer.batch > 1) {
-    flags.emplace_back("a smaller --batch with a larger --grad-accum (fewer activations)");
+    flags.emplace_back("a smaller --batch and a larger --grad-accum (fewer activations)");
     flags.emplace_back("--batch auto (the largest that fits)");
   }
   for (const std::string& flag : workload.memory_flags()) flags.push_back(flag);
