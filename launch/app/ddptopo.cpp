@@ -15,7 +15,7 @@
 #include "launch/app/flags/cli.h"
 #include "launch/app/job/choose_device.h"
 #include "launch/app/job/program.h"
-#include "launch/app/topology_scripts.h"
+#include "launch/app/report_nccl_log.h"
 #include "runtime/comm/world.h"
 #include "runtime/core/error.h"
 #include "runtime/core/files/atomic_file.h"
@@ -37,8 +37,6 @@ struct Options {
   bool share_gpu = false;
   std::string log;  ///< Of --parse.
   std::string json;
-  std::string svg;
-  std::string png;
   std::optional<std::string> print;  ///< To print and end: help, version.
 };
 
@@ -58,8 +56,6 @@ Options parse_command_line(int argc, const char* const* argv) {
       ->type_name("LOG");
   app.add_option("--json", options.json, "Write everything as JSON; -: to standard output, without tables")
       ->type_name("FILE|-");
-  app.add_option("--svg", options.svg, "Draw rings and trees as SVG (needs matplotlib)")->type_name("FILE");
-  app.add_option("--png", options.png, "Draw the same as PNG")->type_name("FILE");
   bool version = false;
   app.add_flag("--version", version, "Print the version");
   try {
@@ -113,8 +109,8 @@ Findings find_hosts(const World& world) {
     for (const json& line : all["warnings"]) text += fmt::format("Warning: {}\n", line.get<std::string>());
     description = all.dump(-1, ' ', false, json::error_handler_t::replace);
   });
-  const auto texts = world.gather(text);
-  const auto descriptions = world.gather(description);
+  const auto texts = world.all_gather(text);
+  const auto descriptions = world.all_gather(description);
   Findings findings;
   if (world.nodes() > 1) findings.text = fmt::format("{} hosts, {} ranks\n", world.nodes(), world.size());
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
@@ -144,21 +140,16 @@ void add_nccl(Findings& findings, const json& report) {
   findings.all["nccl"] = report.at("nccl");
 }
 
-void check_gpus(const World& world, bool share) {
+/// use_gpus() then finds out whether they are enough.
+void check_gpus(const World& world) {
   if (!built_with_cuda()) {
     usage_error("--nccl: this program was built without CUDA. Configure with -DDDPTRAIN_CUDA=ON and build again.");
   }
-  const int gpus = cuda_device_count();
-  if (gpus == 1 || (share && gpus > 0)) return;  // use_gpus() finds out whether ranks share it
-  if (world.local_size() > gpus) {
-    usage_error("--nccl: {} on {}, but {}: start one rank per GPU (mpirun -np {} ddptopo --nccl), or add --share-gpu",
-                counted(world.local_size(), "rank"), world.hostname(), counted(gpus, "GPU"),
-                gpus > 0 ? std::to_string(gpus) : "W");
-  }
+  if (cuda_device_count() == 0) usage_error("--nccl: no GPU is visible on {}", world.hostname());
 }
 
 void probe(const World& world, bool share, Findings& findings) {
-  world.agree([&] { check_gpus(world, share); });
+  world.agree([&] { check_gpus(world); });
   DeviceOptions device_options;
   device_options.ranks = use_gpus(world, cuda_pci_bus_id(own_gpu(world)), share).ranks_per_gpu;
   NcclJob job{nccl_environment(), {}, joined_by_nvlink(findings.all.at("hosts"))};
@@ -203,7 +194,6 @@ void show(const Options& options, const Findings& findings) {
     require_writable("--json", options.json);
     write_file(options.json, text);
   }
-  if (!options.svg.empty() || !options.png.empty()) draw_topology(text, options.svg, options.png);
 }
 
 void run(const World& world, const Options& options) {

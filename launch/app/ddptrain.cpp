@@ -72,7 +72,9 @@ struct Job {
   Workload& workload() const { return *command_line.workload; }
 };
 
-void warn(const std::vector<std::string>& lines) {
+/// On rank 0.
+void warn(const World& world, const std::vector<std::string>& lines) {
+  if (world.rank() != 0) return;
   for (const std::string& line : lines) spdlog::warn("{}", line);
 }
 
@@ -127,7 +129,7 @@ RankDevice::RankDevice(Job& job) : kind(choose_kind(job.world, job.options(), jo
     device = cuda ? make_cuda_device(compute, own_gpu(world)) : make_cpu_device(compute);
     device->set_watch(world.watch());
   });
-  if (cuda && world.nodes() > 1) warn(shared_network_cards(world, pci_bus_id));
+  if (cuda && world.nodes() > 1) warn(world, shared_network_cards(world, pci_bus_id));
   job.clock.mark("device");
 }
 
@@ -136,7 +138,7 @@ RankDevice start_device(Job& job) {
   const World& world = job.world;
   job.clock.mark("MPI");
   if (world.nodes() > 1) {
-    warn(host_differences(gather_host_facts(world)));
+    warn(world, host_differences(gather_host_facts(world)));
     job.clock.mark("check of hosts");
   }
   const RunFacts facts = {.rank = world.rank(),
@@ -179,13 +181,6 @@ void check_plan(const Job& job) {
   const Options& options = job.options();
   const DistributedSampler sampler =
       make_sampler(options.trainer, job.workload().data(), job.mesh.replicas().rank(), job.mesh.replicas().size());
-  if (options.run.fail_rank >= world.size()) {
-    usage_error("--fail-at {}:{}: there is no rank {} among {}", options.run.fail_rank, options.run.fail_step,
-                options.run.fail_rank, world.size());
-  }
-  if (options.hang.rank >= world.size()) {
-    usage_error("--hang-at: there is no rank {} among {}", options.hang.rank, world.size());
-  }
   if (sampler.dropped() > 0) {
     spdlog::info(
         "{} of {} training samples are left out of every epoch (other ones each time): they do not fill a step",
@@ -249,13 +244,9 @@ bool uses_nccl(const Job& job, const RankDevice& rank) {
 std::unique_ptr<Communicator> start_communication(Job& job, RankDevice& rank) {
   const World& world = job.world;
   const Options& o = job.options();
-  world.agree([&] {
-    if (o.comm != CommLibrary::nccl || rank.kind == DeviceKind::cuda) return;
-    usage_error("--comm nccl: NCCL carries the memory of GPUs, and these ranks compute on CPUs. Use --comm mpi.");
-  });
   const auto& settings = job.early.nccl_settings;
   if (uses_nccl(job, rank) && world.rank() == 0 && !settings.empty()) {
-    warn(unknown_nccl_settings(settings, nccl_variables_in(nccl_library()), nccl_version()));
+    warn(world, unknown_nccl_settings(settings, nccl_variables_in(nccl_library()), nccl_version()));
   }
   auto communicator = make_communicator(
       job.mesh.replicas(), *rank.device,
@@ -297,9 +288,9 @@ std::unique_ptr<TunedCache> open_tuned_cache(const Job& job, RankDevice& rank) {
 void log_ranks(const World& world, const MeshShape& mesh, const RankDevice& rank) {
   const std::string row = "{:>4}  {:>4}  {:>5}  {:<{}}{:<20}  {:<26}  {}";
   const int width = mesh.replica_is_one_rank() ? 0 : 28;
-  const auto rows = world.gather(fmt::format(fmt::runtime(row), world.rank(), world.node(), world.local_rank(),
-                                             mesh.place_of(world.rank()), width, world.hostname(), rank.device->name(),
-                                             rank.binding));
+  const auto rows = world.all_gather(fmt::format(fmt::runtime(row), world.rank(), world.node(), world.local_rank(),
+                                                 mesh.place_of(world.rank()), width, world.hostname(),
+                                                 rank.device->name(), rank.binding));
   if (world.rank() != 0) return;
   spdlog::info(fmt::runtime(row), "rank", "node", "local", width > 0 ? "mesh" : "", width, "host", "device",
                "processors");
@@ -309,7 +300,7 @@ void log_ranks(const World& world, const MeshShape& mesh, const RankDevice& rank
 /// Label of the links between the GPUs of rank 0's node, found in the background on rank 0. Collective.
 std::future<std::string> find_topology(const World& world, const std::string& pci_bus_id) {
   const bool here = world.node() == 0;  // rank 0's
-  std::vector<std::string> gpus = world.gather(here ? pci_bus_id : "");
+  std::vector<std::string> gpus = world.all_gather(here ? pci_bus_id : "");
   if (world.rank() != 0) return {};
   std::erase(gpus, "");
   return std::async(std::launch::async, topology_label, world.size(), world.nodes(), gpus);

@@ -34,7 +34,7 @@ std::unique_ptr<Communicator> make_communicator(const World& world, Device& devi
   const bool gpus = device.kind() == DeviceKind::cuda;
   world.agree([&] {
     if (options.library != CommLibrary::nccl || gpus) return;
-    usage_error("NCCL carries the memory of GPUs, and these ranks compute on CPUs. Use MPI.");
+    usage_error("--comm nccl: NCCL carries the memory of GPUs, and these ranks compute on CPUs. Use --comm mpi.");
   });
   if (world.size() == 1) return make_self_communicator(device);
   const bool mpi = options.library == CommLibrary::mpi || !gpus;

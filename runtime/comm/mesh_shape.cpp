@@ -5,16 +5,6 @@
 
 namespace ddptrain {
 
-namespace {
-
-/// "--pp 2 --tp 4": those that are not 1.
-std::string flags_of(int stages, int tensor) {
-  if (tensor == 1) return fmt::format("--pp {}", stages);
-  return stages == 1 ? fmt::format("--tp {}", tensor) : fmt::format("--pp {} --tp {}", stages, tensor);
-}
-
-}  // namespace
-
 std::string MeshShape::place_of(int rank) const {
   if (replica_is_one_rank()) return "";
   std::string place;
@@ -30,7 +20,7 @@ std::string MeshShape::place_of(int rank) const {
 MeshShape mesh_of(int ranks, int stages, int tensor) {
   const int of_replica = stages * tensor;
   if (ranks % of_replica != 0) {
-    usage_error("{} on {}: every replica has {} x {} = {}. Start a multiple of {} ranks.", flags_of(stages, tensor),
+    usage_error("--pp {} --tp {} on {}: every replica has {} x {} = {}. Start a multiple of {} ranks.", stages, tensor,
                 counted(ranks, "rank"), counted(stages, "stage"), counted(tensor, "part"), counted(of_replica, "rank"),
                 of_replica);
   }

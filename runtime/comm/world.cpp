@@ -13,6 +13,7 @@
 #include <fstream>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <thread>
 #include <utility>
@@ -67,23 +68,11 @@ std::string rank_list(const std::vector<std::size_t>& ranks) {
   return text;
 }
 
-/// A hash of this host's name and boot; 0: unknown. Containers with the host's name get the same.
-std::uint64_t host_identity(const std::string& hostname) {
+/// A hash of this host's name and boot. Nothing: the boot is not known.
+std::optional<std::uint64_t> host_identity(const std::string& hostname) {
   std::string boot;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
-  return boot.empty() ? 0 : std::hash<std::string>()(hostname + ' ' + boot);
-}
-
-/// The files in /dev/shm that this process has mapped and through which Open MPI's ranks of a host exchange messages.
-/// Empty with other MPI libraries.
-std::set<std::string> mapped_segments() {
-  std::set<std::string> paths;
-  std::ifstream maps("/proc/self/maps");
-  for (std::string line; std::getline(maps, line);) {
-    const auto begin = line.find("/dev/shm/vader_segment.");
-    if (begin != std::string::npos) paths.insert(line.substr(begin));
-  }
-  return paths;
+  return boot.empty() ? std::nullopt : std::optional(std::hash<std::string>()(hostname + ' ' + boot));
 }
 
 double reduce(double value, MPI_Op op, MPI_Comm comm, Watch& watch) {
@@ -107,42 +96,26 @@ struct World::Impl {
   int nodes = 1;
   std::string hostname;
 
-  std::string own_segment;  ///< This rank's file of shared memory, whose name has been removed; empty: none.
-
   void find_nodes();
-  void unlink_own_segment();
 };
 
+/// Ranks that share memory by MPI take the identity of the lowest of them. The identity joins ranks in containers,
+/// which MPI may count as hosts, if the containers have the host's name.
 void World::Impl::find_nodes() {
   MPI_Comm local = MPI_COMM_NULL;
   DDP_MPI_CHECK(MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &local));
-  int lowest_rank = rank;  // on this host
-  DDP_MPI_CHECK(MPI_Bcast(&lowest_rank, 1, MPI_INT, 0, local));
+  std::uint64_t identity = host_identity(hostname).value_or(static_cast<std::uint64_t>(rank));
+  DDP_MPI_CHECK(MPI_Bcast(&identity, 1, MPI_UINT64_T, 0, local));
   DDP_MPI_CHECK(MPI_Comm_free(&local));
 
-  const HostOfRank mine = {lowest_rank, host_identity(hostname)};
-  std::vector<HostOfRank> of_ranks(static_cast<std::size_t>(size));
-  DDP_MPI_CHECK(MPI_Allgather(&mine, sizeof(mine), MPI_BYTE, of_ranks.data(), sizeof(mine), MPI_BYTE, comm));
+  std::vector<std::uint64_t> of_ranks(static_cast<std::size_t>(size));
+  DDP_MPI_CHECK(MPI_Allgather(&identity, 1, MPI_UINT64_T, of_ranks.data(), 1, MPI_UINT64_T, comm));
   const std::vector<int> numbers = number_hosts(of_ranks);
   const auto here = numbers.begin() + rank;
   node = *here;
   nodes = 1 + *std::max_element(numbers.begin(), numbers.end());
   local_rank = static_cast<int>(std::count(numbers.begin(), here, node));
   local_size = static_cast<int>(std::count(numbers.begin(), numbers.end(), node));
-}
-
-/// Open MPI leaves its files of shared memory behind when a rank is killed. All ranks of the host have mapped them by
-/// now, so this removes their names.
-void World::Impl::unlink_own_segment() {
-  const std::set<std::string> segments = mapped_segments();
-  const int all = static_cast<int>(segments.size()) == local_size ? 1 : 0;
-  int all_on_every_rank = 0;
-  DDP_MPI_CHECK(MPI_Allreduce(&all, &all_on_every_rank, 1, MPI_INT, MPI_MIN, comm));
-  if (all_on_every_rank == 0) return;
-  const std::string ending = fmt::format(".{}", local_rank);
-  const auto own = [&](const std::string& path) { return path.ends_with(ending); };
-  const auto found = std::find_if(segments.begin(), segments.end(), own);
-  if (std::count_if(segments.begin(), segments.end(), own) == 1 && ::unlink(found->c_str()) == 0) own_segment = *found;
 }
 
 World::Impl::Impl(MPI_Comm ranks, std::shared_ptr<Watch> told) : watch(std::move(told)), comm(ranks) {
@@ -162,7 +135,6 @@ World::World(int* argc, char*** argv, std::shared_ptr<Watch> watch) {
   if (MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) fail("MPI_Init_thread failed");
   if (provided < MPI_THREAD_FUNNELED) fail("This MPI library does not support threads (MPI_THREAD_FUNNELED)");
   impl_ = std::make_unique<Impl>(MPI_COMM_WORLD, watch);
-  impl_->unlink_own_segment();
 }
 
 World::World(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -177,7 +149,6 @@ World::~World() {
     MPI_Barrier(impl_->comm);
   }
   const Watch::Wait wait(*impl_->watch, "the end of MPI");
-  if (!impl_->own_segment.empty()) std::ofstream(impl_->own_segment, std::ios::app);  // MPI complains if there is none
   const int result = impl_->comm == MPI_COMM_WORLD ? MPI_Finalize() : MPI_Comm_free(&impl_->comm);
   if (result != MPI_SUCCESS) std::fprintf(stderr, "MPI could not end the ranks around rank %d\n", impl_->rank);
 }
@@ -207,16 +178,10 @@ void World::barrier() const {
 
 void World::quiet_barrier() const {
   using std::chrono::microseconds;
-  const Watch::Collective collective(*impl_->watch, "barrier", 0);
-  MPI_Request request = MPI_REQUEST_NULL;
-  DDP_MPI_CHECK(MPI_Ibarrier(impl_->comm, &request));
-  microseconds nap{50};
-  for (int done = 0;;) {
-    DDP_MPI_CHECK(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
-    if (done != 0) return;
+  max(0.0, [nap = microseconds{50}]() mutable {
     std::this_thread::sleep_for(nap);
     nap = std::min(2 * nap, microseconds{1000});
-  }
+  });
 }
 
 void World::broadcast(void* data, std::size_t bytes, int root) const {
@@ -224,11 +189,8 @@ void World::broadcast(void* data, std::size_t bytes, int root) const {
   mpi_broadcast_bytes(data, bytes, root, impl_->comm);
 }
 
-std::vector<std::string> World::gather(const std::string& mine) const { return texts_of_ranks(mine, false); }
-std::vector<std::string> World::all_gather(const std::string& mine) const { return texts_of_ranks(mine, true); }
-
-std::vector<std::string> World::texts_of_ranks(const std::string& mine, bool everywhere) const {
-  const Watch::Collective collective(*impl_->watch, everywhere ? "all-gather" : "gather", mine.size());
+std::vector<std::string> World::all_gather(const std::string& mine) const {
+  const Watch::Collective collective(*impl_->watch, "all-gather", mine.size());
   const std::uint64_t length = mine.size();
   std::vector<std::uint64_t> lengths(static_cast<std::size_t>(size()));
   DDP_MPI_CHECK(MPI_Allgather(&length, 1, MPI_UINT64_T, lengths.data(), 1, MPI_UINT64_T, impl_->comm));
@@ -237,18 +199,12 @@ std::vector<std::string> World::texts_of_ranks(const std::string& mine, bool eve
   const std::vector<int> counts(lengths.begin(), lengths.end());
   std::vector<int> begins(counts.size());
   std::exclusive_scan(counts.begin(), counts.end(), begins.begin(), 0);
-  const bool here = everywhere || rank() == 0;
-  std::string joined(here ? total : 0, '\0');
+  std::string joined(total, '\0');
   const int count = counts[static_cast<std::size_t>(rank())];
-  if (everywhere) {
-    DDP_MPI_CHECK(MPI_Allgatherv(mine.data(), count, MPI_BYTE, joined.data(), counts.data(), begins.data(), MPI_BYTE,
-                                 impl_->comm));
-  } else {
-    DDP_MPI_CHECK(MPI_Gatherv(mine.data(), count, MPI_BYTE, joined.data(), counts.data(), begins.data(), MPI_BYTE, 0,
-                              impl_->comm));
-  }
+  DDP_MPI_CHECK(
+      MPI_Allgatherv(mine.data(), count, MPI_BYTE, joined.data(), counts.data(), begins.data(), MPI_BYTE, impl_->comm));
   std::vector<std::string> texts;
-  for (std::size_t i = 0; here && i < counts.size(); ++i) {
+  for (std::size_t i = 0; i < counts.size(); ++i) {
     texts.push_back(joined.substr(static_cast<std::size_t>(begins[i]), lengths[i]));
   }
   return texts;
@@ -297,26 +253,11 @@ void World::abort(int exit_code) const {
   std::_Exit(exit_code);
 }
 
-std::vector<int> number_hosts(const std::vector<HostOfRank>& ranks) {
-  std::vector<std::size_t> joined(ranks.size());  // to a lower rank of the same host, or to itself
-  std::iota(joined.begin(), joined.end(), std::size_t{0});
-  const auto lowest = [&](std::size_t rank) {
-    while (joined[rank] != rank) rank = joined[rank];
-    return rank;
-  };
-  const auto join = [&](std::size_t some, std::size_t other) {
-    const auto [low, high] = std::minmax({lowest(some), lowest(other)});
-    joined[high] = low;
-  };
-  std::map<std::uint64_t, std::size_t> of_identity;
-  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    join(rank, static_cast<std::size_t>(ranks[rank].lowest_rank));
-    if (ranks[rank].identity != 0) join(rank, of_identity.try_emplace(ranks[rank].identity, rank).first->second);
-  }
-  std::map<std::size_t, int> numbers;
+std::vector<int> number_hosts(const std::vector<std::uint64_t>& identities) {
+  std::map<std::uint64_t, int> numbers;
   std::vector<int> of_ranks;
-  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    of_ranks.push_back(numbers.try_emplace(lowest(rank), static_cast<int>(numbers.size())).first->second);
+  for (const std::uint64_t identity : identities) {
+    of_ranks.push_back(numbers.try_emplace(identity, static_cast<int>(numbers.size())).first->second);
   }
   return of_ranks;
 }

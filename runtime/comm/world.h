@@ -29,7 +29,7 @@ class World {
 
   int rank() const;
   int size() const;
-  int local_rank() const;  ///< Index among the ranks of this host (see number_hosts).
+  int local_rank() const;  ///< Index among the ranks of this host.
   int local_size() const;
   int node() const;  ///< Number of the host. Hosts are ordered by their lowest rank.
   int nodes() const;
@@ -40,8 +40,7 @@ class World {
   /// A barrier for waits of seconds: waiting ranks sleep instead of spinning.
   void quiet_barrier() const;
   void broadcast(void* data, std::size_t bytes, int root) const;
-  /// The texts of all ranks, together below 2 GiB. gather() returns them on rank 0 and nothing elsewhere.
-  std::vector<std::string> gather(const std::string& mine) const;
+  /// The texts of all ranks, together below 2 GiB.
   std::vector<std::string> all_gather(const std::string& mine) const;
   /// The values of all ranks, in the order of ranks. Ranks may have different numbers of values. T is copied as bytes.
   template <class T>
@@ -62,7 +61,6 @@ class World {
  private:
   struct Impl;
   explicit World(std::unique_ptr<Impl> impl);
-  std::vector<std::string> texts_of_ranks(const std::string& mine, bool everywhere) const;
   friend struct MpiAccess;
 
   std::unique_ptr<Impl> impl_;
@@ -80,16 +78,9 @@ std::vector<T> World::all_gather(const std::vector<T>& mine) const {
   return all;
 }
 
-/// Facts that tell whether ranks share a host.
-struct HostOfRank {
-  int lowest_rank = 0;         ///< The lowest rank that shares memory with this one by MPI (MPI_COMM_TYPE_SHARED).
-  std::uint64_t identity = 0;  ///< Hash of the host's name and boot; 0: unknown.
-};
-
-/// The host of each rank. Hosts are numbered in the order of their lowest rank. Two ranks share a host if MPI says so
-/// or if their identity is the same. The identity finds ranks in containers, which MPI may count as hosts, if the
-/// containers have the host's name.
-std::vector<int> number_hosts(const std::vector<HostOfRank>& ranks);
+/// The host of each rank, by an identity that the ranks of a host share. Hosts are numbered in the order of their
+/// lowest rank.
+std::vector<int> number_hosts(const std::vector<std::uint64_t>& identities);
 
 /// Says which ranks have which value: "10 on ranks 0, 2-3; 20 on rank 1". Empty if all values are equal. With `hosts`,
 /// hosts are named, too: "10 on ranks 0-1 (node1); 20 on ranks 2-5 (node2, node3)".

@@ -1,16 +1,6 @@
 #include "runtime/core/flags.h"
 
-#include <algorithm>
-#include <sstream>
-
 namespace ddptrain {
-
-std::vector<std::string> Flag::all_names() const {
-  std::vector<std::string> all;
-  std::istringstream list(names);
-  for (std::string name; std::getline(list, name, ',');) all.push_back(name.substr(name.find_first_not_of('-')));
-  return all;
-}
 
 void Flag::set(std::string text) {
   const std::string typed = text;
@@ -21,8 +11,7 @@ void Flag::set(std::string text) {
 
 Flag* find_flag(Flags& flags, const std::string& name) {
   for (Flag& flag : flags) {
-    const auto names = flag.all_names();
-    if (name.starts_with("--") && std::find(names.begin(), names.end(), name.substr(2)) != names.end()) return &flag;
+    if (name == "--" + flag.name()) return &flag;
   }
   return nullptr;
 }

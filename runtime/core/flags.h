@@ -48,7 +48,7 @@ struct FlagValue {
 };
 
 struct Flag {
-  std::string names;  ///< "--batch,--micro-batch"; the first one names it.
+  std::string names;  ///< "--batch", or with a short name: "-h,--help".
   FlagValue value;
   std::string meaning = {};
   Effect effect = Effect::parameters;
@@ -56,15 +56,14 @@ struct Flag {
   bool in_file = true;     ///< --config may give it.
   bool given = false;      ///< The command line has given it.
 
-  std::vector<std::string> all_names() const;  ///< Without dashes.
-  std::string name() const { return all_names().front(); }
+  std::string name() const { return names.substr(names.rfind("--") + 2); }  ///< Without dashes.
   /// UsageError, naming the flag, if the text cannot be its value.
   void set(std::string text);
 };
 
 using Flags = std::vector<Flag>;
 
-/// By one of its names, with its dashes; null: there is none.
+/// By its name with dashes; null: there is none.
 Flag* find_flag(Flags& flags, const std::string& name);
 
 /// A flag without a value: true if it is given.

@@ -51,7 +51,7 @@ NcclProbe probe_nccl(const World& world, Device& device) {
     probe.topology_xml = topology.text();
     probe.graph_xml = graph.text();
   }
-  const auto logs = world.gather(capture.text());
+  const auto logs = world.all_gather(capture.text());
   if (world.rank() != 0) return {};
   for (const std::string& log : logs) probe.log += log;
   return probe;

@@ -54,15 +54,5 @@ TEST_F(HostMemory, AContainersLimitIsAtTheMount) {
   EXPECT_EQ(available(), 2500u);
 }
 
-TEST_F(HostMemory, Version1HasOtherNames) {
-  write("proc/self/cgroup", "5:cpu,cpuacct:/a\n4:memory:/job\n");
-  write("sys/fs/cgroup/memory/job/memory.limit_in_bytes", "10000\n");
-  write("sys/fs/cgroup/memory/job/memory.usage_in_bytes", "9000\n");
-  write("sys/fs/cgroup/memory/job/memory.stat", "total_cache 4000\ntotal_shmem 1000\n");
-  EXPECT_EQ(available(), 4000u);
-  write("sys/fs/cgroup/memory/job/memory.limit_in_bytes", "9223372036854771712\n");  // none
-  EXPECT_EQ(available(), 64u * 1024);
-}
-
 }  // namespace
 }  // namespace ddptrain

@@ -139,7 +139,8 @@ class Faults(FaultsBase):
         ended = self.all_ended(job)
         self.tell(ended - fault, ended - fault)
         self.assertLess(ended - fault, END)
-        self.assertEqual(self.left_behind(), [])
+        for file in self.left_behind():  # mpirun did not live to remove them
+            pathlib.Path(file).unlink()
 
     # --- processes that stay ------------------------------------------------------------------------------------
 

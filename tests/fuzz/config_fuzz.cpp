@@ -20,7 +20,7 @@ class Line {
   std::string model_ = "cnn";
   bool overlap_ = true;
   std::string metrics_;
-  Flags flags_ = {{"--batch,--micro-batch", or_word("auto", auto_batch_, number(batch_, kOneOrMore))},
+  Flags flags_ = {{"--batch", or_word("auto", auto_batch_, number(batch_, kOneOrMore))},
                   {"--seed", number(seed_, kZeroOrMore)},
                   {"--lr", number(lr_)},
                   {"--model", ddptrain::text(model_)},

@@ -12,7 +12,6 @@ std::vector<HostFacts> hosts(const std::vector<std::string>& values) {
   std::vector<HostFacts> hosts;
   for (const std::string& value : values) {
     hosts.push_back({fmt::format("n{}", hosts.size() + 1), {{"MPI", "4.1", "X"}, {"the driver", value, "Install it"}}});
-    hosts.back().clock = 1000.0;
   }
   return hosts;
 }
@@ -36,19 +35,10 @@ TEST(CheckHosts, WhatMostHave) {
   EXPECT_TRUE(host_differences({}).empty());
 }
 
-TEST(CheckHosts, NamesClocks) {
-  auto some = hosts({"1", "1", "1"});
-  some[1].clock += 3600.0;
-  EXPECT_EQ(host_differences(some),
-            std::vector<std::string>{"n2: its clock is 3600.0 s ahead. Set it by NTP (chronyc tracking)."});
-  some[1].clock = 1000.2;
-  EXPECT_TRUE(host_differences(some).empty());
-}
-
 TEST(CheckHosts, ThisHostIsLikeItself) {
   const std::vector<HostFacts> hosts = gather_host_facts(test_world());
   EXPECT_TRUE(host_differences(hosts).empty());
-  EXPECT_EQ(hosts.size(), test_world().rank() == 0 ? 1u : 0u);
+  EXPECT_EQ(hosts.size(), 1u);
   for (const HostFacts& host : hosts) {
     for (const HostFact& fact : host.facts) {
       EXPECT_FALSE(fact.what.empty());

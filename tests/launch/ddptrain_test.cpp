@@ -22,7 +22,6 @@ TEST(Ddptrain, BadInputIsOneMessageAndOverwritesNothing) {
         {"--share-gpu --data synthetic:600", "ddptrain: --share-gpu: "},
         {kQuick + "--metrics /nonexistent/folder/file", "--metrics /nonexistent/folder/file: "},
         {kQuick + "--trace /nonexistent/folder/file", "--trace /nonexistent/folder/file: "},
-        {kQuick + "--fail-at 2:1", "there is no rank 2 among 2"},
         {kQuick + "--comm nccl", "Use --comm mpi"},
         {kQuick + "--virtual-ranks 6", "Use a power of two"},
         {kQuick + "--virtual-ranks 1", "1 on 2 replicas: "},

@@ -207,9 +207,9 @@ TEST(Gpt, WhatCannotBeIsRefusedInOneMessageBeforeTraining) {
         {kTiny + data + "--save " + file + "/within", "--save " + file + "/within"},
         {kTiny + data + "--save /proc/model", "--save /proc/model"},
         {flags + "1 --zero 2 --virtual-ranks 2 --grad-accum 2", "--virtual-ranks"},
-        {flags + "3 --pp 3", "--pp 3 on 2 ranks"},
+        {flags + "3 --pp 3", "--pp 3 --tp 1 on 2 ranks"},
         {flags + "1 --pp 2", "the model has 1 block, and a stage has one at least. Give --pp 1."},
-        {flags + "3 --tp 3", "--tp 3 on 2 ranks"},
+        {flags + "3 --tp 3", "--pp 1 --tp 3 on 2 ranks"},
         {flags + "3 --tp 2 --pp 2", "--pp 2 --tp 2 on 2 ranks"},
         {flags + "3 --heads 1 --tp 2", "does not divide --heads 1"},
         {flags + "3 --ff 65 --tp 2", "does not divide --ff 65"},
@@ -268,7 +268,8 @@ TEST(Gpt, OutOfMemorySaysWhatWasAskedForAndWhatHelps) {
   EXPECT_EQ(outcome.exit_code, 1) << outcome.output;
   EXPECT_GE(outcome.count("ddptrain: error on rank "), 1) << outcome.output;
   EXPECT_TRUE(outcome.says("the host has no 1.21 GB of memory left")) << outcome.output;
-  for (const char* flags : {"--batch 1 --grad-accum 2 (", "--recompute gelu; --recompute block", "--zero 1 ("}) {
+  for (const char* flags :
+       {"a smaller --batch and a larger --grad-accum", "--recompute gelu; --recompute block", "--zero 1 ("}) {
     EXPECT_TRUE(outcome.says(flags)) << flags << outcome.output;
   }
 }

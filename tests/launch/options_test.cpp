@@ -75,7 +75,7 @@ TEST(Options, EveryFlagIsInTheHelpOfAllTopics) {
 
 TEST(Options, FlagsThatDecideParametersDoNotDependOnGroupsOfTheHelp) {
   const std::string common =
-      "config model precision epochs steps batch micro-batch grad-accum virtual-ranks seed optimizer lr momentum beta1 "
+      "config model precision epochs steps batch grad-accum virtual-ranks seed optimizer lr momentum beta1 "
       "beta2 weight-decay clip-norm on-nonfinite schedule warmup lr-scaling lr-base-batch "
       "comm-dtype data init ";
   const std::map<std::string, std::string> more = {{"cnn", "dropout"},
@@ -245,6 +245,7 @@ TEST(Options, FlagsThatDoNotGoTogetherAreTold) {
        {std::pair{"--zero 2 --overlap off", "--overlap off: with --zero 2"},
         {"--zero 3 --overlap none", "--overlap none: with --zero 3"},
         {"--precision fp8", "--precision fp8: model cnn"},
+        {"--share-gpu --device cpu", "--share-gpu with --device cpu"},
         {"--pp 2", "--pp 2: model cnn is one unit, which cannot be cut. "},
         {"--tp 2", "--tp 2: model cnn is one unit, which cannot be cut, and its layers are not split. "},
         {"--model gpt --pp 2 --save s", "--resume DIR --export FOLDER"},
@@ -264,7 +265,7 @@ TEST(Options, WrongValuesAreUsageErrorsThatNameTheFlag) {
       "--steps 99999999999999999999; --log-every 99999999999999999999; --model resnet; --overlap maybe; --lr 0; "
       "--lr nan; --beta1 1; --momentum -0.1; --optimizer adagrad; --precision fp9; --device tpu; --threads 0; "
       "--threads 100000; --grad-accum 0; --bucket-mb 0; --clip-norm -1; --zero 4; --comm-dtype fp16; "
-      "--peak-tflops -1; --peak-tflops gemm; --fail-at 3; --hang-at 1:lunch; --timeout soon; "
+      "--peak-tflops -1; --peak-tflops gemm; --fail-at 3; --hang-at 1; --timeout soon; "
       "--timeout -1; --timeout 5mx; --config /nonexistent.toml; --log-level loud; --dropout 0.5; --seq 8; "
       "--generate x; --tokenizer x; --heads 5 --model gpt; --layers 0 --model gpt; --vocab 65537 --model gpt; "
       "--dropout 1 --model gpt; --dropout nan --model gpt; --val-fraction 1 --model gpt; --recompute all --model gpt");

@@ -6,19 +6,13 @@ namespace ddptrain {
 namespace {
 
 TEST(SameOnAllRanks, NodesCompareWhatTheirRanksHaveTogether) {
-  const HeldData a{0, "a", "9 tokens", {1, 2}};
-  const HeldData b{0, "a", "9 tokens", {4, 8}};
-  const HeldData whole{1, "b", "9 tokens", {5, 10}};
-  EXPECT_EQ(data_differences({a, b, whole}), "");
-  EXPECT_EQ(data_differences({a, b}), "");
-  HeldData other = whole;
-  other.hash = {5, 11};
-  EXPECT_EQ(data_differences({a, b, other}),
-            "9 tokens (XXH3 0000000000000005000000000000000a) on ranks 0-1 (a); "
-            "9 tokens (XXH3 0000000000000005000000000000000b) on rank 2 (b)");
-  HeldData longer = b;
-  longer.size = "10 tokens";
-  EXPECT_NE(data_differences({a, longer}), "");
+  const std::vector<int> nodes = {0, 0, 1};
+  const std::string whole = "9 tokens (XXH3 0000000000000005000000000000000a)";
+  const std::string other = "9 tokens (XXH3 0000000000000005000000000000000b)";
+  const std::vector<std::string> same = {"9 tokens", "9 tokens", "9 tokens"};
+  EXPECT_EQ(data_of_nodes(nodes, same, {{1, 2}, {4, 8}, {5, 10}}), (std::vector{whole, whole, whole}));
+  EXPECT_EQ(data_of_nodes(nodes, same, {{1, 2}, {4, 8}, {5, 11}}), (std::vector{whole, whole, other}));
+  EXPECT_EQ(data_of_nodes({0}, {"10 tokens"}, {{5, 10}}).front(), "10" + whole.substr(1));
 }
 
 }  // namespace

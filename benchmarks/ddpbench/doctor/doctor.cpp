@@ -286,7 +286,7 @@ void compare_hosts(const World& world, const DoctorOptions& options, Found& foun
   const auto hosts = gather_host_facts(world, more);
   found.differences = host_differences(hosts);
   found.hosts_differ = !found.differences.empty();
-  if (!hosts.empty()) found.common = usual_facts(hosts);
+  found.common = usual_facts(hosts);
 }
 
 void add(Found& found, const std::string& text) {
@@ -316,7 +316,7 @@ Found examine(const World& world, const CommonOptions& common, const DoctorOptio
   found.measured.links = probe_hosts(world, options);
   found.measured.hosts = halve_hosts(world, *device, options);
   found.measured.gpus = halve_gpus(world, *device, options);
-  for (const std::string& text : world.gather(probe.report(notes_of_host(resent_segments() - before)).dump())) {
+  for (const std::string& text : world.all_gather(probe.report(notes_of_host(resent_segments() - before)).dump())) {
     add(found, text);
   }
   return found;
@@ -409,7 +409,7 @@ int run_doctor(const World& world, const CommonOptions& common, const DoctorOpti
   result["results"] = show(world, found);
   result["differences"] = found.differences;
   for (const std::string& line : found.differences) print(world, line + '\n');
-  if (found.differences.empty()) print(world, "The hosts have the same program, libraries, networks and time\n");
+  if (found.differences.empty()) print(world, "The hosts have the same program, libraries and networks\n");
   const auto lines = diagnosis(found.measured, options.tolerance);
   result["diagnosis"] = lines;
   for (const std::string& line : lines) print(world, line + '\n');

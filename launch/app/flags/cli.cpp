@@ -49,16 +49,6 @@ std::string about_flag(const CLI::App& app, const std::string& flag, const Expla
   return meant.empty() ? text : fmt::format("{}, did you mean {}?", text, meant);
 }
 
-std::string about_word(const CLI::App& app, const std::string& word) {
-  std::vector<std::string> commands;
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
-    commands.push_back(command->get_name());
-  }
-  if (commands.empty() || !app.get_subcommands().empty()) return "unexpected word " + printable(word);
-  const std::string meant = nearest(word, commands);
-  return fmt::format("unknown subcommand {}{}", printable(word), meant.empty() ? "" : ", did you mean " + meant + "?");
-}
-
 /// Of the flags where there are some, as other words are then their values.
 std::string about_unknown(const CLI::App& app, const std::vector<std::string>& words, const ExplainFlag& explain) {
   std::vector<std::string> parts;
@@ -66,7 +56,7 @@ std::string about_unknown(const CLI::App& app, const std::vector<std::string>& w
     if (is_flag(word)) parts.push_back(about_flag(app, word.substr(0, word.find('=')), explain));
   }
   if (parts.empty()) {
-    for (const std::string& word : words) parts.push_back(about_word(app, word));
+    for (const std::string& word : words) parts.push_back("unexpected word " + printable(word));
   }
   return fmt::format("{}", fmt::join(parts, "; "));
 }

@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <set>
 #include <sstream>
 
 #include "runtime/core/error.h"
@@ -84,7 +83,6 @@ void read_config(Flags& flags, const std::string& path) {
   const toml::table table = parse(path);
   std::map<toml::source_position, std::pair<std::string, const toml::node*>> lines;  // in the order of the file
   for (const auto& [key, node] : table) lines[key.source().begin] = {std::string(key.str()), &node};
-  std::set<const Flag*> read;
   for (const auto& [position, line] : lines) {
     const auto& [key, node] = line;
     const std::string place = fmt::format("{}:{}:{}", path, position.line, position.column);
@@ -97,10 +95,6 @@ void read_config(Flags& flags, const std::string& path) {
       usage_error("{}: {} is not an option that a file can give (ddptrain --print-config shows all)", place, name);
     }
     if (flag->given) continue;
-    if (!read.insert(flag).second) {
-      usage_error("{}: {} is another name of an option that the file has already given: remove one of them", place,
-                  name);
-    }
     const std::string advice = set(*flag, *node);
     if (!advice.empty()) usage_error("{}: {} = {}: give {}", place, name, printable(text_of(*node)), advice);
   }

@@ -1,7 +1,5 @@
 #include "launch/app/flags/flag_table.h"
 
-#include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdint>
 #include <map>
@@ -54,7 +52,7 @@ Flags training_flags(Options& o) {
       {"--epochs", number(o.run.epochs, {"1 to 1000000", 1, 1e6}), "Passes over the training set"},
       {"--steps", number(o.run.steps, {"1 to 10^12, or 0 to count by epochs", 0, kMostSteps}),
        "Number of steps, instead of --epochs (0: use --epochs)"},
-      {"--batch,--micro-batch", or_word("auto", o.auto_batch, number(trainer.batch, kOneOrMore)),
+      {"--batch", or_word("auto", o.auto_batch, number(trainer.batch, kOneOrMore)),
        "Samples per rank and micro-step; auto: the largest power of two that fits in memory"},
       {"--grad-accum", number(trainer.grad_accum, kOneOrMore), "Micro-steps per step; a step adds their gradients"},
       {"--virtual-ranks", number(trainer.virtual_ranks, {"a power of two up to 65536, or 0", 0, 65536}),
@@ -165,34 +163,39 @@ std::optional<Amount> parse_amount(const std::string& text) {
 }
 
 /// Steps, or a time: 10m.
-std::string set_checkpoint_every(const std::string& text, CheckpointOptions& options) {
-  const Amount amount = parse_amount(text).value_or(Amount{});
-  const bool by_time = amount.seconds_of_unit > 0.0;
-  const bool fits = amount.number <= static_cast<double>(kMostSteps) && amount.number >= (by_time ? 0.001 : 1.0);
-  if (!fits || (!by_time && amount.number != std::floor(amount.number))) {
-    return "a number of steps, such as 1000, or a time, such as 10m (s, m, h)";
-  }
-  options.every_steps = by_time ? 0 : static_cast<std::int64_t>(amount.number);
-  options.every_seconds = amount.number * amount.seconds_of_unit;
-  return {};
+FlagValue steps_or_time(CheckpointOptions& options) {
+  return {"STEPS|TIME", "10m", [&options](const std::string& text) -> std::string {
+            const Amount amount = parse_amount(text).value_or(Amount{});
+            const bool by_time = amount.seconds_of_unit > 0.0;
+            const bool fits =
+                amount.number <= static_cast<double>(kMostSteps) && amount.number >= (by_time ? 0.001 : 1.0);
+            if (!fits || (!by_time && amount.number != std::floor(amount.number))) {
+              return "a number of steps, such as 1000, or a time, such as 10m (s, m, h)";
+            }
+            options.every_steps = by_time ? 0 : static_cast<std::int64_t>(amount.number);
+            options.every_seconds = amount.number * amount.seconds_of_unit;
+            return {};
+          }};
 }
 
 /// Seconds of "90", "90s", "10m" or "2h".
-std::string set_timeout(const std::string& text, double& seconds) {
-  const auto amount = parse_amount(text);
-  if (!amount || !(amount->number >= 0.0 && amount->number < 1e9)) return "seconds, or a number with s, m or h";
-  seconds = amount->number * (amount->seconds_of_unit > 0.0 ? amount->seconds_of_unit : 1.0);
-  return {};
+FlagValue time(double& seconds) {
+  return {"TIME", "10m", [&seconds](const std::string& text) -> std::string {
+            const auto amount = parse_amount(text);
+            if (!amount || !(amount->number >= 0.0 && amount->number < 1e9)) {
+              return "seconds, or a number with s, m or h";
+            }
+            seconds = amount->number * (amount->seconds_of_unit > 0.0 ? amount->seconds_of_unit : 1.0);
+            return {};
+          }};
 }
 
 Flags checkpoint_flags(Options& o) {
   CheckpointOptions& checkpoint = o.checkpoint;
   return {{"--checkpoint", text(checkpoint.folder, "DIR"), "Folder for checkpoints, the same for all hosts",
            Effect::output},
-          {"--checkpoint-every",
-           {"STEPS|TIME", "10m", [&](const std::string& text) { return set_checkpoint_every(text, checkpoint); }},
-           "Steps between checkpoints, or a time such as 90s, 10m or 2h",
-           Effect::output},
+          {"--checkpoint-every", steps_or_time(checkpoint),
+           "Steps between checkpoints, or a time such as 90s, 10m or 2h", Effect::output},
           {"--keep", number(checkpoint.keep, kOneOrMore), "Number of complete checkpoints to keep, the newest ones",
            Effect::output},
           {"--on-checkpoint-error", choice(checkpoint.stop_on_error, {{"stop", true}, {"continue", false}}),
@@ -235,47 +238,37 @@ Flags output_flags(Options& o) {
        Effect::output}};
 }
 
-std::string set_fail_at(const std::string& text, RunOptions& run) {
-  std::istringstream in(text);
-  char colon = 0;
-  const bool read = static_cast<bool>(in >> run.fail_rank >> colon >> run.fail_step) && colon == ':' && in.eof();
-  return read && run.fail_rank >= 0 && run.fail_step >= 0 ? "" : "RANK:STEP, two numbers counted from 0";
+FlagValue rank_and_step(RunOptions& run) {
+  return {"RANK:STEP", "", [&run](const std::string& text) {
+            std::istringstream in(text);
+            char colon = 0;
+            const bool read = in >> run.fail_rank >> colon >> run.fail_step && colon == ':' && in.eof();
+            return read && run.fail_rank >= 0 && run.fail_step >= 0 ? "" : "RANK:STEP, two numbers counted from 0";
+          }};
 }
 
-std::string set_hang_at(const std::string& text, HangAt& hang) {
-  std::istringstream in(text);
-  char colon = 0;
-  if (!(in >> hang.rank >> colon >> hang.phase) || colon != ':' || hang.rank < 0) return "RANK:PHASE or RANK:STEP";
-  if (number(hang.steps, kSteps).set(hang.phase).empty()) {
-    hang.phase.clear();
-    return {};
-  }
-  static constexpr std::array kPhases = {"start-up", "training", "evaluation", "baseline", "trace", "end"};
-  const bool known = std::find(kPhases.begin(), kPhases.end(), hang.phase) != kPhases.end();
-  return known ? "" : fmt::format("one of these phases: {}", fmt::join(kPhases, ", "));
+FlagValue rank_and_phase(HangAt& hang) {
+  return {"RANK:STEP|PHASE", "", [&hang](const std::string& text) {
+            std::istringstream in(text);
+            char colon = 0;
+            if (!(in >> hang.rank >> colon >> hang.phase) || colon != ':') return "RANK:PHASE or RANK:STEP";
+            if (number(hang.steps, kSteps).set(hang.phase).empty()) hang.phase.clear();
+            return "";
+          }};
 }
 
 Flags failure_flags(Options& o) {
-  double& timeout = o.watchdog.timeout_seconds;
-  return {{"--timeout",
-           {"TIME", "10m", [&timeout](const std::string& text) { return set_timeout(text, timeout); }},
+  return {{"--timeout", time(o.watchdog.timeout_seconds),
            "Longest wait for other ranks: seconds, or 90s, 10m, 2h (0: no limit); tripled until the first step ends",
            Effect::output},
           {"--flight", text(o.watchdog.flight, "DIR"),
            "Folder for flight records of a timeout (default: one in the temporary folder)", Effect::output},
-          {"--fail-at",
-           {"RANK:STEP", "", [&o](const std::string& text) { return set_fail_at(text, o.run); }},
-           "For tests: this rank throws before this step",
-           Effect::output,
-           kExpertGroup,
-           kNotInFile},
-          {"--hang-at",
-           {"RANK:STEP|PHASE", "", [&o](const std::string& text) { return set_hang_at(text, o.hang); }},
+          {"--fail-at", rank_and_step(o.run), "For tests: this rank throws before this step", Effect::output,
+           kExpertGroup, kNotInFile},
+          {"--hang-at", rank_and_phase(o.hang),
            "For tests: this rank hangs after this many steps or in a phase: start-up, training, evaluation, baseline, "
            "trace or end",
-           Effect::output,
-           kExpertGroup,
-           kNotInFile}};
+           Effect::output, kExpertGroup, kNotInFile}};
 }
 
 /// What a stage, or a part of the layers, cannot do alone.
@@ -330,6 +323,7 @@ void check_flags(const Options& o, const Workload& workload) {
         "--overlap on, or --zero 0 or 1.",
         o.trainer.overlap == OverlapMode::off ? "off" : "none", static_cast<int>(o.trainer.zero));
   }
+  if (o.share_gpu && o.device == "cpu") usage_error("--share-gpu with --device cpu: leave one of them out");
   if (o.resume == "auto" && o.checkpoint.folder.empty()) {
     usage_error("--resume auto: looks in the folder of --checkpoint, which is not given");
   }

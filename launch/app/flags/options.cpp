@@ -61,9 +61,7 @@ NamedValues program_and_task(const std::string& task) {
 std::vector<std::string> flags_that_decide_parameters(const Flags& flags) {
   std::vector<std::string> all;
   for (const Flag& flag : flags) {
-    if (flag.effect != Effect::parameters) continue;
-    const auto names = flag.all_names();
-    all.insert(all.end(), names.begin(), names.end());
+    if (flag.effect == Effect::parameters) all.push_back(flag.name());
   }
   return all;
 }

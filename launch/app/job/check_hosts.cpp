@@ -1,12 +1,9 @@
 #include "launch/app/job/check_hosts.h"
 
 #include <algorithm>
-#include <chrono>
-#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 
 #include "launch/app/job/choose_device.h"
 #include "runtime/comm/communicator.h"
@@ -21,8 +18,6 @@
 
 namespace ddptrain {
 namespace {
-
-constexpr double kClockTolerance = 0.5;  // seconds
 
 std::string hash_of_program() {
   const MappedFile program("/proc/self/exe");
@@ -64,11 +59,6 @@ std::vector<HostFact> facts_of_networks() {
        "See ibstat there, or choose the same for all (NCCL_IB_HCA=NAME,...)"}};
 }
 
-double now() {
-  const auto since_1970 = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration<double>(since_1970).count();
-}
-
 /// The value that most hosts have; of equal numbers, that of the first host.
 std::string usual_value(const std::vector<HostFacts>& hosts, std::size_t fact) {
   std::map<std::string, int> counts;
@@ -79,13 +69,6 @@ std::string usual_value(const std::vector<HostFacts>& hosts, std::size_t fact) {
     if (counts[value] > counts[*best]) best = &value;
   }
   return *best;
-}
-
-double median_clock(const std::vector<HostFacts>& hosts) {
-  std::vector<double> clocks;
-  for (const HostFacts& host : hosts) clocks.push_back(host.clock);
-  std::nth_element(clocks.begin(), clocks.begin() + static_cast<std::ptrdiff_t>((clocks.size() - 1) / 2), clocks.end());
-  return clocks[(clocks.size() - 1) / 2];
 }
 
 std::vector<HostFact> facts_of_this_host() {
@@ -123,13 +106,6 @@ std::vector<std::string> host_differences(const std::vector<HostFacts>& hosts) {
           fmt::format("{}: {} is {}, and {} elsewhere. {}.", host.host, here.what, here.value, usual, here.advice));
     }
   }
-  const double usual = median_clock(hosts);
-  for (const HostFacts& host : hosts) {
-    const double ahead = host.clock - usual;
-    if (std::abs(ahead) < kClockTolerance) continue;
-    lines.push_back(fmt::format("{}: its clock is {:.1f} s {}. Set it by NTP (chronyc tracking).", host.host,
-                                std::abs(ahead), ahead > 0.0 ? "ahead" : "behind"));
-  }
   return lines;
 }
 
@@ -141,13 +117,12 @@ std::vector<HostFacts> gather_host_facts(const World& world, const std::vector<H
     facts.insert(facts.end(), more.begin(), more.end());
     for (const HostFact& fact : facts) mine["facts"].push_back({fact.what, fact.value, fact.advice});
   });
-  world.barrier();
-  mine["clock"] = now();
   std::vector<HostFacts> hosts;
-  for (const std::string& text : world.gather(mine.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace))) {
+  for (const std::string& text :
+       world.all_gather(mine.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace))) {
     const auto of_rank = nlohmann::json::parse(text);
     if (of_rank["facts"].empty()) continue;
-    HostFacts& host = hosts.emplace_back(HostFacts{of_rank["host"], {}, of_rank["clock"]});
+    HostFacts& host = hosts.emplace_back(HostFacts{of_rank["host"], {}});
     for (const auto& fact : of_rank["facts"]) host.facts.push_back({fact.at(0), fact.at(1), fact.at(2)});
   }
   return hosts;
@@ -160,12 +135,9 @@ std::vector<std::string> shared_network_cards(const World& world, const std::str
     const auto lines = shared_nic_warnings(world.hostname(), ranks);
     mine = fmt::format("{}", fmt::join(lines, "\n"));
   }
-  std::vector<std::string> all;
-  for (const std::string& text : world.gather(mine)) {
-    std::istringstream lines(text);
-    for (std::string line; std::getline(lines, line);) all.push_back(line);
-  }
-  return all;
+  std::vector<std::string> of_hosts = world.all_gather(mine);
+  std::erase(of_hosts, "");
+  return of_hosts;
 }
 
 }  // namespace ddptrain

@@ -14,11 +14,10 @@ struct HostFact {
   std::string advice;  ///< What to do if it differs.
 };
 
-/// The facts of one host, and its clock.
+/// The facts of one host.
 struct HostFacts {
   std::string host;
   std::vector<HostFact> facts;
-  double clock = 0.0;  ///< Seconds since 1970, at a moment that all hosts share.
 };
 
 /// A line for each host that differs from most others, with its name and what to do. Empty: nothing differs.
@@ -27,11 +26,11 @@ std::vector<std::string> host_differences(const std::vector<HostFacts>& hosts);
 /// The facts that most hosts share.
 std::vector<HostFact> usual_facts(const std::vector<HostFacts>& hosts);
 
-/// The facts of all hosts of these ranks (program, libraries, driver, GPUs, networks, MTU) and `more`, on rank 0.
+/// The facts of all hosts of these ranks (program, libraries, driver, GPUs, networks, MTU) and `more`.
 /// Starts neither CUDA nor NVML, and takes well under a second. Collective.
 std::vector<HostFacts> gather_host_facts(const World& world, const std::vector<HostFact>& more = {});
 
-/// shared_nic_warnings() of all hosts, on rank 0. `pci_bus_id` is this rank's GPU. Collective.
+/// shared_nic_warnings() of all hosts, a text for each host that has some. `pci_bus_id` is this rank's GPU. Collective.
 std::vector<std::string> shared_network_cards(const World& world, const std::string& pci_bus_id);
 
 }  // namespace ddptrain

@@ -14,7 +14,7 @@ void require_enough(const World& world, int gpus) {
   if (world.local_size() <= gpus) return;
   usage_error(
       "{} on {}, but {} there, and each rank needs its own: start at most {} per host, or add --share-gpu (ranks share "
-      "GPUs) or --device cpu",
+      "GPUs)",
       counted(world.local_size(), "rank"), world.hostname(), counted(gpus, "GPU"), gpus);
 }
 

@@ -16,16 +16,10 @@ using NamedValues = std::vector<std::pair<std::string, std::string>>;
 /// may have different names. Collective.
 void require_same_values(const World& world, const NamedValues& mine);
 
-/// The data of a rank.
-struct HeldData {
-  int node = 0;
-  std::string host;
-  std::string size;             ///< The size of all data, as text.
-  SharedHash::Value hash = {};  ///< Hash of this rank's share. The ranks of a node share the data.
-};
-
-/// Says which nodes have different data. Empty if all have the same.
-std::string data_differences(const std::vector<HeldData>& of_ranks);
+/// For each rank, size and hash of the data of its node. `hashes`: of the share of each rank; the ranks of a node share
+/// its data.
+std::vector<std::string> data_of_nodes(const std::vector<int>& nodes, const std::vector<std::string>& sizes,
+                                       const std::vector<SharedHash::Value>& hashes);
 
 /// Size and hash of the data, as text. All ranks throw the same UsageError if sizes differ between ranks or contents
 /// between nodes. Collective.

@@ -15,24 +15,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Group {
-  std::size_t arrays = 0;
-  std::int64_t elements = 0;
-  std::string dtype;
-};
-
-/// By what is before the slash in an array's name: weight, master, slot_0 ...
-std::map<std::string, Group> groups_of(const Manifest& manifest) {
-  std::map<std::string, Group> groups;
-  for (const ArrayInfo& array : manifest.arrays) {
-    Group& group = groups[array.name.substr(0, array.name.find('/'))];
-    ++group.arrays;
-    group.elements += element_count(array.shape);
-    group.dtype = array.dtype;
-  }
-  return groups;
-}
-
 /// "8, 2 stages x 2 replicas x 2 parts, --zero 3, --virtual-ranks 4"
 std::string mesh_text(const RunIdentity& run) {
   std::string text = std::to_string(run.mesh.ranks());
@@ -69,9 +51,6 @@ std::string text_of(const fs::path& path) {
       fmt::format("{} per step: batch {}, {}", run.samples_per_step, run.batch, counted(run.grad_accum, "micro-step")));
   row("Data", run.data);
   row("Seed", std::to_string(run.seed));
-  for (const auto& [name, group] : groups_of(manifest)) {
-    row(name, fmt::format("{}, {} x {}", counted(group.arrays, "array"), group.elements, group.dtype));
-  }
   row("Files", fmt::format("{}, {:.1f} MB", manifest.files.size(), 1e-6 * static_cast<double>(manifest.bytes())));
   for (const auto& [name, version] : run.versions) row(name, version);
   return text;

@@ -38,18 +38,13 @@ std::size_t libraries_of(const Description& kept) {
 }
 
 Room room_of(const World& world, DeviceKind device, int sharing) {
-  if (device == DeviceKind::cuda) {
-    const std::size_t bytes = free_gpu_memory();
-    if (sharing == 1) return {bytes, fmt::format("{} are free on its GPU", size_text(bytes))};
-    const std::size_t share = bytes / static_cast<std::size_t>(sharing);
-    return {share, fmt::format("{} are free on the GPU of {} ranks, {} for each", size_text(bytes), sharing,
-                               size_text(share))};
-  }
-  const std::size_t all = available_host_memory();
-  const auto ranks = static_cast<std::size_t>(world.local_size());
-  if (ranks == 1) return {all, fmt::format("{} are available on {}", size_text(all), world.hostname())};
-  return {all / ranks, fmt::format("{} are available on {} for {} ranks, {} for each", size_text(all), world.hostname(),
-                                   ranks, size_text(all / ranks))};
+  const bool cuda = device == DeviceKind::cuda;
+  const std::size_t all = cuda ? free_gpu_memory() : available_host_memory();
+  const int ranks = cuda ? sharing : world.local_size();
+  const std::size_t each = all / static_cast<std::size_t>(ranks);
+  const std::string shares = ranks > 1 ? fmt::format(" for {} ranks, {} for each", ranks, size_text(each)) : "";
+  return {each,
+          fmt::format("{} are free on {}{}", size_text(all), cuda ? "its GPU" : world.hostname().c_str(), shares)};
 }
 
 /// The result of `work`, which uses a meta device. Nothing if even the address space is too small.
@@ -88,20 +83,12 @@ void require_room_for_weights(const Room& room, const World& world, DeviceKind d
       *elements, size_text(part), room.text);
 }
 
-/// A step keeps its samples with half of --batch and twice as many parts.
-std::string half_batch(const TrainerOptions& trainer) {
-  const bool sums_parts = trainer.virtual_ranks > 0 && trainer.zero >= Zero::gradients;
-  const std::string parts = sums_parts ? fmt::format("--virtual-ranks {}", 2 * trainer.virtual_ranks)
-                                       : fmt::format("--grad-accum {}", 2 * trainer.grad_accum);
-  return fmt::format("--batch {} {} (half the activations, the same samples per step)", trainer.batch / 2, parts);
-}
-
 /// Flags that lessen the memory of a run.
 std::string flags_that_help(const World& world, const Options& options, const Workload& workload) {
   const TrainerOptions& trainer = options.trainer;
   std::vector<std::string> flags;
   if (trainer.batch > 1) {
-    flags.emplace_back(trainer.batch % 2 == 0 ? half_batch(trainer) : "a smaller --batch with a larger --grad-accum");
+    flags.emplace_back("a smaller --batch and a larger --grad-accum (fewer activations)");
     flags.emplace_back("--batch auto (the largest that fits)");
   }
   for (const std::string& flag : workload.memory_flags()) flags.push_back(flag);

@@ -11,31 +11,9 @@
 namespace ddptrain {
 namespace {
 
-/// The number of ranks, replicas or virtual ranks that share the samples of a step.
-std::int64_t sharers_of(const RunIdentity& run) { return run.samples_per_step / run.batch / run.grad_accum; }
-
-std::string sharers_text(const RunIdentity& run) {
-  const auto flag = run.flags.find("--virtual-ranks");
-  const bool are_virtual = flag != run.flags.end() && flag->second != "0";
-  return counted(sharers_of(run), are_virtual ? "virtual rank" : run.mesh.replica_is_one_rank() ? "rank" : "replica");
-}
-
 std::string text_of(const RunIdentity& run) {
-  return fmt::format("{} x --batch {} x --grad-accum {} = {} samples", sharers_text(run), run.batch, run.grad_accum,
-                     run.samples_per_step);
-}
-
-/// Flags with which this run's steps have as many samples as the checkpoint's.
-std::string ways_to_keep(const RunIdentity& saved, const RunIdentity& run) {
-  const std::int64_t sharers = sharers_of(run);
-  if (saved.samples_per_step % sharers != 0) {
-    return fmt::format("{} cannot share {} samples: take a number that divides them", sharers_text(run),
-                       saved.samples_per_step);
-  }
-  const std::int64_t of_one = saved.samples_per_step / sharers;
-  const bool same_batch = of_one % saved.batch == 0, same_steps = of_one % saved.grad_accum == 0;
-  const std::int64_t batch = same_batch ? saved.batch : same_steps ? of_one / saved.grad_accum : of_one;
-  return fmt::format("--batch {} --grad-accum {} keeps the samples per step", batch, of_one / batch);
+  return fmt::format("{} samples (--batch {} --grad-accum {} on {})", run.samples_per_step, run.batch, run.grad_accum,
+                     counted(run.mesh.ranks(), "rank"));
 }
 
 void check_model(const Checkpoint& checkpoint, const RunIdentity& run) {
@@ -60,8 +38,8 @@ void check_samples(const Checkpoint& checkpoint, const RunIdentity& run) {
   const RunIdentity& saved = checkpoint.manifest.run;
   const std::string path = checkpoint.path.string();
   if (saved.samples_per_step != run.samples_per_step) {
-    usage_error("--resume {}: its step is {}, and this run's is {}. {}.", path, text_of(saved), text_of(run),
-                ways_to_keep(saved, run));
+    usage_error("--resume {}: its step is {}, and this run's is {}. Give --batch and --grad-accum for as many samples.",
+                path, text_of(saved), text_of(run));
   }
   if (saved.steps_per_epoch != run.steps_per_epoch) {
     usage_error("--resume {}: its epoch has {} steps, and this run's {}: the data has another number of samples", path,

@@ -50,22 +50,10 @@ MPI_Datatype moved_type(DType dtype) {
   }
 }
 
-int largest_tag(MPI_Comm comm) {
-  void* largest = nullptr;
-  int known = 0;
-  DDP_MPI_CHECK(MPI_Comm_get_attr(comm, MPI_TAG_UB, &largest, &known));
-  return known != 0 ? *static_cast<int*>(largest) : 32767;
-}
+constexpr int kLargestTag = 32767;  // The MPI standard promises as many.
 
-/// The host of each rank. With one host and bf16 messages, each rank counts as a host.
+/// The host of this rank. With one host and bf16 messages, each rank counts as a host.
 int host_of(const World& world, bool rounds) { return rounds && world.nodes() == 1 ? world.rank() : world.node(); }
-
-/// `mine` is the number of this rank's host.
-HostLayout layout_of(const World& world, int mine) {
-  std::vector<int> hosts(static_cast<std::size_t>(world.size()));
-  DDP_MPI_CHECK(MPI_Allgather(&mine, 1, MPI_INT, hosts.data(), 1, MPI_INT, MpiAccess::comm(world)));
-  return HostLayout(hosts);
-}
 
 /// A collective in progress. It passes through these members in order. On CPUs only the middle one takes time.
 struct Outstanding {
@@ -88,14 +76,13 @@ class MpiCommunicator final : public Communicator {
         size_(world.size()),
         device_(device),
         staged_(device.kind() != DeviceKind::cpu),
-        layout_(layout_of(world, options.host.value_or(host_of(world, options.bf16_between_hosts)))),
+        layout_(world.all_gather(std::vector{options.host.value_or(host_of(world, options.bf16_between_hosts))})),
         rounds_between_hosts_(options.bf16_between_hosts) {
     const Watch::Collective collective(*world.watch(), "duplication of ranks", 0);
     DDP_MPI_CHECK(MPI_Comm_dup(MpiAccess::comm(world), &comm_));
     DDP_MPI_CHECK(MPI_Comm_dup(MpiAccess::comm(world), &gather_comm_));
     DDP_MPI_CHECK(MPI_Comm_dup(MpiAccess::comm(world), &exchange_comm_));
     DDP_MPI_CHECK(MPI_Op_create(add_bf16, 1, &bf16_sum_));
-    largest_tag_ = largest_tag(comm_);
   }
 
   ~MpiCommunicator() override {
@@ -303,7 +290,7 @@ class MpiCommunicator final : public Communicator {
       spare_memory_.pop_back();
     }
     const int tag = sequence.next * HierarchicalCollective::kTags;
-    sequence.next = (sequence.next + 1) % (largest_tag_ / HierarchicalCollective::kTags);
+    sequence.next = (sequence.next + 1) % (kLargestTag / HierarchicalCollective::kTags);
     started.hierarchical = start_hierarchical(layout_, rank_, *sequence.comm, tag, work, started.memory);
   }
 
@@ -374,7 +361,6 @@ class MpiCommunicator final : public Communicator {
   MPI_Comm gather_comm_ = MPI_COMM_NULL;    // so that ranks may gather at different points of the order of sums
   MPI_Comm exchange_comm_ = MPI_COMM_NULL;  // messages of hierarchical sums have the same ranks and tags
   MPI_Op bf16_sum_ = MPI_OP_NULL;
-  int largest_tag_ = 0;
   Sequence sums_{&comm_};
   Sequence gathers_{&gather_comm_};
   std::vector<std::vector<char>> spare_memory_;  // of hierarchical collectives

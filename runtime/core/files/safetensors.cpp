@@ -97,17 +97,6 @@ StoredTensor tensor_in(const json& entry, const std::uint8_t* data, std::uint64_
   return tensor;
 }
 
-std::map<std::string, std::string> read_metadata(const json& entry, const std::string& file) {
-  std::map<std::string, std::string> metadata;
-  if (!entry.is_object()) usage_error("{}: damaged safetensors header: __metadata__ is no object", file);
-  for (const auto& [key, value] : entry.items()) {
-    if (!value.is_string())
-      usage_error("{}: damaged safetensors header: __metadata__ '{}' is no text", file, printable(key));
-    metadata[key] = value.get<std::string>();
-  }
-  return metadata;
-}
-
 /// Every byte of the data belongs to one tensor.
 void check_layout(const std::map<std::string, StoredTensor>& tensors, const std::uint8_t* data, std::size_t bytes,
                   const std::string& file) {
@@ -152,10 +141,7 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : name_(path
   const std::uint8_t* data = file_.data() + kLengthBytes + text.size();
   const std::size_t data_bytes = file_.size() - kLengthBytes - text.size();
   for (const auto& [key, value] : header.items()) {
-    if (key == kMetadata) {
-      metadata_ = read_metadata(value, name_);
-      continue;
-    }
+    if (key == kMetadata) continue;
     try {
       tensors_.emplace(key, tensor_in(value, data, data_bytes));
     } catch (const std::exception& error) {  // of JSON, too

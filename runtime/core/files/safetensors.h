@@ -38,7 +38,6 @@ class SafetensorsFile {
 
   const std::string& name() const { return name_; }
   const std::map<std::string, StoredTensor>& tensors() const { return tensors_; }
-  const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
   /// UsageError if there is no such tensor.
   const StoredTensor& tensor(const std::string& tensor) const;
@@ -49,7 +48,6 @@ class SafetensorsFile {
   std::string name_;
   MappedFile file_;
   std::map<std::string, StoredTensor> tensors_;
-  std::map<std::string, std::string> metadata_;
 };
 
 using NamedTensor = std::pair<std::string, StoredTensor>;

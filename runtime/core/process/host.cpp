@@ -34,58 +34,34 @@ std::map<std::string, std::uint64_t> numbers_in(const fs::path& path) {
   return numbers;
 }
 
-/// Nothing if there is no such file; "max" is no limit.
+/// Nothing if there is no such file, or if it says "max": no limit.
 std::optional<std::uint64_t> number_in(const fs::path& path) {
   std::ifstream file(path);
-  std::string word;
-  if (!(file >> word)) return std::nullopt;
-  if (word == "max") return kNoLimit;
-  return std::strtoull(word.c_str(), nullptr, 10);
+  std::uint64_t number = 0;
+  return file >> number ? std::optional(number) : std::nullopt;
 }
 
 std::uint64_t left(std::uint64_t limit, std::uint64_t used) { return limit > used ? limit - used : 0; }
 
-/// The files of a version of cgroups.
-struct Names {
-  const char* limit;
-  const char* used;
-  const char* cache;   ///< In memory.stat: pages of files, which the kernel can drop,
-  const char* shared;  ///< except pages of shared memory.
-};
-constexpr Names kVersion2 = {"memory.max", "memory.current", "file", "shmem"};
-constexpr Names kVersion1 = {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache", "total_shmem"};
-
-std::uint64_t left_in(const fs::path& group, const Names& names) {
-  const auto limit = number_in(group / names.limit);
-  const auto used = number_in(group / names.used);
+/// The kernel can drop pages of files, except those of shared memory.
+std::uint64_t left_in(const fs::path& group) {
+  const auto limit = number_in(group / "memory.max");
+  const auto used = number_in(group / "memory.current");
   if (!limit || !used) return kNoLimit;
   auto stat = numbers_in(group / "memory.stat");
-  return left(*limit, left(*used, left(stat[names.cache], stat[names.shared])));
+  return left(*limit, left(*used, left(stat["file"], stat["shmem"])));
 }
 
-/// Least memory that is left in the group at `path` and in the groups around it.
-std::uint64_t least_left(const fs::path& mount, const fs::path& path, const Names& names) {
-  std::uint64_t least = left_in(mount, names);
-  fs::path group = mount;
-  for (const fs::path& part : path.relative_path()) {
-    group /= part;
-    least = std::min(least, left_in(group, names));
-  }
-  return least;
-}
-
+/// The least of this process's cgroup (version 2) and the groups around it.
 std::uint64_t left_in_cgroups(const fs::path& root) {
-  const fs::path mount = root / "sys/fs/cgroup";
-  std::uint64_t least = kNoLimit;
-  std::ifstream groups(root / "proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {  // number:controllers:path
-    const std::size_t first = line.find(':');
-    const std::size_t second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    const fs::path path = line.substr(second + 1);
-    if (controllers.empty()) least = std::min(least, least_left(mount, path, kVersion2));
-    if (controllers == "memory") least = std::min(least, least_left(mount / "memory", path, kVersion1));
+  std::string path;  // 0::/GROUP/GROUP
+  std::getline(std::ifstream(root / "proc/self/cgroup"), path);
+  fs::path group = root / "sys/fs/cgroup";
+  std::uint64_t least = left_in(group);
+  if (!path.starts_with("0::")) return least;
+  for (const fs::path& part : fs::path(path.substr(3)).relative_path()) {
+    group /= part;
+    least = std::min(least, left_in(group));
   }
   return least;
 }

@@ -70,7 +70,7 @@ std::string chrome_trace(const std::vector<RankTrace>& ranks) {
 
 std::vector<RankTrace> gather_trace(const World& world, const std::vector<TimelineSpan>& mine) {
   world.barrier();
-  const auto all = world.gather(to_json(world.node(), world.hostname(), clock_seconds(), mine).dump());
+  const auto all = world.all_gather(to_json(world.node(), world.hostname(), clock_seconds(), mine).dump());
   if (world.rank() != 0) return {};
   std::vector<Json> parsed;
   std::map<int, double> clocks;  // per node: when its first rank left the barrier
