@@ -15,7 +15,7 @@
 #include "launch/app/flags/cli.h"
 #include "launch/app/job/choose_device.h"
 #include "launch/app/job/program.h"
-#include "launch/app/report_nccl_log.h"
+#include "launch/app/topology_scripts.h"
 #include "runtime/comm/world.h"
 #include "runtime/core/error.h"
 #include "runtime/core/files/atomic_file.h"
@@ -37,6 +37,8 @@ struct Options {
   bool share_gpu = false;
   std::string log;  ///< Of --parse.
   std::string json;
+  std::string svg;
+  std::string png;
   std::optional<std::string> print;  ///< To print and end: help, version.
 };
 
@@ -56,6 +58,8 @@ Options parse_command_line(int argc, const char* const* argv) {
       ->type_name("LOG");
   app.add_option("--json", options.json, "Write everything as JSON; -: to standard output, without tables")
       ->type_name("FILE|-");
+  app.add_option("--svg", options.svg, "Draw rings and trees as SVG (needs matplotlib)")->type_name("FILE");
+  app.add_option("--png", options.png, "Draw the same as PNG")->type_name("FILE");
   bool version = false;
   app.add_flag("--version", version, "Print the version");
   try {
@@ -194,6 +198,7 @@ void show(const Options& options, const Findings& findings) {
     require_writable("--json", options.json);
     write_file(options.json, text);
   }
+  if (!options.svg.empty() || !options.png.empty()) draw_topology(text, options.svg, options.png);
 }
 
 void run(const World& world, const Options& options) {

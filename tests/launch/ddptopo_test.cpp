@@ -103,7 +103,7 @@ TEST(Ddptopo, LogsThatAreNoText) {
 TEST(Ddptopo, MistakesAreOneMessageAndExitCode2) {
   for (const auto& [arguments, message] :
        {std::pair{"--jsn x", "unknown flag --jsn, did you mean --json? (ddptopo"},
-        {"--json ''", "--json '': the path is empty"},
+        {"--png ''", "--png '': the path is empty"},
         {"--parse /nonexistent.log", "--parse /nonexistent.log: the log cannot be read: No such file"},
         {"--parse /tmp", "--parse /tmp: the log cannot be read: Is a directory"},
         {"--nccl --parse /tmp", "--nccl and --parse"},
@@ -113,6 +113,42 @@ TEST(Ddptopo, MistakesAreOneMessageAndExitCode2) {
     EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
     EXPECT_EQ(outcome.count(std::string("ddptopo: ") + message), 1) << outcome.output;
   }
+}
+
+TEST(DdptopoDrawing, WithoutMatplotlibSaysWhatToInstall) {
+  const std::string fake = temporary("modules");
+  std::filesystem::create_directories(fake);
+  std::ofstream(fake + "/matplotlib.py") << "raise ImportError\n";
+  const Outcome outcome = ddptopo("--parse " + log_file("a100_2x2_trees.log") + " --svg " + temporary("no.svg"),
+                                  "PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=" + fake);
+  EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
+  EXPECT_EQ(outcome.count("ddptopo: --svg, --png"), 1) << outcome.output;
+  EXPECT_TRUE(outcome.says("apt-get install python3-matplotlib")) << outcome.output;
+}
+
+TEST(DdptopoDrawing, SvgHasTheRanks) {
+  const std::string svg = temporary("trees.svg");
+  const std::string png = temporary("trees.png");
+  std::filesystem::remove(svg);
+  const Outcome outcome =
+      ddptopo(fmt::format("--parse {} --svg {} --png {}", log_file("a100_4x1_trees.log"), svg, png));
+  if (outcome.says("which is not here")) GTEST_SKIP() << "no matplotlib here";
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  for (const char* label : {">0<", ">1<", ">2<", ">3<", "channel 0"}) {
+    EXPECT_CONTAINS(content_of(svg), label);
+  }
+  EXPECT_EQ(content_of(png).substr(1, 3), "PNG");
+  ASSERT_EQ(ddptopo(fmt::format("--parse {} --png {}", log_file("a100_4x1_trees.log"), svg)).exit_code, 0);
+  EXPECT_CONTAINS(content_of(svg), "<svg") << "the name decides, not the flag";
+  const Outcome unwritable = ddptopo("--parse " + log_file("a100_4x1_trees.log") + " --svg /nonexistent/x.svg");
+  EXPECT_EQ(unwritable.exit_code, 2);
+  EXPECT_EQ(unwritable.count("x.svg"), 1) << unwritable.output;
+  EXPECT_TRUE(unwritable.says("ddptopo: --svg, --png: /nonexistent/x.svg: cannot be written: No such file"))
+      << unwritable.output;
+  std::ofstream(temporary("bare.log")) << "NCCL INFO comm 0x1 rank 0 nRanks 2 nNodes 1\n";
+  const Outcome bare = ddptopo("--parse " + temporary("bare.log") + " --svg " + svg);
+  EXPECT_EQ(bare.exit_code, 2);
+  EXPECT_TRUE(bare.says("ddptopo: --svg, --png: there is nothing to draw")) << bare.output;
 }
 
 }  // namespace

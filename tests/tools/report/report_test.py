@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import re
+import subprocess
+import sys
 from typing import Any
 from unittest import mock
 
@@ -201,6 +203,11 @@ class PageTest(ReportCase):
         self.assertGreater(len(drawn), 1)
         for picture in drawn:
             self.assertTrue(odd in json.dumps(dataclasses.asdict(picture.chart)).replace("\\\\", "\\"), picture.caption)
+        nodes = [{"host": odd, "ranks": [0]}, {"host": "other", "ranks": [1]}]
+        topology = {"hosts": [], "nccl": {"rings": [[0, 1]], "ranks_by_node": nodes}}
+        script, svg = ROOT / "launch" / "ddptools" / "pictures" / "draw_topology.py", self.folder / "t.svg"
+        subprocess.run([sys.executable, script, "--svg", svg], input=json.dumps(topology), text=True, check=True)
+        self.assertTrue(odd in svg.read_text())
 
     def test_bus_bandwidth_of_many_settings(self) -> None:
         records = []
