@@ -181,6 +181,9 @@ void check_plan(const Job& job) {
   const Options& options = job.options();
   const DistributedSampler sampler =
       make_sampler(options.trainer, job.workload().data(), job.mesh.replicas().rank(), job.mesh.replicas().size());
+  for (const auto& [flag, rank] : {std::pair{"--fail-at", options.run.fail_rank}, {"--hang-at", options.hang.rank}}) {
+    if (rank >= world.size()) usage_error("{}: there is no rank {} among {}", flag, rank, world.size());
+  }
   if (sampler.dropped() > 0) {
     spdlog::info(
         "{} of {} training samples are left out of every epoch (other ones each time): they do not fill a step",

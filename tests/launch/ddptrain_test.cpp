@@ -22,6 +22,8 @@ TEST(Ddptrain, BadInputIsOneMessageAndOverwritesNothing) {
         {"--share-gpu --data synthetic:600", "ddptrain: --share-gpu: "},
         {kQuick + "--metrics /nonexistent/folder/file", "--metrics /nonexistent/folder/file: "},
         {kQuick + "--trace /nonexistent/folder/file", "--trace /nonexistent/folder/file: "},
+        {kQuick + "--fail-at 2:1", "--fail-at: there is no rank 2 among 2"},
+        {kQuick + "--hang-at 2:1", "--hang-at: there is no rank 2 among 2"},
         {kQuick + "--comm nccl", "Use --comm mpi"},
         {kQuick + "--virtual-ranks 6", "Use a power of two"},
         {kQuick + "--virtual-ranks 1", "1 on 2 replicas: "},

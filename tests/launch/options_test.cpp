@@ -265,7 +265,7 @@ TEST(Options, WrongValuesAreUsageErrorsThatNameTheFlag) {
       "--steps 99999999999999999999; --log-every 99999999999999999999; --model resnet; --overlap maybe; --lr 0; "
       "--lr nan; --beta1 1; --momentum -0.1; --optimizer adagrad; --precision fp9; --device tpu; --threads 0; "
       "--threads 100000; --grad-accum 0; --bucket-mb 0; --clip-norm -1; --zero 4; --comm-dtype fp16; "
-      "--peak-tflops -1; --peak-tflops gemm; --fail-at 3; --hang-at 1; --timeout soon; "
+      "--peak-tflops -1; --peak-tflops gemm; --fail-at 3; --hang-at 1; --hang-at 1:lunch; --timeout soon; "
       "--timeout -1; --timeout 5mx; --config /nonexistent.toml; --log-level loud; --dropout 0.5; --seq 8; "
       "--generate x; --tokenizer x; --heads 5 --model gpt; --layers 0 --model gpt; --vocab 65537 --model gpt; "
       "--dropout 1 --model gpt; --dropout nan --model gpt; --val-fraction 1 --model gpt; --recompute all --model gpt");

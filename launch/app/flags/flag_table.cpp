@@ -1,5 +1,7 @@
 #include "launch/app/flags/flag_table.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <map>
@@ -227,8 +229,8 @@ Flags output_flags(Options& o) {
        Effect::output},
       {"--log-level", choice(o.log_level, {"trace", "debug", "info", "warn", "error", "off"}),
        "Log level on standard error", Effect::output},
-      {"--log-every", number(run.log_every, kSteps),
-       "Steps between lines in the log and --metrics (0: none)", Effect::output},
+      {"--log-every", number(run.log_every, kSteps), "Steps between lines in the log and --metrics (0: none)",
+       Effect::output},
       {"--eval-every", number(run.eval_every, kSteps), "Steps between evaluations within an epoch (0: none)",
        Effect::output},
       {"--eval-samples", number(run.eval_samples, kZeroOrMore),
@@ -248,12 +250,18 @@ FlagValue rank_and_step(RunOptions& run) {
 }
 
 FlagValue rank_and_phase(HangAt& hang) {
-  return {"RANK:STEP|PHASE", "", [&hang](const std::string& text) {
+  return {"RANK:STEP|PHASE", "", [&hang](const std::string& text) -> std::string {
             std::istringstream in(text);
             char colon = 0;
-            if (!(in >> hang.rank >> colon >> hang.phase) || colon != ':') return "RANK:PHASE or RANK:STEP";
-            if (number(hang.steps, kSteps).set(hang.phase).empty()) hang.phase.clear();
-            return "";
+            if (!(in >> hang.rank >> colon >> hang.phase) || colon != ':' || hang.rank < 0)
+              return "RANK:PHASE or RANK:STEP";
+            if (number(hang.steps, kSteps).set(hang.phase).empty()) {
+              hang.phase.clear();
+              return "";
+            }
+            static constexpr std::array kPhases = {"start-up", "training", "evaluation", "baseline", "trace", "end"};
+            const bool known = std::find(kPhases.begin(), kPhases.end(), hang.phase) != kPhases.end();
+            return known ? "" : fmt::format("one of these phases: {}", fmt::join(kPhases, ", "));
           }};
 }
 

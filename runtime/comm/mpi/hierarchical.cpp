@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <type_traits>
 
@@ -66,6 +67,11 @@ void add(DType dtype, const std::vector<const void*>& terms, void* to, std::int6
   }
 }
 
+int message_size(std::int64_t bytes) {
+  DDP_CHECK(bytes <= std::numeric_limits<int>::max(), "a message of {} bytes; MPI counts to 2^31 - 1", bytes);
+  return static_cast<int>(bytes);
+}
+
 }  // namespace
 
 HostLayout::HostLayout(const std::vector<int>& host_of_rank) {
@@ -98,12 +104,12 @@ class Messages {
  public:
   void send(const void* data, std::int64_t bytes, int to, int tag, MPI_Comm comm) {
     if (bytes == 0) return;
-    DDP_MPI_CHECK(MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, to, tag, comm, &requests_.emplace_back()));
+    DDP_MPI_CHECK(MPI_Isend(data, message_size(bytes), MPI_BYTE, to, tag, comm, &requests_.emplace_back()));
   }
 
   void receive(void* data, std::int64_t bytes, int from, int tag, MPI_Comm comm) {
     if (bytes == 0) return;
-    DDP_MPI_CHECK(MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, from, tag, comm, &requests_.emplace_back()));
+    DDP_MPI_CHECK(MPI_Irecv(data, message_size(bytes), MPI_BYTE, from, tag, comm, &requests_.emplace_back()));
   }
   /// Tests until a message is missing: MPI may read only one message from a socket in each test.
   bool done() {
