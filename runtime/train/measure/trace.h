@@ -8,27 +8,14 @@
 
 namespace ddptrain {
 
-/// The spans of one rank, in the time of its host.
-struct RankTrace {
-  int rank = 0;
-  std::string host;
-  std::vector<TimelineSpan> spans;
-};
-
-/// A trace in Chrome's format (chrome://tracing, https://ui.perfetto.dev): a process per rank with a thread per lane.
-/// Times are microseconds since the first span.
-std::string chrome_trace(const std::vector<RankTrace>& ranks);
-
-/// The spans of all ranks in a common time, on rank 0; empty on other ranks. The clocks of hosts are aligned at the end
-/// of a barrier, to within the latency of the network. Collective.
-std::vector<RankTrace> gather_trace(const World& world, const std::vector<TimelineSpan>& mine);
+/// On rank 0, the spans of all ranks in Chrome's format (chrome://tracing, https://ui.perfetto.dev): a process per rank
+/// with a thread per lane. Times are microseconds since the first span. The clocks of hosts are aligned at the end of a
+/// barrier, to within the latency of the network. Collective.
+std::string chrome_trace(const World& world, const std::vector<TimelineSpan>& mine);
 
 /// Seconds from the beginning of a step to the end of its last backward pass, without waits for reductions: the mean
 /// over the traced steps. The first step is left out if there are others, because no step precedes it. Error without
 /// steps.
 double compute_seconds(const std::vector<TimelineSpan>& spans);
-
-/// Error if writing fails (disk full).
-void write_trace(const std::string& path, const std::vector<RankTrace>& ranks);
 
 }  // namespace ddptrain

@@ -17,6 +17,7 @@
 
 #include "runtime/core/clocked.h"
 #include "runtime/core/error.h"
+#include "runtime/core/files/atomic_file.h"
 #include "runtime/train/measure/sensor_report.h"
 #include "runtime/train/measure/step_window.h"
 #include "runtime/train/measure/trace.h"
@@ -69,9 +70,9 @@ class TrainingRun {
     if (meter_.windows() == 0) return std::move(result_);  // resumed after the last step: there is no step to measure
     sustain();
     if (!options_.trace.empty()) {
-      const auto ranks = gather_trace(world_, trace_steps(trainer_, kTracedSteps));
+      const std::string trace = chrome_trace(world_, trace_steps(trainer_, kTracedSteps));
       world_.agree([&] {
-        if (world_.rank() == 0) write_trace(options_.trace, ranks);
+        if (world_.rank() == 0) write_file(options_.trace, trace + '\n');
       });
     }
     if (options_.baseline) {
