@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -38,10 +39,8 @@ struct FlightRecord {
   std::vector<CollectiveRecord> collectives;
 };
 
-/// Creates `folder`, and the file `name` in it in place of an older one, and writes the record as lines of JSON.
-/// Returns false if that fails. No link is followed to another file. If `is_private`, other users have no access to the
-/// folder: one that they made, or a link to one, is not used.
-bool write_flight_record(const std::string& folder, bool is_private, const std::string& name,
-                         const FlightRecord& record);
+/// Creates the file and its folder, and writes the record as lines of JSON. An older file or a link of this name is
+/// replaced. Returns false if that fails.
+bool write_flight_record(const std::filesystem::path& file, const FlightRecord& record);
 
 }  // namespace ddptrain

@@ -6,12 +6,9 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <regex>
+#include <sstream>
 #include <string_view>
-
-#include "runtime/core/process/host.h"
 
 namespace ddptrain {
 
@@ -45,18 +42,13 @@ class Reader {
     }
   }
 
-  NcclLog log() && {
-    if (log_.channels == 0) log_.channels = ring_channels_;
-    return std::move(log_);
-  }
+  NcclLog log() && { return std::move(log_); }
 
  private:
   void read_message(const std::string& text) {
     static const std::regex version(R"( *NCCL version (\d{1,5}\.\d{1,5}\.\d{1,5}))");
-    static const std::regex ring(R"( *Channel \d{1,4}/(\d{1,4}) *: *\d+ +\d)");
     static const std::regex channels(R"( *(\d{1,4}) coll channels)");
     if (finds(version, text) && log_.version == "unknown") log_.version = found_[1];
-    if (finds(ring, text)) ring_channels_ = std::max(ring_channels_, number(1));
     if (finds(channels, text)) log_.channels = std::max(log_.channels, number(1));
     read_connection(text);
     read_choice(text);
@@ -94,7 +86,6 @@ class Reader {
 
   NcclLog log_;
   std::smatch found_;  ///< Match of the last finds(), in the text that finds() was given.
-  int ring_channels_ = 0;
 };
 
 /// Most frequent first.
@@ -106,27 +97,6 @@ std::string transports_of(const NcclLog& log) {
   std::string text;
   for (const auto& [name, count] : sorted) text += (text.empty() ? "" : "+") + name;
   return text.empty() ? "unknown" : text;
-}
-
-/// As NCCL reads NCCL_DEBUG_FILE: %h is the host, %p the process.
-std::string expanded(const std::string& pattern) {
-  std::string path;
-  for (std::size_t i = 0; i < pattern.size(); ++i) {
-    if (pattern[i] != '%' || i + 1 == pattern.size()) {
-      path += pattern[i];
-      continue;
-    }
-    const char what = pattern[++i];
-    if (what == 'h') {
-      const std::string host = system_host_name();
-      path += host.substr(0, host.find('.'));
-    } else if (what == 'p') {
-      path += std::to_string(getpid());
-    } else {
-      path += what;
-    }
-  }
-  return path;
 }
 
 }  // namespace
@@ -165,25 +135,17 @@ std::map<std::string, std::string> nccl_environment() {
 }
 
 NcclLogCapture::NcclLogCapture() {
-  if (std::getenv("NCCL_DEBUG") != nullptr) {
-    const char* file = std::getenv("NCCL_DEBUG_FILE");
-    if (file != nullptr) path_ = expanded(file);
-    return;
-  }
+  if (std::getenv("NCCL_DEBUG") != nullptr) return;
   file_.emplace("nccl-log");
-  path_ = file_->path();
   environment_.set("NCCL_DEBUG", "INFO");
   environment_.set("NCCL_DEBUG_SUBSYS", "INIT,ENV,GRAPH,TUNING,NET");
-  environment_.set("NCCL_DEBUG_FILE", path_);
+  environment_.set("NCCL_DEBUG_FILE", file_->path());
 }
 
-std::string NcclLogCapture::text() const {
-  std::ifstream log(path_);
-  return {std::istreambuf_iterator<char>(log), {}};
-}
+std::string NcclLogCapture::text() const { return file_ ? file_->text() : ""; }
 
 NcclLog NcclLogCapture::log() const {
-  std::ifstream log(path_);
+  std::istringstream log(text());
   return read_nccl_log(log);
 }
 

@@ -2,33 +2,14 @@
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
-#include <spdlog/fmt/fmt.h>
 #include <sys/socket.h>
 
 #include <cstddef>
-#include <sstream>
+#include <cstring>
+#include <utility>
 
 namespace ddptrain {
 namespace {
-
-std::string text_of(const in_addr& address) {
-  char text[INET_ADDRSTRLEN] = "";
-  inet_ntop(AF_INET, &address, text, sizeof(text));
-  return text;
-}
-
-/// IPv4 addresses of this host, 127.0.0.1 among them.
-std::vector<std::string> own_addresses() {
-  std::vector<std::string> addresses;
-  ifaddrs* interfaces = nullptr;
-  if (getifaddrs(&interfaces) != 0) return addresses;
-  for (const ifaddrs* each = interfaces; each != nullptr; each = each->ifa_next) {
-    if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != AF_INET) continue;
-    addresses.push_back(text_of(reinterpret_cast<const sockaddr_in*>(each->ifa_addr)->sin_addr));
-  }
-  freeifaddrs(interfaces);
-  return addresses;
-}
 
 bool is_loopback(const sockaddr_in& address) { return ntohl(address.sin_addr.s_addr) >> 24 == 127; }
 
@@ -40,13 +21,21 @@ PeerLink::PeerLink() : socket_(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_
   if (bind(socket_.get(), reinterpret_cast<const sockaddr*>(&any), sizeof(any)) != 0) socket_ = Descriptor();
 }
 
-std::string PeerLink::address() const {
+std::string PeerLink::addresses() const {
   sockaddr_in own{};
   socklen_t length = sizeof(own);
-  if (getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&own), &length) != 0) return {};
-  std::string text = fmt::format("{}", ntohs(own.sin_port));
-  for (const std::string& address : own_addresses()) text += " " + address;
-  return text;
+  ifaddrs* interfaces = nullptr;
+  if (getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&own), &length) != 0 || getifaddrs(&interfaces) != 0) {
+    return {};
+  }
+  std::string bytes;
+  for (const ifaddrs* each = interfaces; each != nullptr; each = each->ifa_next) {
+    if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != AF_INET) continue;
+    own.sin_addr = reinterpret_cast<const sockaddr_in*>(each->ifa_addr)->sin_addr;
+    bytes.append(reinterpret_cast<const char*>(&own), sizeof(own));
+  }
+  freeifaddrs(interfaces);
+  return bytes;
 }
 
 void PeerLink::connect(std::uint64_t key, int rank, const std::vector<std::string>& addresses,
@@ -54,18 +43,12 @@ void PeerLink::connect(std::uint64_t key, int rank, const std::vector<std::strin
   key_ = key;
   rank_ = rank;
   peers_.assign(addresses.size(), {});
-  const auto own = static_cast<std::size_t>(rank);
+  const std::string& own_host = hosts[static_cast<std::size_t>(rank)];
   for (std::size_t i = 0; i < addresses.size(); ++i) {
-    std::istringstream in(addresses[i]);
-    std::uint16_t port = 0;
-    in >> port;
-    for (std::string text; in >> text;) {
-      sockaddr_in address{};
-      address.sin_family = AF_INET;
-      address.sin_port = htons(port);
-      if (inet_pton(AF_INET, text.c_str(), &address.sin_addr) != 1) continue;
-      if (!is_loopback(address) || hosts[i] == hosts[own]) peers_[i].addresses.push_back(address);
-    }
+    std::vector<sockaddr_in> all(addresses[i].size() / sizeof(sockaddr_in));
+    std::memcpy(all.data(), addresses[i].data(), addresses[i].size());
+    if (hosts[i] != own_host) std::erase_if(all, is_loopback);
+    peers_[i].addresses = std::move(all);
   }
 }
 
@@ -97,10 +80,6 @@ std::optional<Beat> PeerLink::receive() {
     Peer& peer = peers_[static_cast<std::size_t>(beat.rank)];
     if (!peer.heard) peer.addresses = {from};
     peer.heard = true;
-    for (auto* text : {&beat.collective[sizeof(beat.collective) - 1], &beat.phase[sizeof(beat.phase) - 1],
-                       &beat.waiting_for[sizeof(beat.waiting_for) - 1]}) {
-      *text = '\0';
-    }
     return beat;
   }
 }

@@ -39,8 +39,8 @@ class PeerLink {
   PeerLink();  ///< Without a socket, if the system has none, it sends and receives nothing.
 
   int descriptor() const { return socket_.get(); }  ///< -1: not open.
-  /// Where this rank is reached, for connect() of others.
-  std::string address() const;
+  /// Where this rank is reached, as bytes for connect() of others.
+  std::string addresses() const;
   /// `addresses`, `hosts`: of all ranks.
   void connect(std::uint64_t key, int rank, const std::vector<std::string>& addresses,
                const std::vector<std::string>& hosts);

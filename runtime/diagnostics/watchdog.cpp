@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <spdlog/fmt/fmt.h>
 #include <sys/eventfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -99,7 +100,7 @@ class Watchdog::Guard {
   }
 
   void meet(const World& world, const std::string& place) {
-    const std::vector<std::string> addresses = world.all_gather(link_.address());
+    const std::vector<std::string> addresses = world.all_gather(link_.addresses());
     const std::vector<std::string> hosts = world.all_gather(world.hostname());
     const std::vector<std::string> places = world.all_gather(place);
     std::uint64_t key = random_key();
@@ -206,7 +207,7 @@ class Watchdog::Guard {
       peer.heard_at = Clock::now();
       peer.answers = true;  // give_up() resets it, and asks
       if (heard->kind == Kind::ended) peer.ended = true;
-      if (heard->kind == Kind::written) written_ = written_ + 1;
+      if (heard->kind == Kind::written) ++written_;
       if (heard->kind != Kind::gives_up) continue;
       if (asked_by_ < 0) link_.send(heard->rank, beat());
       if (asked_by_ < 0 || heard->rank < asked_by_) asked_by_ = heard->rank;
@@ -265,11 +266,11 @@ class Watchdog::Guard {
   [[noreturn]] void end(const char* reason, const std::string& message) {
     const bool timeout = std::strcmp(reason, "timeout") == 0;
     limit_the_end();
-    say(fmt::format("{} Flight records: {}", message, folder()));
+    say(fmt::format("{} Flight records: {}", message, folder().string()));
     if (!timeout) tell_all(Kind::gives_up);
     const std::size_t others = count([](const auto& peer) { return peer.answers; });
     if (!write_record(reason, message)) {
-      say(fmt::format("the flight record could not be written to {}/{}", folder(), file_name()));
+      say(fmt::format("the flight record could not be written to {}", file().string()));
     }
     hear_for(kRecordSeconds, [&] { return written_ >= others; });
     _exit(timeout ? kTimeoutExitCode : 1);
@@ -341,18 +342,21 @@ class Watchdog::Guard {
   std::string job() const { return peers_.empty() ? "" : key_text(); }
 
   /// Nobody can guess the name of a folder in the temporary one, and ranks of a job need not agree on it.
-  std::string folder() const {
+  std::filesystem::path folder() const {
     if (!options_.flight.empty()) return options_.flight;
     std::error_code error;
     return std::filesystem::temp_directory_path(error) / fmt::format("{}-flight-{}", name_, key_text());
   }
 
-  std::string file_name() const {
-    return rank_ >= 0 ? fmt::format("rank{}.jsonl", rank_) : fmt::format("process{}.jsonl", getpid());
+  /// The flight record of this rank.
+  std::filesystem::path file() const {
+    const std::string name = rank_ >= 0 ? fmt::format("rank{}", rank_) : fmt::format("process{}", getpid());
+    return folder() / (name + ".jsonl");
   }
 
   bool write_record(const char* reason, const std::string& message) const {
-    return write_flight_record(folder(), options_.flight.empty(), file_name(), record(reason, message));
+    if (options_.flight.empty()) mkdir(folder().c_str(), S_IRWXU);  // other users have no access
+    return write_flight_record(file(), record(reason, message));
   }
 
   std::size_t size() const { return std::max<std::size_t>(peers_.size(), 1); }

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <optional>
 #include <sstream>
@@ -164,20 +163,6 @@ TEST(NcclLogCapture, LeavesTheUsersChoiceAlone) {
   EXPECT_STREQ(std::getenv("NCCL_DEBUG"), "WARN");
   EXPECT_EQ(std::getenv("NCCL_DEBUG_FILE"), nullptr);
   EXPECT_EQ(usage_of(capture.log()).algorithm, "unknown");
-}
-
-TEST(NcclLogCapture, ReadsTheUsersFileAndKeepsIt) {
-  const auto folder = std::filesystem::temp_directory_path();
-  const auto path = folder / ("nccl_log_test." + std::to_string(getpid()));
-  ScopedEnvironment environment;
-  environment.set("NCCL_DEBUG", "INFO");
-  environment.set("NCCL_DEBUG_FILE", (folder / "nccl_log_test.%p").string());
-  {
-    const NcclLogCapture capture;
-    std::ofstream(path) << kRing;
-    EXPECT_EQ(usage_of(capture.log()).algorithm, "Ring");
-  }
-  EXPECT_TRUE(std::filesystem::remove(path));
 }
 
 TEST(NcclEnvironment, HoldsNcclVariablesOnly) {

@@ -223,9 +223,7 @@ class FlightRecordTest : public WatchdogTest {
     std::filesystem::create_directories(folder);
   }
 
-  bool writes(const char* into, bool is_private) const {
-    return write_flight_record(folder / into, is_private, "rank0.jsonl", {});
-  }
+  bool writes(const char* into) const { return write_flight_record(folder / into / "rank0.jsonl", {}); }
   std::string text(const char* file) const {
     std::ifstream in(folder / file);
     return {std::istreambuf_iterator<char>(in), {}};
@@ -236,42 +234,26 @@ TEST_F(FlightRecordTest, WritesThroughNoLink) {
   std::filesystem::create_directory(folder / "shared");
   std::ofstream(folder / "precious") << "precious";
   std::filesystem::create_symlink(folder / "precious", folder / "shared" / "rank0.jsonl");
-  EXPECT_TRUE(writes("shared", false));
+  EXPECT_TRUE(writes("shared"));
   EXPECT_EQ(text("precious"), "precious");
   EXPECT_NE(text("shared/rank0.jsonl"), "");
 
   std::filesystem::remove(folder / "shared" / "rank0.jsonl");
   std::filesystem::create_hard_link(folder / "precious", folder / "shared" / "rank0.jsonl");
-  EXPECT_TRUE(writes("shared", false));
+  EXPECT_TRUE(writes("shared"));
   EXPECT_EQ(text("precious"), "precious");
 }
 
 TEST_F(FlightRecordTest, ReplacesAnOlderRecord) {
-  EXPECT_TRUE(writes("new/folder", false));
-  EXPECT_TRUE(writes("new/folder", false));
+  EXPECT_TRUE(writes("new/folder"));
+  EXPECT_TRUE(writes("new/folder"));
   EXPECT_EQ(std::ranges::count(text("new/folder/rank0.jsonl"), '\n'), 1);
-}
-
-TEST_F(FlightRecordTest, APrivateFolderIsThisUsersAlone) {
-  using std::filesystem::perms;
-  EXPECT_TRUE(writes("own", true));
-  EXPECT_EQ(std::filesystem::status(folder / "own").permissions(), perms::owner_all);
-  EXPECT_TRUE(writes("own", true)) << "another rank of the job has made it";
-
-  std::filesystem::create_directory_symlink(folder / "own", folder / "link");
-  EXPECT_FALSE(writes("link", true));
-  std::filesystem::permissions(folder / "own", perms::owner_all | perms::others_write);
-  EXPECT_FALSE(writes("own", true));
-  if (geteuid() != 0) return;  // only root can make a folder of another user
-  std::filesystem::permissions(folder / "own", perms::owner_all);
-  ASSERT_EQ(chown((folder / "own").c_str(), 12345, 12345), 0);
-  EXPECT_FALSE(writes("own", true));
 }
 
 TEST(PeerLink, CarriesBeatsOfTheSameJobAlone) {
   PeerLink first, second, stranger;
   ASSERT_GE(first.descriptor(), 0);
-  const std::vector<std::string> addresses = {first.address(), second.address()}, hosts = {"h", "h"};
+  const std::vector<std::string> addresses = {first.addresses(), second.addresses()}, hosts = {"h", "h"};
   first.connect(11, 0, addresses, hosts);
   second.connect(11, 1, addresses, hosts);
   stranger.connect(12, 1, addresses, hosts);
