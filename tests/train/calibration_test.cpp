@@ -187,8 +187,8 @@ std::vector<Known> jobs() {
           {"one of eight hardly slower", hardly, 100, 0.025, 0.175, 0, 5, 1}};
 }
 
-Calibration measure(FakeJob& job, const FakeTimes& times, const CalibrationLimits& limits = {}) {
-  return calibrate(job, 64.0 * static_cast<double>(times.rank.size()), times.step().end, false, limits);
+Calibration measure(FakeJob& job, const FakeTimes& times, double limit_seconds = 20.0) {
+  return calibrate(job, 64.0 * static_cast<double>(times.rank.size()), times.step().end, false, limit_seconds);
 }
 
 TEST(Calibration, ReportsWhatIsKnownByConstruction) {
@@ -218,7 +218,7 @@ std::map<std::string, unsigned> holding_runs(const Known& known) {
   std::map<std::string, unsigned> held;
   for (unsigned run = 0; run < 200; ++run) {
     FakeJob job(known.times, 0.004, 1000 + run);
-    const Calibration c = measure(job, known.times, {.seconds = 12.0, .interval_width = 0.005});
+    const Calibration c = measure(job, known.times, 12.0);
     held["efficiency"] += c.scaling_efficiency.contains(known.efficiency());
     held["exposed"] += c.exposed.contains(kUs * known.exposed());
     held["fraction"] += c.exposed_fraction.contains(known.fraction);
@@ -252,7 +252,7 @@ TEST(Calibration, TellsWhichShareOfItsTimeARankHadACore) {
 TEST(Calibration, ADriftCancels) {
   const Known known = jobs().back();
   FakeJob job(known.times, 0.0, 1, 0.02);  // 2% per second
-  const Calibration c = measure(job, known.times, {.seconds = 10.0});
+  const Calibration c = measure(job, known.times, 10.0);
   EXPECT_NEAR(c.scaling_efficiency.value, known.efficiency(), 5e-4);
   EXPECT_NEAR(c.exposed_fraction.value, known.fraction, 5e-3);
 }
@@ -263,7 +263,7 @@ TEST(Calibration, RestMakesNoStepShorter) {
   FakeJob job(times);
   job.gain_of_rest = 0.05;
   job.gain_seconds = 0.75;
-  const Calibration c = calibrate(job, 128.0, times.step().end, true, {.seconds = 60.0});
+  const Calibration c = calibrate(job, 128.0, times.step().end, true, 60.0);
   EXPECT_NEAR(c.exposed.value, 0.002, 1e-9);
   EXPECT_NEAR(c.together.value, 0.0, 1e-9);
   EXPECT_NEAR(c.scaling_efficiency.value, 0.1 / 0.102, 1e-9);
@@ -274,7 +274,7 @@ TEST(Calibration, ExposedCommunicationIsNeitherCutOffAtNothingNorAtAll) {
   bool below = false;
   for (unsigned seed = 0; seed < 20; ++seed) {
     FakeJob job(free, 0.01, seed);
-    below = below || measure(job, free, {.seconds = 4.0}).exposed_fraction.value < 0.0;
+    below = below || measure(job, free, 4.0).exposed_fraction.value < 0.0;
   }
   EXPECT_TRUE(below);
   FakeTimes slow{{{50 * kUs, 5 * kUs}, {50 * kUs, 5 * kUs}}};
@@ -290,25 +290,25 @@ TEST(Calibration, ExposedCommunicationIsNeitherCutOffAtNothingNorAtAll) {
 TEST(Calibration, RoundsLastASecondAndGoOnUntilTheIntervalIsNarrow) {
   const FakeTimes times = jobs().front().times;
   FakeJob quiet(times, 0.0005);
-  EXPECT_EQ(measure(quiet, times, {.seconds = 20.0}).rounds.size(), 8u);
+  EXPECT_EQ(measure(quiet, times, 20.0).rounds.size(), 8u);
   EXPECT_NEAR(quiet.now, 8.0, 0.5);
   FakeJob noisy(times, 0.02);
-  const Calibration c = measure(noisy, times, {.seconds = 200.0});
+  const Calibration c = measure(noisy, times, 200.0);
   EXPECT_GT(c.rounds.size(), 20u);
   EXPECT_LT(2 * c.scaling_efficiency.half_width, 0.01);
   FakeJob hopeless(times, 0.2);
-  EXPECT_GT(measure(hopeless, times, {.seconds = 20.0}).scaling_efficiency.half_width, 0.01);
+  EXPECT_GT(measure(hopeless, times, 20.0).scaling_efficiency.half_width, 0.01);
   EXPECT_LE(hopeless.now, 20.0);
-  EXPECT_EQ(measure(hopeless, times, {.seconds = 20.0}).limit_seconds, 20.0);
+  EXPECT_EQ(measure(hopeless, times, 20.0).limit_seconds, 20.0);
   EXPECT_FALSE(c.limit_seconds);
   FakeJob hurried(times, 0.02);
-  EXPECT_EQ(measure(hurried, times, {.seconds = 2.0}).rounds.size(), 4u);  // of half a second
+  EXPECT_EQ(measure(hurried, times, 2.0).rounds.size(), 4u);  // of half a second
 }
 
 TEST(Calibration, OneRoundHasNoInterval) {
   FakeTimes times{{{30.0, 1.0}}};
   FakeJob job(times);
-  const Calibration c = measure(job, times, {.seconds = 1.0});
+  const Calibration c = measure(job, times, 1.0);
   EXPECT_EQ(c.rounds.size(), 1u);
   EXPECT_TRUE(std::isinf(c.scaling_efficiency.half_width));
   EXPECT_NEAR(c.scaling_efficiency.value, 30.0 / 31.0, 1e-12);

@@ -191,7 +191,7 @@ Calibration calibrate_with_a_slow_rank(Rig& rig, std::chrono::duration<double> d
   std::unique_ptr<Model> model = rig.cnn(options, data());
   if (world.rank() == world.size() - 1) model = std::make_unique<PausingModel>(std::move(model), [=] { return delay; });
   const auto trainer = rig.trainer(options, data(), std::move(model));
-  return calibrate(*trainer, world, kSamplesPerStep / delay.count(), {.seconds = 30 * delay.count()});
+  return calibrate(*trainer, world, kSamplesPerStep / delay.count(), 30 * delay.count());
 }
 
 /// Other work on this machine may delay ranks as long as a short delay does: it is tried with longer ones, too.

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -25,6 +26,7 @@ constexpr double kRecoverySeconds = 1.0;  // time in which such a GPU gets from 
 constexpr double kRecoveriesOfARound = 2.0;
 constexpr double kFewestRounds = 4.0;
 constexpr std::size_t kRoundsOfAnInterval = 8;  // with fewer rounds, an interval is too often narrow by chance
+constexpr double kNarrow = 0.01;                // width of an efficiency's interval that ends the rounds
 constexpr double kClockFell = 0.97;
 
 std::size_t index_of(TimedWork work) { return static_cast<std::size_t>(work); }
@@ -34,26 +36,25 @@ std::uint32_t traced_steps(double step_seconds) { return step_seconds > kSlowSte
 template <class Get>
 std::vector<double> column(const std::vector<CalibrationRound>& rounds, Get get) {
   std::vector<double> values;
-  for (const CalibrationRound& round : rounds) values.push_back(get(round));
+  for (const CalibrationRound& round : rounds) values.push_back(std::invoke(get, round));
   return values;
 }
 
-double alone_of(const CalibrationRound& round) { return round.alone; }
-double step_of(const CalibrationRound& round) { return round.step; }
+Estimate efficiency(const std::vector<CalibrationRound>& rounds) {
+  return estimate_ratio(column(rounds, &CalibrationRound::alone), column(rounds, &CalibrationRound::step));
+}
 
-bool is_narrow(const std::vector<CalibrationRound>& rounds, const CalibrationLimits& limits) {
-  if (rounds.size() < kRoundsOfAnInterval) return false;
-  const Estimate efficiency = estimate_ratio(column(rounds, alone_of), column(rounds, step_of));
-  return 2.0 * efficiency.half_width < limits.interval_width;
+bool is_narrow(const std::vector<CalibrationRound>& rounds) {
+  return rounds.size() >= kRoundsOfAnInterval && 2.0 * efficiency(rounds).half_width < kNarrow;
 }
 
 class Calibrator {
  public:
-  Calibrator(TimedJob& job, double step_seconds, bool gpu, const CalibrationLimits& limits)
-      : job_(job), limits_(limits) {
+  Calibrator(TimedJob& job, double step_seconds, bool gpu, double limit_seconds)
+      : job_(job), limit_seconds_(limit_seconds) {
     const bool slow = gpu && step_seconds > kSlowStepSeconds;
     const double most = slow ? kSlowGpuRoundSeconds : kRoundSeconds;
-    double round_seconds = limits.seconds / kFewestRounds;
+    double round_seconds = limit_seconds / kFewestRounds;
     if (slow) {
       recovery_steps_ = agreed_steps(std::min(kRecoverySeconds, round_seconds / kWindowsOfARound), step_seconds);
       recovery_seconds_ = static_cast<double>(recovery_steps_) * step_seconds;
@@ -70,10 +71,10 @@ class Calibrator {
     bool done = false;
     while (!done) {
       const double before = seconds_;
-      job_.progress(seconds_, limits_.seconds);
+      job_.progress(seconds_, limit_seconds_);
       rounds.push_back(round());
-      const bool no_time = seconds_ + (seconds_ - before) > limits_.seconds;
-      done = job_.agreed(no_time || is_narrow(rounds, limits_) ? 1.0 : 0.0) > 0.0;
+      const bool no_time = seconds_ + (seconds_ - before) > limit_seconds_;
+      done = job_.agreed(no_time || is_narrow(rounds) ? 1.0 : 0.0) > 0.0;
     }
     mark_fallen_clocks(rounds);
     return rounds;
@@ -150,7 +151,7 @@ class Calibrator {
   }
 
   TimedJob& job_;
-  const CalibrationLimits& limits_;
+  double limit_seconds_;
   std::array<std::uint64_t, kKinds> steps_{};
   std::uint64_t recovery_steps_ = 0;  ///< 0: the GPU is not limited by power.
   double recovery_seconds_ = 0.0;
@@ -214,12 +215,12 @@ Calibration evaluate(std::vector<CalibrationRound> rounds, double samples_per_st
   const auto observed = [&](auto get) { return estimate_mean(column(rounds, get)); };
   const auto exposed = [rank](const CalibrationRound& r) { return r.step - r.silent[rank]; };
   const auto slowed_down = [](const CalibrationRound& r) { return r.compute_beside - r.compute_silent; };
-  const auto communication = [](const CalibrationRound& r) { return r.communication; };
-  result.alone_seconds = observed(alone_of).value;
-  result.step_seconds = observed(step_of).value;
-  result.communication_seconds = observed(communication).value;
-  result.scaling_efficiency = estimate_ratio(column(rounds, alone_of), column(rounds, step_of));
-  result.exposed_fraction = estimate_ratio(column(rounds, exposed), column(rounds, communication));
+  const auto communication = column(rounds, &CalibrationRound::communication);
+  result.alone_seconds = mean(column(rounds, &CalibrationRound::alone));
+  result.step_seconds = mean(column(rounds, &CalibrationRound::step));
+  result.communication_seconds = mean(communication);
+  result.scaling_efficiency = efficiency(rounds);
+  result.exposed_fraction = estimate_ratio(column(rounds, exposed), communication);
   result.together = observed([](const CalibrationRound& r) { return mean(r.silent) - r.alone; });
   result.exposed = observed(exposed);
   result.slowed_down = observed(slowed_down);
@@ -314,14 +315,13 @@ double calibration_seconds(double train_seconds, double min_seconds) {
   return std::clamp(0.25 * std::max(train_seconds, min_seconds), kFewestRounds * kRoundSeconds, 20.0);
 }
 
-Calibration calibrate(TimedJob& job, double samples_per_step, double step_seconds, bool gpu,
-                      const CalibrationLimits& limits) {
-  Calibration result = evaluate(Calibrator(job, step_seconds, gpu, limits).measure(), samples_per_step);
-  if (!is_narrow(result.rounds, limits)) result.limit_seconds = limits.seconds;
+Calibration calibrate(TimedJob& job, double samples_per_step, double step_seconds, bool gpu, double limit_seconds) {
+  Calibration result = evaluate(Calibrator(job, step_seconds, gpu, limit_seconds).measure(), samples_per_step);
+  if (!is_narrow(result.rounds)) result.limit_seconds = limit_seconds;
   return result;
 }
 
-Calibration calibrate(Trainer& trainer, const World& world, double samples_per_second, const CalibrationLimits& limits,
+Calibration calibrate(Trainer& trainer, const World& world, double samples_per_second, double limit_seconds,
                       SensorSampler* sensors) {
   if (world.size() == 1) {
     Calibration result;
@@ -333,7 +333,7 @@ Calibration calibrate(Trainer& trainer, const World& world, double samples_per_s
   const auto samples_per_step = static_cast<double>(trainer.sampler().samples_per_step());
   const double step_seconds = samples_per_step / samples_per_second;
   TrainedJob job(trainer, world, sensors, step_seconds);
-  return calibrate(job, samples_per_step, step_seconds, device.kind() == DeviceKind::cuda, limits);
+  return calibrate(job, samples_per_step, step_seconds, device.kind() == DeviceKind::cuda, limit_seconds);
 }
 
 }  // namespace ddptrain

@@ -52,15 +52,11 @@ struct CalibrationRound {
   bool clock_fell = false;         ///< A clock is more than 3% below its highest in any round.
 };
 
-struct CalibrationLimits {
-  double seconds = 20.0;         ///< No round begins after this time. There is always one round.
-  double interval_width = 0.01;  ///< No round begins once the interval of the efficiency is narrower.
-};
-
 /// The baseline measurement: what a job measures about itself after training. A round has windows of the four kinds of
 /// work and then the same windows in reverse order, so that a drift cancels. The means of a round are one observation.
-/// Seconds are per step. An idle GPU is faster for a while, until it reaches its power limit again. So if steps are
-/// long enough to heat a GPU, the lead is longer after a window in which a rank was idle.
+/// No round begins after the limit of time, or once the interval of the efficiency is narrower than a point. Seconds
+/// are per step. An idle GPU is faster for a while, until it reaches its power limit again. So if steps are long enough
+/// to heat a GPU, the lead is longer after a window in which a rank was idle.
 ///
 /// The parts below add up from the step of rank 0 alone to the step of the job. Each has a sign. "Compute step" is the
 /// step without communication, in which all ranks run at once.
@@ -101,13 +97,12 @@ struct Calibration {
 double calibration_seconds(double train_seconds, double min_seconds);
 
 /// Measures a job. `step_seconds` is about the time of a step. `gpu`: windows are long enough to bring a GPU to its
-/// clock. Collective.
-Calibration calibrate(TimedJob& job, double samples_per_step, double step_seconds, bool gpu,
-                      const CalibrationLimits& limits);
+/// clock. No round begins after `limit_seconds`, but there is always one. Collective.
+Calibration calibrate(TimedJob& job, double samples_per_step, double step_seconds, bool gpu, double limit_seconds);
 
 /// Measures the job of `trainer`, whose parameters change. `samples_per_second` is the throughput of training; it
 /// decides the length of windows, and is the result for one rank. `sensors` may be null. Collective.
-Calibration calibrate(Trainer& trainer, const World& world, double samples_per_second, const CalibrationLimits& limits,
+Calibration calibrate(Trainer& trainer, const World& world, double samples_per_second, double limit_seconds,
                       SensorSampler* sensors = nullptr);
 
 }  // namespace ddptrain

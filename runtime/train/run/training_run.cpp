@@ -80,7 +80,7 @@ class TrainingRun {
       const double most = options_.calibration_seconds > 0.0
                               ? options_.calibration_seconds
                               : calibration_seconds(result_.train_seconds, options_.min_seconds);
-      result_.calibration = calibrate(trainer_, world_, last_rate, {.seconds = most}, hooks_.sensors);
+      result_.calibration = calibrate(trainer_, world_, last_rate, most, hooks_.sensors);
     }
     return std::move(result_);
   }
