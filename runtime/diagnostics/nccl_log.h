@@ -39,8 +39,8 @@ struct NcclLog {
   std::map<std::pair<std::string, std::int64_t>, NcclChoice> choices;
 };
 
-/// Reads a log of NCCL 2.8 to 2.32, of one rank or of several mixed with each other and with a program's own output.
-/// Where lines contradict each other, the first one counts. Never throws for what the text holds.
+/// Reads a log of NCCL 2.18 to 2.32, of one rank or of several one after the other. Never throws for what the text
+/// holds.
 NcclLog read_nccl_log(std::istream& text);
 
 NcclUsage usage_of(const NcclLog& log);

@@ -103,7 +103,7 @@ class Watchdog::Guard {
     const std::vector<std::string> addresses = world.all_gather(link_.addresses());
     const std::vector<std::string> hosts = world.all_gather(world.hostname());
     const std::vector<std::string> places = world.all_gather(place);
-    std::uint64_t key = random_key();
+    std::uint64_t key = key_;
     world.broadcast(&key, sizeof(key), 0);
     const std::lock_guard lock(mutex_);
     host_ = world.hostname();
@@ -381,7 +381,7 @@ class Watchdog::Guard {
   PeerLink link_;
   int rank_;
   std::string host_;
-  std::uint64_t key_ = random_key();       ///< Key of the job, after meet().
+  std::uint64_t key_ = random_key();       ///< Of this process; after meet() rank 0's, for the job.
   std::vector<FlightRecord::Peer> peers_;  ///< By rank.
   std::vector<std::string> places_;        ///< By rank: in the job; may be empty.
   double next_beat_ = 0.0;

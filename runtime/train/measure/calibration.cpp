@@ -72,7 +72,8 @@ class Calibrator {
     while (!done) {
       const double before = seconds_;
       job_.progress(seconds_, limit_seconds_);
-      rounds.push_back(round());
+      CalibrationRound& round = rounds.emplace_back();
+      for (const TimedWork work : kRound) add(round, work);
       const bool no_time = seconds_ + (seconds_ - before) > limit_seconds_;
       done = job_.agreed(no_time || is_narrow(rounds) ? 1.0 : 0.0) > 0.0;
     }
@@ -83,12 +84,6 @@ class Calibrator {
  private:
   std::uint64_t agreed_steps(double window_seconds, double step_seconds) {
     return static_cast<std::uint64_t>(job_.agreed(static_cast<double>(steps_per_window(window_seconds, step_seconds))));
-  }
-
-  CalibrationRound round() {
-    CalibrationRound result;
-    for (const TimedWork work : kRound) add(result, work);
-    return result;
   }
 
   void add(CalibrationRound& round, TimedWork work) {
@@ -140,11 +135,8 @@ class Calibrator {
   }
 
   static void mark_fallen_clocks(std::vector<CalibrationRound>& rounds) {
-    double alone = 0.0, step = 0.0;
-    for (const CalibrationRound& round : rounds) {
-      alone = std::max(alone, round.alone_sm_mhz);
-      step = std::max(step, round.step_sm_mhz);
-    }
+    const double alone = std::ranges::max(column(rounds, &CalibrationRound::alone_sm_mhz));
+    const double step = std::ranges::max(column(rounds, &CalibrationRound::step_sm_mhz));
     for (CalibrationRound& round : rounds) {
       round.clock_fell = round.alone_sm_mhz < kClockFell * alone || round.step_sm_mhz < kClockFell * step;
     }

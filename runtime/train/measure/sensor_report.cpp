@@ -3,13 +3,11 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
-#include <type_traits>
 
 namespace ddptrain {
 namespace {
 
 using Json = nlohmann::ordered_json;
-static_assert(std::is_trivially_copyable_v<SensorWindow>);
 
 /// Values without readings are not finite. JSON writes them as null.
 Json fields_of(const SensorWindow& window) {
@@ -54,17 +52,17 @@ ClockWindows gather_clocks(const World& world, const std::vector<double>& mine) 
   return {worst.size() - count('?'), count('f')};
 }
 
-std::vector<std::pair<std::string, double>> sensor_totals(const std::vector<SensorWindow>& of_ranks) {
+Json sensor_totals(const std::vector<SensorWindow>& of_ranks) {
   SensorWindow all;
   for (const SensorWindow& window : of_ranks) all.add(window);
-  std::vector<std::pair<std::string, double>> totals;
-  if (all.memory_used_bytes.readings > 0) totals.emplace_back("memory_used_bytes", all.memory_used_bytes.max);
+  Json totals = Json::object();
+  if (all.memory_used_bytes.readings > 0) totals["memory_used_bytes"] = all.memory_used_bytes.max;
   if (all.sm_mhz.readings > 0) {
-    totals.emplace_back("sm_mhz", all.sm_mhz.mean());
-    totals.emplace_back("sm_mhz_min", all.sm_mhz.min);
+    totals["sm_mhz"] = all.sm_mhz.mean();
+    totals["sm_mhz_min"] = all.sm_mhz.min;
   }
-  if (all.watts.readings > 0) totals.emplace_back("watts", all.watts.mean());
-  if (all.celsius.readings > 0) totals.emplace_back("celsius_max", all.celsius.max);
+  if (all.watts.readings > 0) totals["watts"] = all.watts.mean();
+  if (all.celsius.readings > 0) totals["celsius_max"] = all.celsius.max;
   return totals;
 }
 

@@ -2,8 +2,6 @@
 
 #include <cstddef>
 #include <nlohmann/json.hpp>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "runtime/comm/world.h"
@@ -29,6 +27,6 @@ nlohmann::ordered_json sensor_fields(const std::vector<SensorWindow>& of_ranks);
 
 /// Totals over all ranks' GPUs, by name: the lowest and the mean clock, the power of a GPU, the highest temperature,
 /// and the most memory in use. Unknown values are missing.
-std::vector<std::pair<std::string, double>> sensor_totals(const std::vector<SensorWindow>& of_ranks);
+nlohmann::ordered_json sensor_totals(const std::vector<SensorWindow>& of_ranks);
 
 }  // namespace ddptrain

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <tuple>
 #include <utility>
 
 #include "runtime/core/error.h"
@@ -98,27 +99,24 @@ void add_calibration(Json& line, const std::optional<Calibration>& calibration, 
   const Calibration& c = *calibration;
   const auto units = static_cast<double>(run.units_per_sample);
   line["baseline_per_second"] = units * c.baseline_per_second;
-  line["scaling_efficiency"] = c.scaling_efficiency.value;
-  line["scaling_efficiency_half_width"] = c.scaling_efficiency.half_width;
-  line["exposed_comm_fraction"] = c.exposed_fraction.value;
-  line["exposed_comm_fraction_half_width"] = c.exposed_fraction.half_width;
   line[run.unit + "_per_second_beside_baseline"] = units * c.samples_per_second;
   line["step_seconds"] = c.step_seconds;
   line["step_seconds_alone"] = c.alone_seconds;
   line["step_seconds_without_communication"] = c.silent_slowest_seconds();
   line["step_seconds_without_communication_mean"] = c.silent_mean_seconds;
   line["step_seconds_without_communication_per_rank"] = c.silent_seconds;
-  line["rank_0_step_ratio"] = c.rank_0.value;
-  line["rank_0_step_ratio_half_width"] = c.rank_0.half_width;
   line["cpu_share_per_rank"] = c.cpu_share;
   line["communication_seconds"] = c.communication_seconds;
-  for (const auto& [name, part] : {std::pair{"together_us", c.together},
-                                   {"stragglers_us", c.stragglers},
-                                   {"exposed_comm_us", c.exposed},
-                                   {"slowed_down_us", c.slowed_down},
-                                   {"waiting_us", c.waiting}}) {
-    line[name] = 1e6 * part.value;
-    line[std::string(name) + "_half_width"] = 1e6 * part.half_width;
+  for (const auto& [name, estimate, scale] : {std::tuple{"scaling_efficiency", c.scaling_efficiency, 1.0},
+                                              {"exposed_comm_fraction", c.exposed_fraction, 1.0},
+                                              {"rank_0_step_ratio", c.rank_0, 1.0},
+                                              {"together_us", c.together, 1e6},
+                                              {"stragglers_us", c.stragglers, 1e6},
+                                              {"exposed_comm_us", c.exposed, 1e6},
+                                              {"slowed_down_us", c.slowed_down, 1e6},
+                                              {"waiting_us", c.waiting, 1e6}}) {
+    line[name] = scale * estimate.value;
+    line[std::string(name) + "_half_width"] = scale * estimate.half_width;
   }
   line["calibration_rounds"] = c.rounds.size();
   line["calibration_limit_seconds"] = c.limit_seconds;
@@ -150,12 +148,7 @@ void MetricsFile::write(Json line) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   line["time"] = static_cast<double>(std::chrono::duration_cast<std::chrono::milliseconds>(now).count()) / 1000.0;
   file_ << line.dump(-1, ' ', false, Json::error_handler_t::replace) << '\n' << std::flush;
-  if (file_) return;
-  std::error_code ignored;
-  if (std::filesystem::is_regular_file(path_, ignored) && std::filesystem::is_empty(path_, ignored)) {
-    std::filesystem::remove(path_, ignored);
-  }
-  fail("writing to the metrics file {} failed", path_);
+  if (!file_) fail("writing to the metrics file {} failed", path_);
 }
 
 Report::Report(RunInfo info, MetricsFile* metrics) : info_(std::move(info)), metrics_(metrics) {}
@@ -190,7 +183,7 @@ void Report::step(const StepResult& result) {
   line[run().unit + "_per_second"] = result.samples_per_second ? Json(rate) : Json(nullptr);
   line["step_seconds"] = result.step_seconds;
   line["exposed_comm_seconds"] = result.exposed_comm_seconds;
-  for (const auto& [name, value] : sensor_totals(result.gpus)) line[name] = value;
+  line.update(sensor_totals(result.gpus));
   write(std::move(line));
 }
 
