@@ -10,7 +10,6 @@
 
 #include "runtime/train/measure/step_window.h"
 #include "runtime/train/measure/trace.h"
-#include "runtime/train/measure/traced_steps.h"
 
 namespace ddptrain {
 namespace {

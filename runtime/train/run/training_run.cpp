@@ -21,7 +21,6 @@
 #include "runtime/train/measure/sensor_report.h"
 #include "runtime/train/measure/step_window.h"
 #include "runtime/train/measure/trace.h"
-#include "runtime/train/measure/traced_steps.h"
 #include "runtime/train/run/meter.h"
 #include "runtime/train/run/progress_log.h"
 #include "runtime/train/run/run_guard.h"
