@@ -91,7 +91,9 @@ std::string chrome_trace(const World& world, const std::vector<TimelineSpan>& mi
                       {"dur", 1e6 * (span.end_seconds - span.begin_seconds)}});
   }
   Json all = Json::array();
-  for (const std::string& of_rank : world.all_gather(events.dump())) {
+  const std::vector<std::string> of_ranks = world.all_gather(events.dump());
+  if (world.rank() != 0) return {};
+  for (const std::string& of_rank : of_ranks) {
     for (Json& event : Json::parse(of_rank)) all.push_back(std::move(event));
   }
   return Json{{"traceEvents", std::move(all)}, {"displayTimeUnit", "ms"}}.dump();
