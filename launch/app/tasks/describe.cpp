@@ -37,8 +37,8 @@ double library_bytes(const MeshShape& mesh) {
   return bytes;
 }
 
-/// The same if ranks share a GPU under MPS. They have one context together, and NCCL copies inside the GPU. What is left
-/// grows with the units that a rank runs. Without MPS every rank has a context of its own, and this is too little.
+/// The same if ranks share a GPU under MPS. They have one context together, and NCCL copies inside the GPU. What is
+/// left grows with the units that a rank runs. Without MPS every rank has a context of its own, and this is too little.
 double shared_library_bytes(const MeshShape& mesh, std::size_t units, Zero zero) {
   const double graphs = 0.01e9 * static_cast<double>(units);
   double bytes = 0.95e9 + graphs;
