@@ -94,6 +94,7 @@ std::optional<IdxSet> find_idx_set(const fs::path& path) {
   std::map<std::string, IdxSet> sets = sets_in(folder);
   if (!is_folder) std::erase_if(sets, [&](const auto& set) { return set.first != path.filename().string(); });
   if (sets.empty()) return std::nullopt;
+  if (sets.size() > 1) std::erase_if(sets, [](const auto& set) { return !missing_in(set.first, set.second).empty(); });
   if (sets.size() == 1) {
     const auto& [name, found] = *sets.begin();
     const std::vector<std::string> missing = missing_in(name, found);
@@ -102,6 +103,7 @@ std::optional<IdxSet> find_idx_set(const fs::path& path) {
   }
   std::vector<std::string> names;
   for (const auto& [name, found] : sets) names.push_back((folder / printable(name)).string());
+  if (names.empty()) usage_error("{}: files of several IDX data sets, and none is complete", folder.string());
   usage_error("{}: several IDX data sets. Give one of {}", folder.string(), fmt::join(names, ", "));
 }
 
