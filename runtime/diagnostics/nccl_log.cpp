@@ -4,98 +4,55 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <regex>
+#include <sstream>
 #include <string_view>
-
-#include "runtime/core/process/host.h"
+#include <vector>
 
 namespace ddptrain {
 
 namespace {
 
-constexpr std::array<const char*, 7> kAlgorithms = {"Tree",     "Ring", "CollNetDirect", "CollNetChain", "NVLS",
-                                                    "NVLSTree", "PAT"};
-constexpr std::array<const char*, 3> kProtocols = {"LL", "LL128", "Simple"};
-
 /// One of `names` by its number or, in capitals, itself; other words stay.
-template <std::size_t kCount>
-std::string name_in(const std::array<const char*, kCount>& names, const std::string& word) {
+std::string name_in(const std::vector<const char*>& names, const std::string& word) {
   for (std::size_t i = 0; i < names.size(); ++i) {
     if (word == std::to_string(i) || strcasecmp(word.c_str(), names[i]) == 0) return names[i];
   }
   return word;
 }
 
-/// One pass over a log.
-class Reader {
- public:
-  /// A line may hold messages of several ranks.
-  void read(const std::string& line) {
-    const std::string mark = "NCCL INFO ";
-    if (line.starts_with("NCCL version ")) read_message(line);
-    for (std::size_t at = line.find(mark); at != std::string::npos;) {
-      const std::size_t start = at + mark.size();
-      at = line.find(mark, start);
-      // NCCL's own buffer has 1024 characters.
-      read_message(line.substr(start, std::min<std::size_t>(std::min(at, line.size()) - start, 1024)));
-    }
+/// Algorithms and protocols are numbers in older versions, capitals in newer ones.
+void read_message(const std::string& text, NcclLog& log) {
+  static const std::vector algorithms = {"Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT"};
+  static const std::vector protocols = {"LL", "LL128", "Simple"};
+  static const std::regex version(R"( *NCCL version (\d{1,5}\.\d{1,5}\.\d{1,5}))");
+  static const std::regex channels(R"( *(\d{1,4}) coll channels)");
+  static const std::regex connection(
+      R"( *(Channel \d{1,4}\S* *: \d{1,6}\S* -> \d{1,6}\S*|Coll(?:Net)? \d{1,4}\S* : \d{1,6}(?: \[\w+\])?).*? via )"
+      R"((P2P/(?:direct pointer|CUMEM|MNNVL|IPC|indirect)|SHM|direct shared memory|(?:COLL)?NET/[\w -]*))");
+  static const std::regex kernel(
+      R"( *([\w-]+) \[Symmetric\]: (\d{1,18}) Bytes -> Kernel (?:\1_)?(\w+) nchannels (\d{1,4}))");
+  static const std::regex algorithm(R"( *(?:([\w-]+): )?(\d{1,18}) Bytes -> Algo (\w+) proto (\w+))"
+                                    R"((?: time | channel\{Lo\.\.Hi\}=\{(\d{1,4})\.\.(\d{1,4})\}))");
+  std::smatch found;
+  const auto is = [&](const std::regex& form) {
+    return std::regex_search(text, found, form, std::regex_constants::match_continuous);
+  };
+  const auto number = [&](std::size_t group) { return std::stoi(found[group]); };
+  if (is(version)) {
+    if (log.version == "unknown") log.version = found[1];
+  } else if (is(channels)) {
+    log.channels = std::max(log.channels, number(1));
+  } else if (is(connection)) {
+    log.connections.emplace(found[1], found[2] == "direct shared memory" ? "SHM" : found[2].str());
+  } else if (is(kernel)) {
+    log.choices[{found[1], std::stoll(found[2])}] = {"Symmetric", found[3], number(4)};
+  } else if (is(algorithm)) {
+    log.choices[{found[1], std::stoll(found[2])}] = {name_in(algorithms, found[3]), name_in(protocols, found[4]),
+                                                     found[6].matched ? std::max(number(6) - number(5) + 1, 0) : 0};
   }
-
-  NcclLog log() && {
-    if (log_.channels == 0) log_.channels = ring_channels_;
-    return std::move(log_);
-  }
-
- private:
-  void read_message(const std::string& text) {
-    static const std::regex version(R"( *NCCL version (\d{1,5}\.\d{1,5}\.\d{1,5}))");
-    static const std::regex ring(R"( *Channel \d{1,4}/(\d{1,4}) *: *\d+ +\d)");
-    static const std::regex channels(R"( *(\d{1,4}) coll channels)");
-    if (finds(version, text) && log_.version == "unknown") log_.version = found_[1];
-    if (finds(ring, text)) ring_channels_ = std::max(ring_channels_, number(1));
-    if (finds(channels, text)) log_.channels = std::max(log_.channels, number(1));
-    read_connection(text);
-    read_choice(text);
-  }
-
-  void read_connection(const std::string& text) {
-    static const std::regex connection(
-        R"( *(Channel \d{1,4}\S* *: \d{1,6}\S* -> \d{1,6}\S*|Coll(?:Net)? \d{1,4}\S* : \d{1,6}(?: \[\w+\])?).*? via )"
-        R"((P2P/(?:direct pointer|CUMEM|MNNVL|IPC|indirect)|SHM(?=/\w+/\w)|direct shared memory)"
-        R"(|(?:COLL)?NET/[\w -]*(?=/\d)))");
-    if (!finds(connection, text)) return;
-    log_.connections.emplace(found_[1], found_[2] == "direct shared memory" ? "SHM" : found_[2].str());
-  }
-
-  /// Algorithms and protocols are numbers in older versions, capitals in newer ones.
-  void read_choice(const std::string& text) {
-    static const std::regex algorithm(R"( *(?:([\w-]+): )?(\d{1,18}) Bytes -> Algo (\w+) proto (\w+))"
-                                      R"((?: time | channel\{Lo\.\.Hi\}=\{(\d{1,4})\.\.(\d{1,4})\}))");
-    static const std::regex kernel(
-        R"( *([\w-]+) \[Symmetric\]: (\d{1,18}) Bytes -> Kernel (?:\1_)?(\w+) nchannels (\d{1,4}))");
-    if (finds(kernel, text)) {
-      log_.choices[{found_[1], std::stoll(found_[2])}] = {"Symmetric", found_[3], number(4)};
-    } else if (finds(algorithm, text)) {
-      log_.choices[{found_[1], std::stoll(found_[2])}] = {
-          name_in(kAlgorithms, found_[3]), name_in(kProtocols, found_[4]),
-          found_[6].matched ? std::max(number(6) - number(5) + 1, 0) : 0};
-    }
-  }
-
-  bool finds(const std::regex& form, const std::string& text) {
-    return std::regex_search(text, found_, form, std::regex_constants::match_continuous);
-  }
-
-  int number(std::size_t group) const { return std::stoi(found_[group]); }
-
-  NcclLog log_;
-  std::smatch found_;  ///< Match of the last finds(), in the text that finds() was given.
-  int ring_channels_ = 0;
-};
+}
 
 /// Most frequent first.
 std::string transports_of(const NcclLog& log) {
@@ -108,33 +65,16 @@ std::string transports_of(const NcclLog& log) {
   return text.empty() ? "unknown" : text;
 }
 
-/// As NCCL reads NCCL_DEBUG_FILE: %h is the host, %p the process.
-std::string expanded(const std::string& pattern) {
-  std::string path;
-  for (std::size_t i = 0; i < pattern.size(); ++i) {
-    if (pattern[i] != '%' || i + 1 == pattern.size()) {
-      path += pattern[i];
-      continue;
-    }
-    const char what = pattern[++i];
-    if (what == 'h') {
-      const std::string host = system_host_name();
-      path += host.substr(0, host.find('.'));
-    } else if (what == 'p') {
-      path += std::to_string(getpid());
-    } else {
-      path += what;
-    }
-  }
-  return path;
-}
-
 }  // namespace
 
 NcclLog read_nccl_log(std::istream& text) {
-  Reader reader;
-  for (std::string line; std::getline(text, line);) reader.read(line);
-  return std::move(reader).log();
+  const std::string mark = "NCCL INFO ";
+  NcclLog log;
+  for (std::string line; std::getline(text, line) && !text.eof();) {  // without a last line that is cut
+    const std::size_t at = line.find(mark);
+    read_message(at == std::string::npos ? line : line.substr(at + mark.size()), log);
+  }
+  return log;
 }
 
 NcclUsage usage_of(const NcclLog& log) {
@@ -165,25 +105,17 @@ std::map<std::string, std::string> nccl_environment() {
 }
 
 NcclLogCapture::NcclLogCapture() {
-  if (std::getenv("NCCL_DEBUG") != nullptr) {
-    const char* file = std::getenv("NCCL_DEBUG_FILE");
-    if (file != nullptr) path_ = expanded(file);
-    return;
-  }
+  if (std::getenv("NCCL_DEBUG") != nullptr) return;
   file_.emplace("nccl-log");
-  path_ = file_->path();
   environment_.set("NCCL_DEBUG", "INFO");
   environment_.set("NCCL_DEBUG_SUBSYS", "INIT,ENV,GRAPH,TUNING,NET");
-  environment_.set("NCCL_DEBUG_FILE", path_);
+  environment_.set("NCCL_DEBUG_FILE", file_->path());
 }
 
-std::string NcclLogCapture::text() const {
-  std::ifstream log(path_);
-  return {std::istreambuf_iterator<char>(log), {}};
-}
+std::string NcclLogCapture::text() const { return file_ ? file_->text() : ""; }
 
 NcclLog NcclLogCapture::log() const {
-  std::ifstream log(path_);
+  std::istringstream log(text());
   return read_nccl_log(log);
 }
 

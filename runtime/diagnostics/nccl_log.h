@@ -39,8 +39,8 @@ struct NcclLog {
   std::map<std::pair<std::string, std::int64_t>, NcclChoice> choices;
 };
 
-/// Reads a log of NCCL 2.8 to 2.32, of one rank or of several mixed with each other and with a program's own output.
-/// Where lines contradict each other, the first one counts. Never throws for what the text holds.
+/// Reads a log of NCCL 2.18 to 2.32, of one rank or of several one after the other. Never throws for what the text
+/// holds.
 NcclLog read_nccl_log(std::istream& text);
 
 NcclUsage usage_of(const NcclLog& log);
@@ -50,17 +50,16 @@ NcclUsage usage_of(const NcclLog& log);
 std::map<std::string, std::string> nccl_environment();
 
 /// Makes NCCL write its log to memory, to learn what it used. To be made (on the rank that asks) before NCCL's first
-/// call in this process, and kept while NCCL is used. A user's own NCCL_DEBUG stays as it is: then the file of their
-/// NCCL_DEBUG_FILE is read, if there is one. Its variables of the environment go with it.
+/// call in this process, and kept while NCCL is used. If the user has set NCCL_DEBUG, it stays as it is, and there is
+/// no text. Restores the environment at its end.
 class NcclLogCapture {
  public:
   NcclLogCapture();
 
-  std::string text() const;  ///< The text so far; empty if it cannot be read.
+  std::string text() const;  ///< The text so far.
   NcclLog log() const;       ///< The same, read; transports and choices follow the first all-reduce.
 
  private:
-  std::string path_;  // empty: nothing to read
   std::optional<MemoryFile> file_;
   ScopedEnvironment environment_;
 };

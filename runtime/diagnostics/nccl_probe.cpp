@@ -10,19 +10,13 @@ namespace ddptrain {
 
 namespace {
 
-/// A file in memory that NCCL writes because a variable names it.
-class Dump {
- public:
-  Dump(const std::string& variable, ScopedEnvironment& environment) {
-    if (std::getenv(variable.c_str()) != nullptr) return;
-    file_.emplace(variable);
-    environment.set(variable, file_->path());
-  }
-  std::string text() const { return file_ ? file_->text() : ""; }
-
- private:
-  std::optional<MemoryFile> file_;
-};
+/// The file in memory that NCCL writes because `variable` names it. None if the user has set the variable.
+std::optional<MemoryFile> dump_of(const char* variable, ScopedEnvironment& environment) {
+  if (std::getenv(variable) != nullptr) return std::nullopt;
+  std::optional<MemoryFile> file(std::in_place, variable);
+  environment.set(variable, file->path());
+  return file;
+}
 
 void run_collectives(const World& world, Device& device) {
   const auto communicator = make_nccl_communicator(world, device, {.symmetric = false});
@@ -43,14 +37,12 @@ NcclProbe probe_nccl(const World& world, Device& device) {
   environment.set("NCCL_DEBUG_FILE", std::nullopt);
   NcclProbe probe;
   const NcclLogCapture capture;
-  {
-    // On every rank, though rank 0 alone writes: a rank that is to dump its topology takes part in one more exchange.
-    const Dump topology("NCCL_TOPO_DUMP_FILE", environment);
-    const Dump graph("NCCL_GRAPH_DUMP_FILE", environment);
-    run_collectives(world, device);
-    probe.topology_xml = topology.text();
-    probe.graph_xml = graph.text();
-  }
+  // On every rank, though rank 0 alone writes: a rank that is to dump its topology takes part in one more exchange.
+  const auto topology = dump_of("NCCL_TOPO_DUMP_FILE", environment);
+  const auto graph = dump_of("NCCL_GRAPH_DUMP_FILE", environment);
+  run_collectives(world, device);
+  if (topology) probe.topology_xml = topology->text();
+  if (graph) probe.graph_xml = graph->text();
   const auto logs = world.all_gather(capture.text());
   if (world.rank() != 0) return {};
   for (const std::string& log : logs) probe.log += log;
