@@ -5,7 +5,7 @@
 
 #include "benchmarks/ddpbench/options.h"
 #include "benchmarks/ddpbench/session.h"
-#include "launch/app/job/program.h"
+#include "runtime/comm/world.h"
 #include "runtime/core/error.h"
 #include "runtime/core/log.h"
 
@@ -40,7 +40,7 @@ struct Run {
 }  // namespace
 
 int main(int argc, char** argv) {
-  need_no_mpi_daemon();
+  shorten_mpi_start();
   const auto [command_line, mistake] = read_command_line(argc, argv);
   if (command_line.common.share_gpu) let_ranks_share_gpus();
   World world(&argc, &argv);

@@ -6,6 +6,7 @@
 #include "runtime/core/error.h"
 
 int main(int argc, char** argv) {
+  ddptrain::shorten_mpi_start();
   ddptrain::World world(&argc, &argv);
   try {
     if (world.rank() == world.size() - 1) ddptrain::fail("the last rank has had enough");

@@ -40,6 +40,7 @@ World& test_world() { return *world_of_main; }
 }  // namespace ddptrain
 
 int main(int argc, char** argv) {
+  ddptrain::shorten_mpi_start();
   ddptrain::World world(&argc, &argv);
   ddptrain::world_of_main = &world;
   testing::InitGoogleTest(&argc, argv);

@@ -29,11 +29,9 @@ void check_that_no_more_were_started() {
 
 }  // namespace
 
-void need_no_mpi_daemon() { setenv("OMPI_MCA_ess_singleton_isolated", "1", 0); }
-
 int run_program(const char* name, int* argc, char*** argv, const std::function<void()>& prepare,
                 const std::function<void(const World&)>& work, std::shared_ptr<Watch> watch) {
-  need_no_mpi_daemon();
+  shorten_mpi_start();
   std::exception_ptr mistake;
   try {
     prepare();

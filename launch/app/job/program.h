@@ -8,10 +8,6 @@
 
 namespace ddptrain {
 
-/// Makes Open MPI 4 start without a daemon (orted) if there is no mpirun. It changes the environment, so call it in the
-/// first line of main; run_program() does.
-void need_no_mpi_daemon();
-
 /// The body of main(): runs `prepare` (reads the command line, may change the environment), starts MPI, runs `work`
 /// with the ranks of the job, and returns the exit code. An error of `prepare`, or one that all ranks have agreed on,
 /// is printed by rank 0 and gives 2 (UsageError) or 1. Any other error is printed with its rank and host and ends all
