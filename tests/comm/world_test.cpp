@@ -8,6 +8,7 @@
 
 #include "runtime/comm/mesh.h"
 #include "runtime/core/error.h"
+#include "runtime/core/process/scoped_environment.h"
 #include "tests/support/mpi_main.h"
 #include "tests/support/says.h"
 
@@ -29,6 +30,25 @@ TEST(World, RanksOfOneHost) {
 TEST(World, HostsAreNumberedByTheirLowestRank) {
   EXPECT_EQ(number_hosts({7, 7, 8, 8}), (std::vector<int>{0, 0, 1, 1}));
   EXPECT_EQ(number_hosts({9, 8, 9, 3, 8}), (std::vector<int>{0, 1, 0, 2, 1}));
+}
+
+std::string after_shorten_mpi_start(const char* variable) {
+  shorten_mpi_start();
+  const char* value = std::getenv(variable);
+  return value == nullptr ? "unset" : value;
+}
+
+TEST(World, ShortenMpiStartKeepsWhatTheUserSet) {
+  ScopedEnvironment user;
+  user.set("HWLOC_COMPONENTS", std::nullopt);
+  EXPECT_EQ(after_shorten_mpi_start("HWLOC_COMPONENTS"), "-cuda,-nvml,-opencl,-gl");
+  user.set("HWLOC_COMPONENTS", "-gl");
+  EXPECT_EQ(after_shorten_mpi_start("HWLOC_COMPONENTS"), "-gl");
+  user.set("OMPI_MCA_pml", "ob1");
+  EXPECT_EQ(after_shorten_mpi_start("OMPI_MCA_pml"), "ob1");
+  user.set("OMPI_MCA_pml", std::nullopt);
+  user.set("OMPI_MCA_mtl", "ofi");
+  EXPECT_EQ(after_shorten_mpi_start("OMPI_MCA_pml"), "unset");
 }
 
 TEST(World, Reductions) {
