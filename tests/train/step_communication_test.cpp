@@ -42,8 +42,9 @@ class PathTest : public testing::Test {
     GradientSync& sync = communicates ? *made.gradients : *made.no_gradients;
     WeightStore& weights = communicates ? *made.weights : *made.no_weights;
     const OverlapMode mode = communicates ? OverlapMode::backward : OverlapMode::none;
-    GradientReducer reducer(arena, sync, mode,
-                            [&](std::size_t bucket, Stream stream) { optimizer.bucket_reduced(bucket, stream); });
+    GradientReducer reducer(
+        arena, sync, mode, [&](std::size_t bucket, Stream stream) { optimizer.bucket_reduced(bucket, stream); },
+        made.virtual_ranks.get());
     device.log.clear();
     optimizer.begin_step({&state}, weights);
     reducer.begin(0, true);
@@ -364,20 +365,23 @@ TEST_F(TreePathTest, RefusesWhatIsNoBinaryTree) {
 }
 
 /// Sums of bf16 gradients are sent as f32 from memory of their own, and are gradients where nothing is sent.
-TEST(VirtualRankMemory, OnlyWhatIsSentLiesApartFromTheGradients) {
+TEST(VirtualRankMemory, OnlyASumThatIsSentLiesApartFromTheGradients) {
   FakeDevice device(false, Precision::bf16);
   FakeCommunicator communicator(device, 4);
   TrainerOptions options;
   options.virtual_ranks = 8;
   const ParameterArena arena({{"a", {512}}}, {1, 0}, device, communicator);
   Optimizer optimizer(options.optimizer, 0.0f, arena);
-  const StepCommunication made = make_step_communication(options, arena, optimizer);
   const void* gradients = arena.bucket_gradients(0).data;
-  const auto ignore = [](std::size_t, Stream) {};
-  made.gradients->start(0, device.compute_stream(), ignore);
-  EXPECT_NE(device.sums.back(), gradients);
-  made.no_gradients->start(0, device.compute_stream(), ignore);
-  EXPECT_EQ(device.sums.back(), gradients);
+  const auto is_apart = [&](OverlapMode overlap) {
+    options.overlap = overlap;
+    const StepCommunication made = make_step_communication(options, arena, optimizer);
+    made.virtual_ranks->fold(0, device.compute_stream());
+    EXPECT_EQ(device.sums.back(), made.virtual_ranks->sum(0).data);
+    return device.sums.back() != gradients;
+  };
+  EXPECT_TRUE(is_apart(OverlapMode::on));
+  EXPECT_FALSE(is_apart(OverlapMode::none));
 }
 
 /// bf16 gradients: 2 bytes; sums: 4.

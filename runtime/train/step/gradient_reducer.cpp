@@ -13,9 +13,10 @@
 namespace ddptrain {
 
 GradientReducer::GradientReducer(const ParameterArena& arena, GradientSync& sync, OverlapMode mode,
-                                 GradientSync::Reduced reduced)
+                                 GradientSync::Reduced reduced, VirtualRankSums* virtual_ranks)
     : arena_(arena),
       sync_(sync),
+      virtual_ranks_(virtual_ranks),
       communicator_(arena.communicator()),
       device_(arena.device()),
       mode_(mode),
@@ -139,6 +140,7 @@ void GradientReducer::launch(std::size_t bucket) {
     forked_ = true;
   }
   device_.watch().set_bucket(static_cast<int>(bucket));
+  if (virtual_ranks_ != nullptr) virtual_ranks_->fold(bucket, stream);
   note(bucket, stream, sync_.start(bucket, stream, reduced_));
   device_.watch().set_bucket(-1);
 }

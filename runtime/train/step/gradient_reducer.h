@@ -29,10 +29,12 @@ enum class OverlapMode : std::uint8_t {
 /// compute stream, so it does not wait for the updates of the others.
 class GradientReducer {
  public:
-  /// Calls `reduced` in bucket order, or in the order of arrival if reductions may outlast the step. The arguments
-  /// outlive the reducer. On a CPU, OverlapMode::on needs a sync that may outlast the step. OverlapMode::none needs a
-  /// sync that does not communicate.
-  GradientReducer(const ParameterArena& arena, GradientSync& sync, OverlapMode mode, GradientSync::Reduced reduced);
+  /// Calls `reduced` in bucket order, or in the order of arrival if reductions may outlast the step. `virtual_ranks`
+  /// adds the gradients of this rank before `sync` reduces them; null: nothing to add. The arguments outlive the
+  /// reducer. On a CPU, OverlapMode::on needs a sync that may outlast the step. OverlapMode::none needs a sync that does
+  /// not communicate.
+  GradientReducer(const ParameterArena& arena, GradientSync& sync, OverlapMode mode, GradientSync::Reduced reduced,
+                  VirtualRankSums* virtual_ranks = nullptr);
   ~GradientReducer();  ///< Waits for running reductions, except during an exception.
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
@@ -75,6 +77,7 @@ class GradientReducer {
 
   const ParameterArena& arena_;
   GradientSync& sync_;
+  VirtualRankSums* virtual_ranks_;
   Communicator& communicator_;
   Device& device_;
   OverlapMode mode_;

@@ -26,7 +26,7 @@ class Chooser {
     if (options_.virtual_ranks > 0 && !sums_every_pass_) {
       made_.virtual_ranks = std::make_unique<VirtualRankSums>(arena_, ranks_.count, exchanges() && wider());
     }
-    made_.no_gradients = folded(make_no_sync());
+    made_.no_gradients = make_no_sync();
     made_.no_weights = make_replicated_weights();
     made_.weights = weights();
     made_.gradients = gradients();
@@ -38,11 +38,8 @@ class Chooser {
   bool wider() const { return ranks_.count > 1 && master_dtype(device_.precision()) != arena_.gradient_type(); }
   /// With two ranks, an all-reduce adds two numbers. The result has one rounding and does not depend on the order.
   bool exchanges() const {
-    return options_.virtual_ranks > 0 && (communicator_.size() > 2 || (communicator_.size() == 2 && wider()));
-  }
-
-  std::unique_ptr<GradientSync> folded(std::unique_ptr<GradientSync> sync) {
-    return made_.virtual_ranks ? make_folded(*made_.virtual_ranks, std::move(sync)) : std::move(sync);
+    return options_.virtual_ranks > 0 && options_.overlap != OverlapMode::none &&
+           (communicator_.size() > 2 || (communicator_.size() == 2 && wider()));
   }
 
   std::unique_ptr<WeightStore> weights() {
@@ -68,7 +65,7 @@ class Chooser {
       made_.path = {"peers", "sum, update and weights by the GPUs in each other's memory", ""};
       return make_peer_reduction(arena_, peers_);
     }
-    return folded(by_collectives());
+    return by_collectives();
   }
 
   std::unique_ptr<GradientSync> by_parts() {
@@ -82,7 +79,7 @@ class Chooser {
 
   std::unique_ptr<GradientSync> without(const char* reason) {
     made_.path = {"none", "not summed", reason};
-    return folded(make_no_sync());
+    return make_no_sync();
   }
 
   std::unique_ptr<GradientSync> by_collectives() {

@@ -48,8 +48,9 @@ Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, co
       optimizer_(options.optimizer, options.clip_norm, arena_, &state_.step()->nonfinite, options.on_nonfinite,
                  &pipeline_),
       communication_(make_step_communication(options, arena_, optimizer_)),
-      reducer_(arena_, *communication_.gradients, overlap(), update_bucket()),
-      silent_reducer_(arena_, *communication_.no_gradients, OverlapMode::none, update_bucket()),
+      reducer_(arena_, *communication_.gradients, overlap(), update_bucket(), communication_.virtual_ranks.get()),
+      silent_reducer_(arena_, *communication_.no_gradients, OverlapMode::none, update_bucket(),
+                      communication_.virtual_ranks.get()),
       metrics_(ranks_, options.on_nonfinite == OnNonFinite::skip, world, device),
       training_(make_steps(step(true), StepGraphOptions{}.eager_steps)) {
   check_units(units_, arena_.specs().size());
@@ -287,7 +288,8 @@ StepGraph Trainer::make_communication_steps() {
     if (updates) return optimizer_.bucket_reduced(bucket, stream);
     weights.updated(bucket, stream);
   };
-  const auto reducer = std::make_shared<GradientReducer>(arena_, *communication_.gradients, reducer_.mode(), follow);
+  const auto reducer = std::make_shared<GradientReducer>(arena_, *communication_.gradients, reducer_.mode(), follow,
+                                                         communication_.virtual_ranks.get());
   const auto step = [this, &weights, updates, reducer](std::uint32_t offset) {
     optimizer_.begin_step({state_.step(), offset}, weights);
     for (const Pass& pass : passes_) communicate(pass, *reducer, weights);

@@ -38,22 +38,16 @@ void VirtualRankSums::keep(std::int64_t i) {
 }
 
 void VirtualRankSums::fold(std::size_t bucket, Stream stream) {
-  fold_into(arena_.bucket_gradients(bucket), bucket, stream);
-}
-
-Tensor VirtualRankSums::fold_to_send(std::size_t bucket, Stream stream) {
-  const Bucket& b = arena_.plan().buckets.at(bucket);
-  const Tensor root = wide_ ? level(levels_.size() - 1, b.begin, b.size) : arena_.bucket_gradients(bucket);
-  fold_into(root, bucket, stream);
-  return root;
-}
-
-void VirtualRankSums::fold_into(const Tensor& root, std::size_t bucket, Stream stream) {
   if (depth_ == 0) return;
   const Bucket& b = arena_.plan().buckets.at(bucket);
   std::vector<Tensor> nodes = {arena_.bucket_gradients(bucket)};
   for (std::size_t k = 0; k < depth_; ++k) nodes.push_back(level(k, b.begin, b.size));
-  ops_.add_nodes(nodes, root, stream);
+  ops_.add_nodes(nodes, sum(bucket), stream);
+}
+
+Tensor VirtualRankSums::sum(std::size_t bucket) const {
+  const Bucket& b = arena_.plan().buckets.at(bucket);
+  return wide_ ? level(levels_.size() - 1, b.begin, b.size) : arena_.bucket_gradients(bucket);
 }
 
 }  // namespace ddptrain

@@ -21,18 +21,17 @@ class VirtualRankSums {
   /// Stores the gradients of virtual rank `i`, which is not the last, on the compute stream. Then the backward pass of
   /// the next virtual rank may begin.
   void keep(std::int64_t i);
-  /// Adds all virtual ranks' gradients of a bucket when the last ones are complete in the order of `stream`. The sum is
-  /// rounded once and replaces the bucket's gradients.
+  /// Adds all virtual ranks' gradients of a bucket when the last ones are complete in the order of `stream`.
   void fold(std::size_t bucket, Stream stream);
-  /// The same for a sum that is sent to other ranks. If wide, it is not rounded and is in this object's memory.
-  Tensor fold_to_send(std::size_t bucket, Stream stream);
+  /// The sum of a bucket. If wide, it is in this object's memory. Otherwise it is rounded once and replaces the
+  /// bucket's gradients.
+  Tensor sum(std::size_t bucket) const;
 
   bool wide() const { return wide_; }
   std::size_t bytes() const { return total_bytes(levels_); }  ///< Device memory.
 
  private:
   Tensor level(std::size_t i, std::int64_t begin, std::int64_t size) const;
-  void fold_into(const Tensor& root, std::size_t bucket, Stream stream);
   DType type_of(std::size_t level) const { return level == 0 ? arena_.gradient_type() : sum_type_; }
 
   const ParameterArena& arena_;

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <utility>
-
 namespace ddptrain {
 namespace {
 
@@ -15,25 +13,6 @@ class NoSync final : public GradientSync {
   }
 };
 
-class Folded final : public GradientSync {
- public:
-  Folded(VirtualRankSums& below, std::unique_ptr<GradientSync> inner) : below_(below), inner_(std::move(inner)) {}
-
-  std::optional<Ticket> start(std::size_t bucket, Stream stream, const Reduced& reduced) override {
-    below_.fold(bucket, stream);
-    return inner_->start(bucket, stream, reduced);
-  }
-  std::optional<Ticket> advance(std::size_t bucket, Stream stream, const Reduced& reduced) override {
-    return inner_->advance(bucket, stream, reduced);
-  }
-  void complete_sums() override { inner_->complete_sums(); }
-  std::size_t bytes() const override { return inner_->bytes(); }
-
- private:
-  VirtualRankSums& below_;
-  std::unique_ptr<GradientSync> inner_;
-};
-
 }  // namespace
 
 std::optional<GradientSync::Ticket> GradientSync::advance(std::size_t bucket, Stream stream, const Reduced& reduced) {
@@ -42,10 +21,6 @@ std::optional<GradientSync::Ticket> GradientSync::advance(std::size_t bucket, St
 }
 
 std::unique_ptr<GradientSync> make_no_sync() { return std::make_unique<NoSync>(); }
-
-std::unique_ptr<GradientSync> make_folded(VirtualRankSums& below, std::unique_ptr<GradientSync> inner) {
-  return std::make_unique<Folded>(below, std::move(inner));
-}
 
 void BucketSpans::begin(std::size_t bucket, Stream stream) {
   Timeline* timeline = device_.timeline();

@@ -64,15 +64,13 @@ std::unique_ptr<GradientSync> make_peer_reduction(const ParameterArena& arena, c
 /// ranks and adds them in the tree's order. Unless the arena is sharded, all ranks then gather the sums. A rank sends
 /// 2 (W - 1) / W of a bucket's bytes, like a ring all-reduce. `below` has the lower levels and outlives the result.
 /// Error if the number of ranks is not a power of two.
-std::unique_ptr<GradientSync> make_tree_exchange(const ParameterArena& arena, VirtualRankSums& below);
+std::unique_ptr<GradientSync> make_tree_exchange(const ParameterArena& arena, const VirtualRankSums& below);
 /// ZeRO-2 and ZeRO-3: each rank accumulates the sums of its part of a bucket over the passes.
 std::unique_ptr<GradientSync> make_sharded_sums(const ParameterArena& arena);
 /// The same in the order of the tree of virtual ranks. In each pass, consecutive virtual ranks are on consecutive
 /// ranks: the ranks are the lower levels of the tree, and the passes the upper ones. Error if the number of ranks or
 /// passes is not a power of two.
 std::unique_ptr<GradientSync> make_sharded_tree(const ParameterArena& arena, std::int64_t passes);
-/// First adds this rank's virtual ranks, then applies `inner`. `below` outlives the result.
-std::unique_ptr<GradientSync> make_folded(VirtualRankSums& below, std::unique_ptr<GradientSync> inner);
 
 /// Spans of buckets in the communication lane of the device's timeline. A span begins with the bucket's first operation
 /// and ends with its last. Does nothing without a timeline.

@@ -9,7 +9,7 @@ namespace {
 
 class TreeExchange final : public GradientSync {
  public:
-  TreeExchange(const ParameterArena& arena, VirtualRankSums& below)
+  TreeExchange(const ParameterArena& arena, const VirtualRankSums& below)
       : arena_(arena),
         below_(below),
         ops_(arena.device().get<ReductionOps>()),
@@ -28,7 +28,7 @@ class TreeExchange final : public GradientSync {
   std::optional<Ticket> start(std::size_t bucket, Stream stream, const Reduced&) override {
     spans_.begin(bucket, stream);
     gathering_[bucket] = false;
-    return communicator_.all_to_all(below_.fold_to_send(bucket, stream), received(bucket), stream);
+    return communicator_.all_to_all(below_.sum(bucket), received(bucket), stream);
   }
   std::optional<Ticket> advance(std::size_t bucket, Stream stream, const Reduced& reduced) override {
     const Tensor gradients = arena_.bucket_gradients(bucket);
@@ -51,7 +51,7 @@ class TreeExchange final : public GradientSync {
   }
 
   const ParameterArena& arena_;
-  VirtualRankSums& below_;
+  const VirtualRankSums& below_;
   ReductionOps& ops_;
   Communicator& communicator_;
   DType sent_type_;
@@ -63,7 +63,7 @@ class TreeExchange final : public GradientSync {
 
 }  // namespace
 
-std::unique_ptr<GradientSync> make_tree_exchange(const ParameterArena& arena, VirtualRankSums& below) {
+std::unique_ptr<GradientSync> make_tree_exchange(const ParameterArena& arena, const VirtualRankSums& below) {
   return std::make_unique<TreeExchange>(arena, below);
 }
 
