@@ -1,89 +1,128 @@
 #include <algorithm>
-#include <cfloat>
 
 #include "runtime/device/cuda/elements.cuh"
 #include "runtime/device/cuda/launch.cuh"
 #include "runtime/ops/cuda/loss/loss.cuh"
 #include "runtime/ops/cuda/reduce.cuh"
+#include "runtime/ops/joined_facts.h"
 
 namespace ddptrain {
 
 namespace cuda {
 namespace {
 
-constexpr std::uint32_t kWarps = 8;  // of a block; a warp takes one row at a time
+constexpr std::uint32_t kWarps = 8;  // of a block
 constexpr std::uint32_t kMaxBlocks = 1024;
 
-struct Best {
-  float value;
-  std::uint32_t index;
+/// Classes of the images of a batch.
+struct Labels {
+  const std::uint8_t* labels;
+  SampleOrder order;
+  StepRef step;
+
+  __device__ __forceinline__ std::uint32_t target(std::uint32_t row) const {
+    return labels[BatchRows(order, step)[row]];
+  }
 };
 
-/// The largest value, at its lowest index.
-__device__ Best warp_best(Best best) {
-  for (int offset = 16; offset > 0; offset /= 2) {
-    const float value = __shfl_xor_sync(kAllLanes, best.value, offset);
-    const std::uint32_t index = __shfl_xor_sync(kAllLanes, best.index, offset);
-    if (value > best.value || (value == best.value && index < best.index)) best = {value, index};
-  }
-  return best;
-}
+/// Targets that are among the columns of this rank. Others have a column that does not exist.
+struct PartTargets {
+  Predictions predictions;
 
-/// Loss of one row and whether its largest logit is the label's. A lane reads and writes the same columns, so that
-/// gradient and logits may share memory.
-template <class T>
-__device__ MetricPartial row_loss(const T* logits, std::uint32_t classes, std::uint32_t label, float gradient_scale,
-                                  T* gradient) {
-  const std::uint32_t lane = threadIdx.x % 32;
-  Best best{-FLT_MAX, classes};
-  float label_value = 0.0f;
-  for (std::uint32_t c = lane; c < classes; c += 32) {
-    const float value = to_float(logits[c]);
-    if (value > best.value || best.index == classes) best = {value, c};
-    if (c == label) label_value = value;
+  __device__ __forceinline__ std::uint32_t target(std::uint32_t row) const {
+    return predictions.batch.part.row(predictions.target(row));
   }
-  best = warp_best(best);
-  label_value = warp_sum(label_value);
-  float total = 0.0f;
-  for (std::uint32_t c = lane; c < classes; c += 32) total += expf(to_float(logits[c]) - best.value);
-  total = warp_sum(total);
-  const float loss = logf(total) + best.value - label_value;
-  if (gradient != nullptr) {
-    if (!isfinite(loss)) gradient_scale = NAN;
-    const float factor = gradient_scale / total;
-    for (std::uint32_t c = lane; c < classes; c += 32) {
-      const float probability = expf(to_float(logits[c]) - best.value) * factor;
-      gradient[c] = from_float<T>(c == label ? probability - gradient_scale : probability);
+};
+
+/// See LossOps::kFacts.
+struct RowFacts {
+  float largest, total, target_logit;
+  bool hit;
+};
+
+/// Rows of logits. Their first `counted` columns count. A warp takes a row. A lane reads and writes the same columns,
+/// so that gradient and logits may share memory.
+template <class T, class Targets>
+struct Rows {
+  const T* logits;
+  std::uint32_t count, columns, counted;
+  Targets targets;
+
+  __device__ RowFacts facts(std::uint32_t row) const {
+    const T* of_row = logits + static_cast<std::size_t>(row) * columns;
+    const std::uint32_t lane = threadIdx.x % 32, target = targets.target(row);
+    float largest = -INFINITY, total = 0.0f;
+    for (std::uint32_t c = lane; c < counted; c += 32) largest = fmaxf(largest, to_float(of_row[c]));
+    largest = warp_max(largest);
+    bool is_earlier = false;  // than the target, and as large as any
+    for (std::uint32_t c = lane; c < counted; c += 32) {
+      const float value = to_float(of_row[c]);
+      total += expf(value - largest);
+      is_earlier = is_earlier || (c < target && value == largest);
+    }
+    const bool is_here = target < counted, is_first = !__any_sync(kAllLanes, is_earlier);
+    const float target_logit = is_here ? to_float(of_row[target]) : 0.0f;
+    __syncwarp();  // the target's logit is read before its gradient is written
+    return {largest, warp_sum(total), target_logit, is_here && is_first && target_logit == largest};
+  }
+
+  __device__ void write_gradient(std::uint32_t row, float largest, float total, double loss, float scale,
+                                 T* dlogits) const {
+    const std::size_t start = static_cast<std::size_t>(row) * columns;
+    const std::uint32_t target = targets.target(row);
+    if (!isfinite(loss)) scale = NAN;
+    const float factor = scale / total;
+    for (std::uint32_t c = threadIdx.x % 32; c < columns; c += 32) {
+      const float probability = expf(to_float(logits[start + c]) - largest) * factor;
+      dlogits[start + c] = from_float<T>(c >= counted ? 0.0f : c == target ? probability - scale : probability);
     }
   }
-  return {static_cast<double>(loss), best.index == label ? 1u : 0u};
+};
+
+/// A partial of metrics per warp.
+template <class T>
+__global__ void __launch_bounds__(32 * kWarps)
+    softmax_kernel(const Rows<T, Labels> rows, float gradient_scale, T* dlogits, MetricPartial* partials) {
+  const std::uint32_t warp = blockIdx.x * kWarps + threadIdx.x / 32;
+  MetricPartial metrics{};
+  for (std::uint32_t row = warp; row < rows.count; row += gridDim.x * kWarps) {
+    const RowFacts facts = rows.facts(row);
+    const float loss = logf(facts.total) + facts.largest - facts.target_logit;
+    metrics.loss += static_cast<double>(loss);
+    metrics.correct += facts.hit ? 1u : 0u;
+    if (dlogits != nullptr) rows.write_gradient(row, facts.largest, facts.total, loss, gradient_scale, dlogits);
+  }
+  if (threadIdx.x % 32 == 0) partials[warp] = metrics;
 }
 
 template <class T>
+__global__ void __launch_bounds__(32 * kWarps) facts_kernel(const Rows<T, PartTargets> rows, float* out) {
+  for (std::uint32_t row = blockIdx.x * kWarps + threadIdx.x / 32; row < rows.count; row += gridDim.x * kWarps) {
+    const RowFacts facts = rows.facts(row);
+    if (threadIdx.x % 32 > 0) continue;
+    float* of_row = out + static_cast<std::size_t>(row) * LossOps::kFacts;
+    of_row[0] = facts.largest;
+    of_row[1] = facts.total;
+    of_row[2] = facts.target_logit;
+    of_row[3] = facts.hit ? 1.0f : 0.0f;
+  }
+}
+
+/// A partial of metrics per warp.
+template <class T>
 __global__ void __launch_bounds__(32 * kWarps)
-    softmax_kernel(const T* logits, std::uint32_t rows, std::uint32_t classes, const std::uint8_t* labels,
-                   SampleOrder order, StepRef step, float gradient_scale, T* dlogits, MetricPartial* partials) {
-  __shared__ MetricPartial shared[kWarps];
-  const std::uint32_t warp = threadIdx.x / 32;
-  const BatchRows samples(order, step);
-  MetricPartial mine{};
-  for (std::uint32_t row = blockIdx.x * kWarps + warp; row < rows; row += gridDim.x * kWarps) {
-    const std::uint32_t label = labels[samples[row]];
-    const std::size_t at = static_cast<std::size_t>(row) * classes;
-    const MetricPartial one =
-        row_loss(logits + at, classes, label, gradient_scale, dlogits == nullptr ? nullptr : dlogits + at);
-    mine.loss += one.loss;
-    mine.correct += one.correct;
+    joined_kernel(const Rows<T, PartTargets> rows, const float* facts, std::uint32_t parts, float gradient_scale,
+                  T* dlogits, MetricPartial* partials) {
+  const std::uint32_t warp = blockIdx.x * kWarps + threadIdx.x / 32;
+  MetricPartial metrics{};
+  for (std::uint32_t row = warp; row < rows.count; row += gridDim.x * kWarps) {
+    const JoinedFacts<float> all(facts + static_cast<std::size_t>(row) * LossOps::kFacts, parts,
+                                 static_cast<std::int64_t>(rows.count) * LossOps::kFacts);
+    metrics.loss += all.loss();
+    metrics.correct += all.hit ? 1u : 0u;
+    if (dlogits != nullptr) rows.write_gradient(row, all.largest, all.total, all.loss(), gradient_scale, dlogits);
   }
-  if (threadIdx.x % 32 == 0) shared[warp] = mine;
-  __syncthreads();
-  if (threadIdx.x != 0) return;
-  MetricPartial block{};
-  for (const MetricPartial& part : shared) {
-    block.loss += part.loss;
-    block.correct += part.correct;
-  }
-  partials[blockIdx.x] = block;
+  if (threadIdx.x % 32 == 0) partials[warp] = metrics;
 }
 
 constexpr std::uint32_t kSumThreads = 256;
@@ -112,6 +151,14 @@ __global__ void __launch_bounds__(kSumThreads)
   sums->samples += rows;
 }
 
+template <class T, class Targets>
+Rows<T, Targets> rows_of(const Tensor& logits, std::int64_t counted, const Targets& targets) {
+  return {logits.as<const T>(), static_cast<std::uint32_t>(logits.dim(0)), static_cast<std::uint32_t>(logits.dim(1)),
+          static_cast<std::uint32_t>(counted), targets};
+}
+
+std::uint32_t blocks_for(const MatrixShape& s) { return std::min(ceil_div(s.rows, kWarps), kMaxBlocks); }
+
 }  // namespace
 
 void add_metric_partials(const MetricPartial* partials, std::uint32_t count, std::int64_t rows, MetricSums* sums,
@@ -125,14 +172,42 @@ void CudaLoss::softmax_cross_entropy(const Tensor& logits, const ImageBatch& bat
                                      const Tensor& dlogits, MetricSums* sums) {
   const MatrixShape s = check_softmax_cross_entropy(logits, batch, dlogits, dtype());
   if (s.rows == 0) return;
-  const std::uint32_t blocks = std::min(cuda::ceil_div(s.rows, cuda::kWarps), cuda::kMaxBlocks);
-  auto* partials = scratch().reserve_elements<cuda::MetricPartial>(cuda::kMaxBlocks, stream());
+  const std::uint32_t blocks = cuda::blocks_for(s);
+  auto* partials = scratch().reserve_elements<cuda::MetricPartial>(blocks * cuda::kWarps, stream());
   cuda::with_element(dtype(), [&]<class T>(T) {
-    cuda::launch_kernel(cuda::softmax_kernel<T>, blocks, 32 * cuda::kWarps, 0, stream(), logits.as<T>(), s.rows,
-                        s.columns, batch.labels.as<std::uint8_t>(), batch.order, batch.step, gradient_scale,
+    cuda::launch_kernel(
+        cuda::softmax_kernel<T>, blocks, 32 * cuda::kWarps, 0, stream(),
+        cuda::rows_of<T>(logits, s.columns, cuda::Labels{batch.labels.as<std::uint8_t>(), batch.order, batch.step}),
+        gradient_scale, dlogits.as<T>(), partials);
+  });
+  cuda::add_metric_partials(partials, blocks * cuda::kWarps, s.rows, sums, stream());
+}
+
+void CudaLoss::part_of_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
+                                     std::int64_t vocabulary, const Tensor& facts) {
+  const MatrixShape s =
+      check_predictions("part_of_cross_entropy", logits, batch, first_row, vocabulary, facts, {}, dtype());
+  const cuda::PartTargets targets{{batch, static_cast<std::uint32_t>(first_row)}};
+  cuda::with_element(dtype(), [&]<class T>(T) {
+    cuda::launch_kernel(cuda::facts_kernel<T>, cuda::blocks_for(s), 32 * cuda::kWarps, 0, stream(),
+                        cuda::rows_of<T>(logits, vocabulary, targets), facts.as<float>());
+  });
+}
+
+void CudaLoss::joined_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
+                                    std::int64_t vocabulary, const Tensor& facts, float gradient_scale,
+                                    const Tensor& dlogits, MetricSums* sums) {
+  const MatrixShape s =
+      check_predictions("joined_cross_entropy", logits, batch, first_row, vocabulary, facts, dlogits, dtype());
+  const cuda::PartTargets targets{{batch, static_cast<std::uint32_t>(first_row)}};
+  const std::uint32_t blocks = cuda::blocks_for(s);
+  auto* partials = scratch().reserve_elements<cuda::MetricPartial>(blocks * cuda::kWarps, stream());
+  cuda::with_element(dtype(), [&]<class T>(T) {
+    cuda::launch_kernel(cuda::joined_kernel<T>, blocks, 32 * cuda::kWarps, 0, stream(),
+                        cuda::rows_of<T>(logits, vocabulary, targets), facts.as<float>(), facts.dim(0), gradient_scale,
                         dlogits.as<T>(), partials);
   });
-  cuda::add_metric_partials(partials, blocks, s.rows, sums, stream());
+  cuda::add_metric_partials(partials, blocks * cuda::kWarps, s.rows, sums, stream());
 }
 
 std::unique_ptr<LossOps> LossOps::on_cuda(Device& device) { return std::make_unique<CudaLoss>(device); }
