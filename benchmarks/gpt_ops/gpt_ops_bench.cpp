@@ -292,9 +292,6 @@ class GptOps {
          [&] { device_.get<LinearOps>().linear_backward(none, weight, y, none, none, dbias, false); });
     time(name + " dweight and dbias", bytes, flops,
          [&] { device_.get<LinearOps>().linear_backward(x, weight, y, none, dweight, dbias, false); });
-    cuda::Gemm gemm{out, in, s_.rows(), true, false, DType::bf16, gradients_, false};
-    epilogue(name + " dweight and dbias, cuBLASLt", bytes, flops, gemm, cuda::Epilogue::sums_of_a,
-             {.a = y.data, .b = x.data, .c = dweight.data, .vector = dbias.data});
   }
 
   void epilogue(const std::string& name, double bytes, double flops, const cuda::Gemm& gemm, cuda::Epilogue epilogue,
@@ -328,10 +325,6 @@ class GptOps {
     epilogue("linear_gelu_backward, cuBLASLt", bytes, flops,
              {s_.rows(), s_.hidden, s_.width, false, false, DType::bf16, DType::bf16, false},
              cuda::Epilogue::gelu_gradient, {.a = x.data, .b = down.data, .c = dpre.data, .matrix = pre.data});
-    epilogue("linear_gelu_backward and dbias, cuBLASLt", bytes, flops,
-             {s_.rows(), s_.hidden, s_.width, false, false, DType::bf16, DType::bf16, false},
-             cuda::Epilogue::gelu_gradient_and_sums,
-             {.a = x.data, .b = down.data, .c = dpre.data, .vector = bias.data, .matrix = pre.data});
   }
 
   void copies_fp8() {
@@ -423,11 +416,8 @@ class GptOps {
     cuda::AttentionPlans plans(stream_, scratch);
     if (!plans.forward(shape, t)) return;
     time("attention, cuDNN", 4 * activation, flops, [&] { plans.forward(shape, t); });
-    for (const bool deterministic : {true, false}) {
-      if (!plans.backward(shape, t, deterministic)) continue;
-      time(deterministic ? "attention_backward, cuDNN" : "attention_backward, cuDNN, any order", 8 * activation,
-           2.5 * flops, [&] { plans.backward(shape, t, deterministic); });
-    }
+    if (!plans.backward(shape, t)) return;
+    time("attention_backward, cuDNN", 8 * activation, 2.5 * flops, [&] { plans.backward(shape, t); });
   }
 
   /// Training puts the gradient in the place of the logits. Here it has memory of its own, since the next run would

@@ -21,7 +21,7 @@ namespace {
 
 using fe::graph::Graph;
 
-enum class Pass : std::uint8_t { forward, backward, backward_unordered };
+enum class Pass : std::uint8_t { forward, backward };
 enum Uid : std::int64_t { kQ = 1, kK, kV, kOut, kStatistics, kDout, kDq, kDk, kDv };
 
 struct Key {
@@ -39,16 +39,11 @@ struct Plan {
   bool provisional = false;  ///< The first plan or none, where timing was not possible yet.
 };
 
-const char* name_of(Pass pass) {
-  return pass == Pass::forward    ? "attention"
-         : pass == Pass::backward ? "attention backward"
-                                  : "attention backward, any order";
-}
-
 /// Key of TunedChoices.
 std::string name_of(const Key& key) {
   const AttentionShape& s = key.shape;
-  return fmt::format("{}: {} x {} x {} x {}", name_of(key.pass), s.batch, s.heads, s.sequence, s.head_size);
+  return fmt::format("{}: {} x {} x {} x {}", key.pass == Pass::forward ? "attention" : "attention backward", s.batch,
+                     s.heads, s.sequence, s.head_size);
 }
 constexpr const char* kNoPlan = "none";
 
@@ -102,7 +97,7 @@ std::shared_ptr<Graph> describe(const Key& key) {
     return graph;
   }
   auto attributes = causal<fe::graph::SDPA_backward_attributes>(s);
-  attributes.set_deterministic_algorithm(key.pass == Pass::backward);
+  attributes.set_deterministic_algorithm(true);
   const TensorRef statistics = graph->tensor(fe::graph::Tensor_attributes()
                                                  .set_uid(kStatistics)
                                                  .set_data_type(fe::DataType_t::FLOAT)
@@ -213,9 +208,7 @@ struct AttentionPlans::Impl {
   std::string fastest(const Key& key, Plan plan, const AttentionTensors& tensors) const {
     std::string best = name_of(*plan.graph, plan.index);
     float best_time = time(key, plan, tensors);
-    if (key.pass != Pass::backward_unordered) {
-      plan.graph->deselect_numeric_notes({fe::NumericalNote_t::NONDETERMINISTIC});
-    }
+    plan.graph->deselect_numeric_notes({fe::NumericalNote_t::NONDETERMINISTIC});
     for (std::int64_t i = plan.index + 1; i < plan.graph->get_execution_plan_count(); ++i) {
       if (!build(plan, i)) continue;
       const float its_time = time(key, plan, tensors);
@@ -255,8 +248,8 @@ bool AttentionPlans::forward(const AttentionShape& shape, const AttentionTensors
   return impl_->run({Pass::forward, shape}, tensors);
 }
 
-bool AttentionPlans::backward(const AttentionShape& shape, const AttentionTensors& tensors, bool deterministic) {
-  return impl_->run({deterministic ? Pass::backward : Pass::backward_unordered, shape}, tensors);
+bool AttentionPlans::backward(const AttentionShape& shape, const AttentionTensors& tensors) {
+  return impl_->run({Pass::backward, shape}, tensors);
 }
 
 }  // namespace ddptrain::cuda

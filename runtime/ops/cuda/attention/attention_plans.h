@@ -28,8 +28,8 @@ class AttentionPlans {
 
   /// False, and nothing is queued, where cuDNN has no algorithm for the shape.
   bool forward(const AttentionShape& shape, const AttentionTensors& tensors);
-  /// The deterministic algorithm, unless `deterministic` is false.
-  bool backward(const AttentionShape& shape, const AttentionTensors& tensors, bool deterministic = true);
+  /// By the deterministic algorithm.
+  bool backward(const AttentionShape& shape, const AttentionTensors& tensors);
 
  private:
   struct Impl;

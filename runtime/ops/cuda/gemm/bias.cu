@@ -21,15 +21,6 @@ __global__ void __launch_bounds__(kThreads)
     out[static_cast<std::size_t>(i) * columns + column] = value;
 }
 
-template <class T, class G>
-__global__ void __launch_bounds__(kThreads)
-    add_row_kernel(const T* row, std::uint32_t columns, bool accumulate, G* sums) {
-  const std::uint32_t column = blockIdx.x * kThreads + threadIdx.x;
-  if (column >= columns) return;
-  const float before = accumulate ? to_float(sums[column]) : 0.0f;
-  sums[column] = from_float<G>(before + to_float(row[column]));
-}
-
 template <class T, int V>
 struct Plain {
   const T* values;
@@ -47,15 +38,6 @@ void repeat_row(const void* row, std::int64_t rows, std::int64_t columns, DType 
   with_element(dtype, [&]<class T>(T) {
     launch_kernel(repeat_row_kernel<T>, grid, kThreads, 0, stream, static_cast<const T*>(row), rows, columns,
                   static_cast<T*>(out));
-  });
-}
-
-void add_row(const void* row, DType dtype, const Tensor& sums, bool accumulate, cudaStream_t stream) {
-  with_element(dtype, [&]<class T>(T) {
-    with_element(sums.dtype, [&]<class G>(G) {
-      launch_kernel(add_row_kernel<T, G>, ceil_div(sums.size(), kThreads), kThreads, 0, stream,
-                    static_cast<const T*>(row), sums.size(), accumulate, sums.as<G>());
-    });
   });
 }
 

@@ -13,8 +13,6 @@ namespace ddptrain::cuda {
 
 /// out [rows, columns] = `row` [columns] in every row; f32 or bf16.
 void repeat_row(const void* row, std::int64_t rows, std::int64_t columns, DType dtype, void* out, cudaStream_t stream);
-/// sums [columns], f32 or bf16, (+)= row [columns] of type `dtype`.
-void add_row(const void* row, DType dtype, const Tensor& sums, bool accumulate, cudaStream_t stream);
 /// sums [columns] (+)= the sums over the rows of `matrix` [rows, columns]; f32 or bf16 each.
 void sum_columns(const Tensor& matrix, const Tensor& sums, bool accumulate, Scratch& scratch, cudaStream_t stream);
 

@@ -31,23 +31,9 @@ class CudaLinear final : public LinearOps, CudaOps {
     if (is_fp8(dy.dtype)) return linear_backward_fp8(d, x, weight, dy, dx, dweight, accumulate);
     if (dweight) {
       const cuda::Gemm gemm{d.out, d.in, d.batch, true, false, dtype(), dweight.dtype, accumulate};
-      const auto separate = [&] {
-        if (dbias) cuda::sum_columns(dy, dbias, accumulate, scratch(), stream());
-        matmul_.gemm(gemm, {.a = dy.data, .b = x.data, .c = dweight.data}, stream());
-        return true;
-      };
-      const auto fused = [&] {
-        return matmul_.try_gemm(gemm, cuda::Epilogue::sums_of_a,
-                                {.a = dy.data, .b = x.data, .c = dweight.data, .vector = dbias.data}, stream());
-      };
-      if (dbias && !accumulate && dbias.dtype == dweight.dtype) {
-        tuner_.run("bias gradient", gemm, {{"separate", separate}, {"epilogue", fused}});
-      } else {
-        separate();
-      }
-    } else if (dbias) {
-      cuda::sum_columns(dy, dbias, accumulate, scratch(), stream());
+      matmul_.gemm(gemm, {.a = dy.data, .b = x.data, .c = dweight.data}, stream());
     }
+    if (dbias) cuda::sum_columns(dy, dbias, accumulate, scratch(), stream());
     if (!dx) return;
     const cuda::Gemm gemm{d.batch, d.in, d.out, false, false, dtype(), dtype(), false};
     matmul_.gemm(gemm, {.a = dy.data, .b = weight.data, .c = dx.data}, stream());
@@ -96,9 +82,7 @@ class CudaLinear final : public LinearOps, CudaOps {
       if (sums) cuda::sum_columns(dpre, sums, accumulate, scratch(), stream());
       return true;
     };
-    const auto all_fused = [&] { return linear_gelu_backward_fused(gemm, tensors, sums, accumulate); };
-    std::vector<cuda::Tuner::Way> ways = {{"separate", separate}, {"gelu in the epilogue", fused}};
-    if (dbias) ways.push_back({"gelu and sums in the epilogue", all_fused});
+    const std::vector<cuda::Tuner::Way> ways = {{"separate", separate}, {"gelu in the epilogue", fused}};
     const std::string operation = dbias ? "gelu gradient and sums" : "gelu gradient";
     if (accumulate && dbias && tuner_.is_new(operation, gemm, ways)) {
       // Timing must not add to an accumulator again and again.
@@ -112,20 +96,6 @@ class CudaLinear final : public LinearOps, CudaOps {
   }
 
  private:
-  /// linear_gelu_backward as a product whose epilogue sums up; false if there is none.
-  bool linear_gelu_backward_fused(const cuda::Gemm& gemm, const cuda::GemmTensors& tensors, const Tensor& dbias,
-                                  bool accumulate) {
-    cuda::GemmTensors with_sums = tensors;
-    if (!accumulate && dbias.dtype == gemm.out) {
-      with_sums.vector = dbias.data;
-      return matmul_.try_gemm(gemm, cuda::Epilogue::gelu_gradient_and_sums, with_sums, stream());
-    }
-    with_sums.vector = scratch().reserve(dbias.bytes(), stream());
-    if (!matmul_.try_gemm(gemm, cuda::Epilogue::gelu_gradient_and_sums, with_sums, stream())) return false;
-    cuda::add_row(with_sums.vector, gemm.out, dbias, accumulate, stream());
-    return true;
-  }
-
   // The operations on tensors in FP8, which have been checked. On Hopper both operands of a product must lie along the
   // dimension that is summed over, so the backward products take the transposed copies.
 

@@ -92,14 +92,11 @@ struct EpilogueFacts {
   bool has_matrix;
 };
 
-/// `a` is cuBLASLt's right operand.
 const EpilogueFacts& facts_of(Epilogue epilogue) {
   static constexpr EpilogueFacts kByEpilogue[] = {{CUBLASLT_EPILOGUE_DEFAULT, "none", false},
                                                   {CUBLASLT_EPILOGUE_BIAS, "bias", false},
                                                   {CUBLASLT_EPILOGUE_GELU_AUX_BIAS, "gelu and bias", true},
-                                                  {CUBLASLT_EPILOGUE_DGELU, "gelu gradient", true},
-                                                  {CUBLASLT_EPILOGUE_DGELU_BGRAD, "gelu gradient and sums", true},
-                                                  {CUBLASLT_EPILOGUE_BGRADB, "sums of a", false}};
+                                                  {CUBLASLT_EPILOGUE_DGELU, "gelu gradient", true}};
   return kByEpilogue[static_cast<std::size_t>(epilogue)];
 }
 

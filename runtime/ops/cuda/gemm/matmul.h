@@ -35,11 +35,9 @@ std::string name_of(const Gemm& gemm);
 /// Work that cuBLASLt adds to a multiplication, on its operands or on the result.
 enum class Epilogue : std::uint8_t {
   none,
-  bias,                    ///< c += vector [n] in every row.
-  gelu_bias,               ///< matrix [m, n] = c + vector [n]; c = gelu of that before it is rounded.
-  gelu_gradient,           ///< c *= gelu'(matrix [m, n]), before c is rounded.
-  gelu_gradient_and_sums,  ///< The same, and vector [n] = sums over the rows of c.
-  sums_of_a,               ///< vector [m] = sums over k of op(a).
+  bias,           ///< c += vector [n] in every row.
+  gelu_bias,      ///< matrix [m, n] = c + vector [n]; c = gelu of that before it is rounded.
+  gelu_gradient,  ///< c *= gelu'(matrix [m, n]), before c is rounded.
 };
 
 struct GemmTensors {
