@@ -183,6 +183,8 @@ class WholeDevice {
 std::unique_ptr<Device> make_cpu_device(DeviceOptions options);
 /// `device` is an index among the visible GPUs. UsageError in a build without CUDA.
 std::unique_ptr<Device> make_cuda_device(DeviceOptions options, int device);
+/// Bytes that are free on the current GPU; 0 in a build without CUDA.
+std::size_t free_gpu_memory();
 int cuda_device_count();  ///< 0 in a build without CUDA or on a machine without a GPU.
 /// Whether the current GPU and the code compiled for it support bf16 and tf32. True without a GPU.
 bool cuda_has_bf16();

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "benchmarks/ddpbench/doctor/gpu_links.h"
 #include "runtime/device/sensors.h"
 
 namespace ddptrain {
@@ -19,7 +20,7 @@ TEST(Nvml, SensorsAreRead) {
 }
 
 TEST(Nvml, LinksAreRead) {
-  const auto links = gpu_links("0000:1b:00.0");
+  const auto links = bench::gpu_links("0000:1b:00.0");
   ASSERT_TRUE(links);
   EXPECT_EQ(links->pcie_generation, 1.0);
   EXPECT_EQ(links->pcie_generation_max, 5.0);
@@ -32,8 +33,8 @@ TEST(Nvml, LinksAreRead) {
 }
 
 TEST(Nvml, OtherGpusAreUnknown) {
-  EXPECT_FALSE(gpu_links(""));
-  EXPECT_FALSE(gpu_links("0000:1c:00.0"));
+  EXPECT_FALSE(bench::gpu_links(""));
+  EXPECT_FALSE(bench::gpu_links("0000:1c:00.0"));
   EXPECT_EQ(gpu_sensors("0000:1c:00.0"), nullptr);
 }
 

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "benchmarks/ddpbench/doctor/gpu_links.h"
 #include "benchmarks/ddpbench/doctor/halving.h"
 #include "benchmarks/ddpbench/doctor/link_probe.h"
 #include "runtime/device/sensors.h"

@@ -12,7 +12,7 @@
 #include "runtime/core/error.h"
 #include "runtime/core/process/host.h"
 #include "runtime/core/text.h"
-#include "runtime/device/free_memory.h"
+#include "runtime/device/device.h"
 #include "runtime/ops/meta_device.h"
 
 namespace ddptrain {

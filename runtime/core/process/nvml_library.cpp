@@ -23,4 +23,15 @@ NvmlLibrary::~NvmlLibrary() {
 
 void* NvmlLibrary::symbol(const char* name) const { return dlsym(library_, name); }
 
+std::optional<NvmlGpu> NvmlGpu::open(const std::string& pci_bus_id) {
+  NvmlGpu gpu;
+  gpu.library_ = NvmlLibrary::open();
+  int (*handle_by_bus_id)(const char*, void**) = nullptr;
+  if (gpu.library_ == nullptr || !gpu.library_->find("nvmlDeviceGetHandleByPciBusId_v2", handle_by_bus_id) ||
+      handle_by_bus_id(pci_bus_id.c_str(), &gpu.gpu_) != NvmlLibrary::kSuccess) {
+    return std::nullopt;
+  }
+  return gpu;
+}
+
 }  // namespace ddptrain

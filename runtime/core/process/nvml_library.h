@@ -1,6 +1,8 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string>
 
 namespace ddptrain {
 
@@ -28,6 +30,25 @@ class NvmlLibrary {
 
   void* library_;
   int (*shutdown_)();
+};
+
+/// A GPU that NVML knows.
+class NvmlGpu {
+ public:
+  static std::optional<NvmlGpu> open(const std::string& pci_bus_id);  ///< Nothing: NVML knows no such GPU.
+
+  /// The value that the call `name` writes for this GPU. Nothing if the call fails or does not exist.
+  template <class Value, class... Arguments>
+  std::optional<Value> get(const char* name, Arguments... which) const {
+    int (*call)(void*, Arguments..., Value*) = nullptr;
+    Value value{};
+    if (!library_->find(name, call) || call(gpu_, which..., &value) != NvmlLibrary::kSuccess) return std::nullopt;
+    return value;
+  }
+
+ private:
+  std::shared_ptr<NvmlLibrary> library_;
+  void* gpu_ = nullptr;
 };
 
 }  // namespace ddptrain

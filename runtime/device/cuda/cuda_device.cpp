@@ -236,6 +236,12 @@ std::unique_ptr<Device> make_cuda_device(DeviceOptions options, int device) {
   return std::make_unique<CudaDevice>(options, device);
 }
 
+std::size_t free_gpu_memory() {
+  std::size_t free = 0, total = 0;
+  DDP_CUDA(cudaMemGetInfo(&free, &total));
+  return free;
+}
+
 int cuda_device_count() {
   int count = 0;
   if (cudaGetDeviceCount(&count) == cudaSuccess) return count;

@@ -1,6 +1,5 @@
 #include "runtime/core/error.h"
 #include "runtime/device/device.h"
-#include "runtime/device/free_memory.h"
 #include "runtime/device/tuned_choices.h"
 
 namespace ddptrain {
