@@ -25,7 +25,7 @@
 #include "runtime/ops/attention.h"
 #include "runtime/ops/cuda/attention/attention_kernels.h"
 #include "runtime/ops/cuda/attention/attention_plans.h"
-#include "runtime/ops/cuda/gelu.h"
+#include "runtime/ops/cuda/gemm/linear_kernels.h"
 #include "runtime/ops/cuda/gemm/matmul.h"
 #include "runtime/ops/embedding.h"
 #include "runtime/ops/linear.h"

@@ -4,9 +4,8 @@
 #include <vector>
 
 #include "runtime/ops/cuda/cuda_ops.h"
-#include "runtime/ops/cuda/gelu.h"
-#include "runtime/ops/cuda/gemm/bias.h"
 #include "runtime/ops/cuda/gemm/fp8.h"
+#include "runtime/ops/cuda/gemm/linear_kernels.h"
 #include "runtime/ops/cuda/gemm/matmul.h"
 #include "runtime/ops/cuda/gemm/tuner.h"
 

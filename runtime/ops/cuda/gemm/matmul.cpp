@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "runtime/core/error.h"
-#include "runtime/ops/cuda/gemm/bias.h"
+#include "runtime/ops/cuda/gemm/linear_kernels.h"
 #include "runtime/ops/cuda/gemm/tuner.h"
 
 namespace ddptrain::cuda {
