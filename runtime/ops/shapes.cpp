@@ -186,7 +186,7 @@ LinearShape check_linear_gelu_backward(const Tensor& weight, const Tensor& dy, c
   check.is(weight, "weight", is_fp8(dy.dtype) ? DType::e4m3 : dtype, weight.shape);
   check.is(dpre, "dpre", dy.dtype, {s.batch, s.in});
   check.is(pre, "pre", dpre.shape);
-  if (dbias) check.is_gradient(dbias, "dbias", {s.in});
+  check.is_gradient(dbias, "dbias", {s.in});
   return s;
 }
 

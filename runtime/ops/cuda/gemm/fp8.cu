@@ -3,8 +3,8 @@
 #include "runtime/device/cuda/cuda_utils.h"
 #include "runtime/device/cuda/elements.cuh"
 #include "runtime/ops/cuda/column_sums.cuh"
-#include "runtime/ops/cuda/gemm/gelu.cuh"
 #include "runtime/ops/cuda/gemm/fp8.cuh"
+#include "runtime/ops/cuda/gemm/gelu.cuh"
 
 // A thread block takes a tile of 128 x 128 elements: it reads rows, writes rows, and writes columns from shared memory,
 // each in pieces of 128 bytes at least.

@@ -78,12 +78,12 @@ class CudaLinear final : public LinearOps, CudaOps {
     };
     const auto fused = [&] {
       if (!matmul_.try_gemm(gemm, cuda::Epilogue::gelu_gradient, tensors, stream())) return false;
-      if (sums) cuda::sum_columns(dpre, sums, accumulate, scratch(), stream());
+      cuda::sum_columns(dpre, sums, accumulate, scratch(), stream());
       return true;
     };
     const std::vector<cuda::Tuner::Way> ways = {{"separate", separate}, {"gelu in the epilogue", fused}};
-    const std::string operation = dbias ? "gelu gradient and sums" : "gelu gradient";
-    if (accumulate && dbias && tuner_.is_new(operation, gemm, ways)) {
+    const std::string operation = "gelu gradient";
+    if (accumulate && tuner_.is_new(operation, gemm, ways)) {
       // Timing must not add to an accumulator again and again.
       const Buffer trial = device_.allocate(dbias.dtype, dbias.shape);
       sums = trial.view(dbias.dtype, dbias.shape);

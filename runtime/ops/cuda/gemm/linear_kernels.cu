@@ -13,16 +13,14 @@ namespace {
 constexpr std::uint32_t kThreads = 256;
 constexpr std::uint32_t kMaxBlocks = 1u << 20;
 
-/// out[i] = map(pre[i]) or, where dy has data, map(pre[i]) * dy[i], V elements at once.
-template <int V, class T, float (*kMap)(float)>
-__global__ void __launch_bounds__(kThreads) map_kernel(const T* pre, const T* dy, std::size_t count, T* out) {
+template <int V, class T>
+__global__ void __launch_bounds__(kThreads) gelu_kernel(const T* pre, std::size_t count, T* out) {
   const std::size_t stride = static_cast<std::size_t>(gridDim.x) * kThreads * V;
   for (std::size_t i = (static_cast<std::size_t>(blockIdx.x) * kThreads + threadIdx.x) * V; i < count; i += stride) {
-    float value[V], factor[V];
+    float value[V];
     load<V>(pre + i, value);
-    if (dy != nullptr) load<V>(dy + i, factor);
 #pragma unroll
-    for (int k = 0; k < V; ++k) value[k] = dy != nullptr ? kMap(value[k]) * factor[k] : kMap(value[k]);
+    for (float& x : value) x = gelu_of<T>(x);
     store<V>(value, out + i);
   }
 }
@@ -44,17 +42,6 @@ struct GeluGradient {
     store<V>(value, dpre + at);
   }
 };
-
-template <class T, float (*kMap)(float)>
-void map_elements(const void* pre, const void* dy, std::int64_t count, void* out, cudaStream_t stream) {
-  if (count == 0) return;
-  constexpr int kWide = 16 / sizeof(T);
-  const bool wide = count % kWide == 0 && is_aligned(pre, 16) && is_aligned(dy, 16) && is_aligned(out, 16);
-  const std::uint32_t blocks = std::min(ceil_div(count, kThreads * (wide ? kWide : 1)), kMaxBlocks);
-  const auto kernel = wide ? map_kernel<kWide, T, kMap> : map_kernel<1, T, kMap>;
-  launch_kernel(kernel, blocks, kThreads, 0, stream, static_cast<const T*>(pre), static_cast<const T*>(dy), count,
-                static_cast<T*>(out));
-}
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
@@ -97,14 +84,20 @@ void sum_columns(const Tensor& matrix, const Tensor& sums, bool accumulate, Scra
 }
 
 void gelu(const Tensor& pre, const Tensor& y, cudaStream_t stream) {
-  with_element(pre.dtype,
-               [&]<class T>(T) { map_elements<T, gelu_of<T>>(pre.data, nullptr, pre.size(), y.data, stream); });
+  const std::int64_t count = pre.size();
+  if (count == 0) return;
+  with_element(pre.dtype, [&]<class T>(T) {
+    constexpr int kWide = 16 / sizeof(T);
+    const bool wide = count % kWide == 0 && is_aligned(pre.data, 16) && is_aligned(y.data, 16);
+    const std::uint32_t blocks = std::min(ceil_div(count, kThreads * (wide ? kWide : 1)), kMaxBlocks);
+    launch_kernel(wide ? gelu_kernel<kWide, T> : gelu_kernel<1, T>, blocks, kThreads, 0, stream, pre.as<const T>(),
+                  count, y.as<T>());
+  });
 }
 
 void gelu_backward(const Tensor& pre, const Tensor& dpre, const Tensor& sums, bool accumulate, Scratch& scratch,
                    cudaStream_t stream) {
   with_element(dpre.dtype, [&]<class T>(T) {
-    if (!sums) return map_elements<T, gelu_slope_of<T>>(pre.data, dpre.data, pre.size(), dpre.data, stream);
     constexpr int kWide = 16 / sizeof(T);
     const auto columns = static_cast<std::uint32_t>(dpre.dim(1));
     const auto values = [&](auto width) { return GeluGradient<T, width.value>{pre.as<T>(), dpre.as<T>(), columns}; };

@@ -17,7 +17,7 @@ void repeat_row(const void* row, std::int64_t rows, std::int64_t columns, DType 
 void sum_columns(const Tensor& matrix, const Tensor& sums, bool accumulate, Scratch& scratch, cudaStream_t stream);
 /// y = gelu(pre). The tanh of bf16 is the hardware's approximation.
 void gelu(const Tensor& pre, const Tensor& y, cudaStream_t stream);
-/// In place dpre *= gelu'(pre). If `sums` has data, it (+)= the sums of dpre.
+/// In place dpre *= gelu'(pre). sums (+)= the sums of dpre.
 void gelu_backward(const Tensor& pre, const Tensor& dpre, const Tensor& sums, bool accumulate, Scratch& scratch,
                    cudaStream_t stream);
 
