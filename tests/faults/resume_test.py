@@ -135,7 +135,8 @@ class ResumeTest(JobTest):
             (2, [*CNN, "--batch", "8", "--resume", "c"], ["model mlp"]),
             (1, [*QUICK, "--resume", "c"], ["this run's is 8 samples (--batch 8 --grad-accum 1 on 1 rank)"]),
             (2, [*QUICK, "--resume", "c", "--virtual-ranks", "4"],
-             ["its step is 16 samples (--batch 8 --grad-accum 1 on 2 ranks), and this run's is 32 samples"]),
+             ["its step is 16 samples (--batch 8 --grad-accum 1 on 2 ranks), and this run's is 32 samples "
+              "(--batch 8 --grad-accum 1 on 4 virtual ranks)"]),
             (2, [*QUICK, "--resume", "c", "--data", "synthetic:608"], ["data"]),
             (2, [*QUICK, "--resume", "c", "--steps", "100"], ["has 111 steps behind it"]),
             (2, [*QUICK, "--resume", "c", "--optimizer", "sgd"], ["--optimizer"]),

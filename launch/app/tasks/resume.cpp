@@ -12,8 +12,10 @@ namespace ddptrain {
 namespace {
 
 std::string text_of(const RunIdentity& run) {
+  const std::int64_t shards = run.samples_per_step / (run.batch * run.grad_accum);
+  const char* shard = shards == run.mesh.ranks() ? "rank" : shards == run.mesh.replicas ? "replica" : "virtual rank";
   return fmt::format("{} samples (--batch {} --grad-accum {} on {})", run.samples_per_step, run.batch, run.grad_accum,
-                     counted(run.mesh.ranks(), "rank"));
+                     counted(shards, shard));
 }
 
 void check_model(const Checkpoint& checkpoint, const RunIdentity& run) {
