@@ -31,8 +31,8 @@ class GradientReducer {
  public:
   /// Calls `reduced` in bucket order, or in the order of arrival if reductions may outlast the step. `virtual_ranks`
   /// adds the gradients of this rank before `sync` reduces them; null: nothing to add. The arguments outlive the
-  /// reducer. On a CPU, OverlapMode::on needs a sync that may outlast the step. OverlapMode::none needs a sync that does
-  /// not communicate.
+  /// reducer. On a CPU, OverlapMode::on needs a sync that may outlast the step. OverlapMode::none needs a sync that
+  /// does not communicate.
   GradientReducer(const ParameterArena& arena, GradientSync& sync, OverlapMode mode, GradientSync::Reduced reduced,
                   VirtualRankSums* virtual_ranks = nullptr);
   ~GradientReducer();  ///< Waits for running reductions, except during an exception.
