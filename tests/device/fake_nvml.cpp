@@ -5,6 +5,12 @@
 
 extern "C" {
 
+struct PciInfo {
+  char legacy_bus_id[16];
+  unsigned numbers[5];
+  char bus_id[32];
+};
+
 int nvmlInit_v2() { return 0; }
 int nvmlShutdown() { return 0; }
 
@@ -12,6 +18,34 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char* id, void** device) {
   static int gpu = 0;
   *device = &gpu;
   return std::strcmp(id, "0000:1b:00.0") == 0 ? 0 : 6;
+}
+
+int nvmlDeviceGetCount_v2(unsigned* count) {
+  *count = 1;
+  return 0;
+}
+int nvmlDeviceGetHandleByIndex_v2(unsigned, void** device) {
+  return nvmlDeviceGetHandleByPciBusId_v2("0000:1b:00.0", device);
+}
+int nvmlDeviceGetPciInfo_v3(void*, PciInfo* info) {
+  std::strcpy(info->bus_id, "00000000:1B:00.0");
+  return 0;
+}
+int nvmlDeviceGetName(void*, char* name, unsigned) {
+  std::strcpy(name, "Fake H100");
+  return 0;
+}
+int nvmlDeviceGetNvLinkRemoteDeviceType(void*, unsigned link, int* type) {
+  *type = link == 0 ? 2 : 0;  // a switch, a GPU
+  return 0;
+}
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(void*, unsigned, PciInfo* info) {
+  std::strcpy(info->bus_id, "00000000:1C:00.0");
+  return 0;
+}
+int nvmlDeviceGetNvLinkVersion(void*, unsigned, unsigned* version) {
+  *version = 6;  // 4.0
+  return 0;
 }
 
 int nvmlDeviceGetClockInfo(void*, int clock, unsigned* mhz) {

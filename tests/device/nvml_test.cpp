@@ -2,6 +2,7 @@
 
 #include "benchmarks/ddpbench/doctor/gpu_links.h"
 #include "runtime/device/sensors.h"
+#include "runtime/topology/machine.h"
 
 namespace ddptrain {
 namespace {
@@ -30,6 +31,23 @@ TEST(Nvml, LinksAreRead) {
   EXPECT_EQ(links->nvlinks, 2.0);
   EXPECT_EQ(links->nvlink_errors, 1.0 + 2.0 + 3.0 + 4.0);
   EXPECT_EQ(links->sm_mhz_max, 1980.0);
+}
+
+TEST(Nvml, TopologyIsRead) {
+  const DriverFacts facts = driver_facts({});
+  ASSERT_EQ(facts.gpus.size(), 1u);
+  const GpuInfo& gpu = facts.gpus[0];
+  EXPECT_EQ(gpu.pci, "0000:1b:00.0");
+  EXPECT_EQ(gpu.name, "Fake H100");
+  EXPECT_EQ(gpu.pcie->generation, 5);
+  EXPECT_EQ(gpu.pcie->width, 16);
+  EXPECT_EQ(gpu.nvlinks, 2);
+  EXPECT_EQ(gpu.nvlinks_to_switch, 1);
+  EXPECT_EQ(gpu.nvlink_gb_per_s, 25.0);
+  EXPECT_TRUE(facts.nvlinks);
+  const DriverFacts two = driver_facts({"0000:1b:00.0", "0000:1c:00.0"});
+  EXPECT_EQ(two.gpus.at(1).name, "unknown");
+  EXPECT_FALSE(two.nvlinks) << "NVML does not know the other GPU";
 }
 
 TEST(Nvml, OtherGpusAreUnknown) {

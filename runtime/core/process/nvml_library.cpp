@@ -34,4 +34,12 @@ std::optional<NvmlGpu> NvmlGpu::open(const std::string& pci_bus_id) {
   return gpu;
 }
 
+std::string NvmlGpu::name() const {
+  char text[96] = "";
+  int (*call)(void*, char*, unsigned) = nullptr;
+  const bool known =
+      library_->find("nvmlDeviceGetName", call) && call(gpu_, text, sizeof(text)) == NvmlLibrary::kSuccess;
+  return known ? text : "unknown";
+}
+
 }  // namespace ddptrain

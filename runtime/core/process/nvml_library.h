@@ -37,6 +37,7 @@ class NvmlGpu {
  public:
   static std::optional<NvmlGpu> open(const std::string& pci_bus_id);  ///< Nothing: NVML knows no such GPU.
 
+  std::string name() const;  ///< "unknown" if NVML does not say.
   /// The value that the call `name` writes for this GPU. Nothing if the call fails or does not exist.
   template <class Value, class... Arguments>
   std::optional<Value> get(const char* name, Arguments... which) const {
