@@ -25,6 +25,7 @@
 #include "runtime/core/error.h"
 #include "runtime/core/files/writable.h"
 #include "runtime/core/log.h"
+#include "runtime/core/process/host.h"
 #include "runtime/core/process/signal_requests.h"
 #include "runtime/core/text.h"
 #include "runtime/device/sensors.h"

@@ -12,7 +12,7 @@ SLACK = 4 * STEP
 
 # Lines of code and comments, rounded up to the next hundred.
 LINES = {
-    ("runtime/core", CPP): 2300,
+    ("runtime/core", CPP): 2400,
     ("runtime/device", CPP): 2100,
     ("runtime/ops", CPP): 9500,
     ("runtime/comm", CPP): 2500,

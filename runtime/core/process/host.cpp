@@ -1,11 +1,13 @@
 #include "runtime/core/process/host.h"
 
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <fstream>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <optional>
@@ -79,6 +81,20 @@ std::size_t available_host_memory(const fs::path& root) {
   const std::uint64_t in_groups = left_in_cgroups(root);
   const std::uint64_t memory = std::min(host.count("MemAvailable:") > 0 ? host["MemAvailable:"] : kNoLimit, in_groups);
   return memory == kNoLimit ? kNoLimit : memory + host["SwapFree:"];
+}
+
+double seconds_since_process_start() {
+  std::ifstream stat("/proc/self/stat");
+  const std::string line{std::istreambuf_iterator<char>(stat), {}};
+  std::istringstream fields(line.substr(std::min(line.size(), line.rfind(')') + 1)));
+  std::string skipped;
+  for (int field = 3; field < 22; ++field) fields >> skipped;  // proc(5): field 22 is the start time
+  double start_ticks = 0.0;
+  fields >> start_ticks;
+  timespec now{};
+  clock_gettime(CLOCK_BOOTTIME, &now);
+  const double uptime = static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+  return uptime - start_ticks / static_cast<double>(sysconf(_SC_CLK_TCK));
 }
 
 }  // namespace ddptrain

@@ -14,4 +14,7 @@ std::string system_host_name();
 /// ended: what Linux calls available, and swap. `root`: where /proc and /sys are.
 std::size_t available_host_memory(const std::filesystem::path& root = "/");
 
+/// Seconds since the operating system started this process.
+double seconds_since_process_start();
+
 }  // namespace ddptrain

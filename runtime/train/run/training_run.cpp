@@ -1,23 +1,19 @@
 #include "runtime/train/run/training_run.h"
 
 #include <spdlog/spdlog.h>
-#include <time.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
 #include <functional>
-#include <iterator>
 #include <limits>
 #include <optional>
-#include <sstream>
 #include <utility>
 #include <vector>
 
 #include "runtime/core/clocked.h"
 #include "runtime/core/error.h"
 #include "runtime/core/files/atomic_file.h"
+#include "runtime/core/process/host.h"
 #include "runtime/train/measure/sensor_report.h"
 #include "runtime/train/measure/step_window.h"
 #include "runtime/train/measure/trace.h"
@@ -433,20 +429,6 @@ std::int64_t total_epochs(const RunOptions& options, std::int64_t steps_per_epoc
 RunResult run_training(Trainer& trainer, const World& world, const RunOptions& options, Report* report,
                        const RunHooks& hooks) {
   return TrainingRun(trainer, world, options, report, hooks).run();
-}
-
-double seconds_since_process_start() {
-  std::ifstream stat("/proc/self/stat");
-  const std::string line{std::istreambuf_iterator<char>(stat), {}};
-  std::istringstream fields(line.substr(std::min(line.size(), line.rfind(')') + 1)));
-  std::string skipped;
-  for (int field = 3; field < 22; ++field) fields >> skipped;  // proc(5): field 22 is the start time
-  double start_ticks = 0.0;
-  fields >> start_ticks;
-  timespec now{};
-  clock_gettime(CLOCK_BOOTTIME, &now);
-  const double uptime = static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-  return uptime - start_ticks / static_cast<double>(sysconf(_SC_CLK_TCK));
 }
 
 }  // namespace ddptrain

@@ -52,7 +52,4 @@ RunResult run_training(Trainer& trainer, const World& world, const RunOptions& o
 /// Exit code of a run that a signal has ended and that can be resumed from a checkpoint (EX_TEMPFAIL of sysexits.h).
 inline constexpr int kExitResumable = 75;
 
-/// Seconds since the operating system started this process.
-double seconds_since_process_start();
-
 }  // namespace ddptrain
