@@ -1,11 +1,14 @@
 #include "runtime/diagnostics/flight_record.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdint>
 #include <fstream>
 #include <nlohmann/json.hpp>
+
+#include "runtime/core/files/descriptor.h"
 
 namespace ddptrain {
 namespace {
@@ -81,6 +84,9 @@ bool write_flight_record(const std::filesystem::path& file, const FlightRecord& 
   std::error_code error;
   std::filesystem::create_directories(file.parent_path(), error);
   std::filesystem::remove(file, error);
+  // The file may not exist: it could be another user's, or a link.
+  const Descriptor created(open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  if (!created) return false;
   std::ofstream out(file);
   for (const Json& line : lines_of(record)) out << line.dump(-1, ' ', false, Json::error_handler_t::replace) << '\n';
   return out.flush().good();

@@ -46,7 +46,7 @@ void PeerLink::connect(std::uint64_t key, int rank, const std::vector<std::strin
   const std::string& own_host = hosts[static_cast<std::size_t>(rank)];
   for (std::size_t i = 0; i < addresses.size(); ++i) {
     std::vector<sockaddr_in> all(addresses[i].size() / sizeof(sockaddr_in));
-    std::memcpy(all.data(), addresses[i].data(), addresses[i].size());
+    if (!all.empty()) std::memcpy(all.data(), addresses[i].data(), addresses[i].size());
     if (hosts[i] != own_host) std::erase_if(all, is_loopback);
     peers_[i].addresses = std::move(all);
   }

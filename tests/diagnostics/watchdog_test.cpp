@@ -244,6 +244,26 @@ TEST_F(FlightRecordTest, WritesThroughNoLink) {
   EXPECT_EQ(text("precious"), "precious");
 }
 
+/// In a folder such as /tmp, users cannot remove each other's files.
+TEST_F(FlightRecordTest, WritesThroughNoLinkOfAnotherUser) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can act as two users";
+  namespace fs = std::filesystem;
+  const fs::path shared = folder / "shared", link = shared / "rank0.jsonl";
+  fs::create_directory(shared);
+  fs::permissions(folder, fs::perms::all);
+  fs::permissions(shared, fs::perms::all | fs::perms::sticky_bit);
+  std::ofstream(folder / "precious") << "precious";
+  fs::permissions(folder / "precious", fs::perms::all);
+  fs::create_symlink(folder / "precious", link);
+  ASSERT_EQ(chown(shared.c_str(), 1, 1), 0);
+  ASSERT_EQ(lchown(link.c_str(), 1, 1), 0);
+  ASSERT_EQ(seteuid(2), 0);
+  const bool written = writes("shared");
+  ASSERT_EQ(seteuid(0), 0);
+  EXPECT_FALSE(written);
+  EXPECT_EQ(text("precious"), "precious");
+}
+
 TEST_F(FlightRecordTest, ReplacesAnOlderRecord) {
   EXPECT_TRUE(writes("new/folder"));
   EXPECT_TRUE(writes("new/folder"));

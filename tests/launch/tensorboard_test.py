@@ -53,6 +53,16 @@ class TensorBoardTest(FolderCase):
         self.train(*saving, "--resume", "auto")
         self.assertEqual(list(self.curve("train/loss")), list(range(5, 61, 5)))
 
+    @unittest.skipIf(EventAccumulator is None, "needs the package tensorboard")
+    def test_all_events_are_in_the_folder(self) -> None:
+        self.train("--epochs", "1")
+        for name in ("here", "there"):
+            (self.folder / name).mkdir()
+            (self.folder / name / "m.jsonl").write_bytes((self.folder / "m.jsonl").read_bytes())
+        run([*PROGRAM, "m.jsonl", "../there/m.jsonl"], cwd=self.folder / "here")
+        events = [path.relative_to(self.folder).parts for path in self.folder.rglob("events.out.tfevents.*")]
+        self.assertEqual([parts[:2] for parts in events], [("here", "board")] * 2)
+
     def test_other_files_are_refused(self) -> None:
         (self.folder / "m.jsonl").write_text("{}\n")
         for name in ("m.jsonl", "none.jsonl"):

@@ -54,9 +54,11 @@ std::vector<std::string> data_of_nodes(const std::vector<int>& nodes, const std:
 }
 
 std::string require_same_data(const World& world, const DataContent& content) {
-  const std::vector<std::string> data =
-      data_of_nodes(world.all_gather(std::vector{world.node()}), world.all_gather(content.size),
-                    world.all_gather(std::vector{content.hash.value()}));
+  // One after another: the order in which arguments of a call are evaluated is not defined.
+  const auto nodes = world.all_gather(std::vector{world.node()});
+  const auto sizes = world.all_gather(content.size);
+  const auto hashes = world.all_gather(std::vector{content.hash.value()});
+  const std::vector<std::string> data = data_of_nodes(nodes, sizes, hashes);
   const std::string difference = differences(data, world.all_gather(world.hostname()));
   world.agree([&] {
     if (difference.empty()) return;

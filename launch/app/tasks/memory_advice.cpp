@@ -88,7 +88,9 @@ std::string flags_that_help(const World& world, const Options& options, const Wo
   const TrainerOptions& trainer = options.trainer;
   std::vector<std::string> flags;
   if (trainer.batch > 1) {
-    flags.emplace_back("a smaller --batch and a larger --grad-accum (fewer activations)");
+    const bool sums_every_pass = trainer.virtual_ranks > 0 && trainer.zero >= Zero::gradients;  // no --grad-accum then
+    flags.push_back(fmt::format("a smaller --batch and a larger {} (fewer activations)",
+                                sums_every_pass ? "--virtual-ranks" : "--grad-accum"));
     flags.emplace_back("--batch auto (the largest that fits)");
   }
   for (const std::string& flag : workload.memory_flags()) flags.push_back(flag);

@@ -40,8 +40,11 @@ void check_samples(const Checkpoint& checkpoint, const RunIdentity& run) {
   const RunIdentity& saved = checkpoint.manifest.run;
   const std::string path = checkpoint.path.string();
   if (saved.samples_per_step != run.samples_per_step) {
-    usage_error("--resume {}: its step is {}, and this run's is {}. Give --batch and --grad-accum for as many samples.",
-                path, text_of(saved), text_of(run));
+    usage_error(
+        "--resume {}: its step is {}, and this run's is {}. Give as many: --batch, --grad-accum, --virtual-ranks and "
+        "the "
+        "number of ranks decide.",
+        path, text_of(saved), text_of(run));
   }
   if (saved.steps_per_epoch != run.steps_per_epoch) {
     usage_error("--resume {}: its epoch has {} steps, and this run's {}: the data has another number of samples", path,

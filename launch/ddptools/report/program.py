@@ -5,6 +5,7 @@ import pathlib
 import sys
 
 from ddptools.common.arguments import Parser, path
+from ddptools.common.errors import UsageError
 from ddptools.common.files import write_atomically
 from ddptools.page.blocks import Block
 from ddptools.page.render import to_html, to_markdown
@@ -13,7 +14,7 @@ from ddptools.report.sweeps.experiment import load
 from ddptools.report.sweeps.page import blocks_of, title_of
 from ddptools.report.trace.picture import report_trace
 from ddptools.report.training.page import blocks_of_runs, title_of_runs
-from ddptools.report.training.runs import are_runs, load_runs
+from ddptools.report.training.runs import MOST_RUNS, are_runs, load_runs
 
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
@@ -54,6 +55,8 @@ def main(argv: list[str]) -> int:
     if arguments.trace is not None:
         return report_trace(arguments.trace, arguments.out, arguments.step)
     if are_runs(arguments.results):
+        if len(arguments.results) > MOST_RUNS:
+            raise UsageError(f"{len(arguments.results)} runs: a picture shows {MOST_RUNS} at most: give fewer")
         runs = load_runs(arguments.results)
         return write_report(arguments, title_of_runs(runs), blocks_of_runs(runs), f"training runs: {len(runs)}")
     results = load(arguments.results)

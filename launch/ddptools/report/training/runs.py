@@ -106,8 +106,6 @@ def are_runs(paths: list[pathlib.Path]) -> bool:
 
 
 def load_runs(paths: list[pathlib.Path]) -> list[TrainingRun]:
-    if len(paths) > MOST_RUNS:
-        raise UsageError(f"{len(paths)} runs: more than {MOST_RUNS} cannot be told apart in a picture: give fewer")
     runs = []
     for path, name in zip(paths, short_names([path.with_suffix("") for path in paths])):
         bad: list[int] = []
