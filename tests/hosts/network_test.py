@@ -121,12 +121,18 @@ class ContainersTest(FolderCase):
     def setUpClass(cls) -> None:
         skip_without_namespaces()
 
-    def test_they_are_one_host(self) -> None:
+    def check_one_host(self, container: list[str]) -> None:
         flags = ["--device=cpu", "--baseline=off", "--model=mlp", "--hidden=16", "--data=synthetic:64", "--batch=8"]
         program = [BIN / "ddptrain", *flags, "--steps=4", "--metrics=m.jsonl"]
-        run([*ON_ONE_HOST, *CONTAINER, *program], cwd=self.folder, env=ENVIRONMENT)
+        run([*ON_ONE_HOST, *container, *program], cwd=self.folder, env=ENVIRONMENT)
         summary = self.lines("m.jsonl")[-1]
         self.assertEqual((summary["nodes"], summary["local_world_size"]), (1, 2))
+
+    def test_they_are_one_host(self) -> None:
+        self.check_one_host(CONTAINER)
+
+    def test_they_are_one_host_under_names_of_their_own(self) -> None:
+        self.check_one_host(["unshare", "--uts", "sh", "-c", 'hostname "node$OMPI_COMM_WORLD_RANK" && exec "$@"', "sh"])
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 
 #include "launch/app/job/choose_device.h"
 #include "runtime/comm/communicator.h"
@@ -132,12 +133,14 @@ std::vector<std::string> shared_network_cards(const World& world, const std::str
   const std::vector<RankOfGpu> ranks = ranks_of_this_host(world, pci_bus_id);
   std::string mine;
   if (world.local_rank() == 0) {
-    const auto lines = shared_nic_warnings(world.hostname(), ranks);
-    mine = fmt::format("{}", fmt::join(lines, "\n"));
+    for (const std::string& line : shared_nic_warnings(world.hostname(), ranks)) mine += line + '\n';
   }
-  std::vector<std::string> of_hosts = world.all_gather(mine);
-  std::erase(of_hosts, "");
-  return of_hosts;
+  std::vector<std::string> lines;
+  for (const std::string& of_host : world.all_gather(mine)) {
+    std::istringstream text(of_host);
+    for (std::string line; std::getline(text, line);) lines.push_back(line);
+  }
+  return lines;
 }
 
 }  // namespace ddptrain

@@ -30,7 +30,7 @@ std::vector<HostFact> usual_facts(const std::vector<HostFacts>& hosts);
 /// Starts neither CUDA nor NVML, and takes well under a second. Collective.
 std::vector<HostFacts> gather_host_facts(const World& world, const std::vector<HostFact>& more = {});
 
-/// shared_nic_warnings() of all hosts, a text for each host that has some. `pci_bus_id` is this rank's GPU. Collective.
+/// The lines of shared_nic_warnings() of all hosts. `pci_bus_id` is this rank's GPU. Collective.
 std::vector<std::string> shared_network_cards(const World& world, const std::string& pci_bus_id);
 
 }  // namespace ddptrain
