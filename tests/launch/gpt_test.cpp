@@ -262,9 +262,8 @@ TEST(Gpt, ARunThatDivergesEndsWithExitCode1AndSavesNothing) {
 /// The limit is of one process, and not of what the host has: it is met when memory is taken.
 TEST(Gpt, OutOfMemorySaysWhatWasAskedForAndWhatHelps) {
   const std::string large =
-      "--device cpu --model gpt --layers 6 --width 2048 --heads 16 --ff 8192 --seq 2 --data synthetic:2000:64 --batch "
-      "2 "
-      "--steps 3 ";
+      "--device cpu --model gpt --layers 6 --width 2048 --heads 16 --ff 8192 --seq 2 --data synthetic:2000:64 "
+      "--batch 2 --steps 3 ";
   const Outcome sharded = train_on_cpu(2, large + "--zero 2 --virtual-ranks 4", "ulimit -v 1600000;");
   EXPECT_TRUE(sharded.says("a smaller --batch and a larger --virtual-ranks")) << sharded.output;
   const Outcome outcome = train_on_cpu(2, large, "ulimit -v 2200000;");

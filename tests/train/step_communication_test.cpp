@@ -365,23 +365,26 @@ TEST_F(TreePathTest, RefusesWhatIsNoBinaryTree) {
 }
 
 /// Sums of bf16 gradients are sent as f32 from memory of their own, and are gradients where nothing is sent.
-TEST(VirtualRankMemory, OnlyASumThatIsSentLiesApartFromTheGradients) {
+TEST(VirtualRankMemory, OnlyWhatIsSentLiesApartFromTheGradients) {
   FakeDevice device(false, Precision::bf16);
   FakeCommunicator communicator(device, 4);
   TrainerOptions options;
   options.virtual_ranks = 8;
   const ParameterArena arena({{"a", {512}}}, {1, 0}, device, communicator);
   Optimizer optimizer(options.optimizer, 0.0f, arena);
-  const void* gradients = arena.bucket_gradients(0).data;
-  const auto is_apart = [&](OverlapMode overlap) {
-    options.overlap = overlap;
-    const StepCommunication made = make_step_communication(options, arena, optimizer);
-    made.virtual_ranks->fold(0, device.compute_stream());
-    EXPECT_EQ(device.sums.back(), made.virtual_ranks->sum(0).data);
-    return device.sums.back() != gradients;
+  const StepCommunication made = make_step_communication(options, arena, optimizer);
+  const auto place_of_sum = [&](GradientSync& sync, OverlapMode mode) {
+    device.sums.clear();
+    const auto ignore = [](std::size_t, Stream) {};
+    GradientReducer reducer(arena, sync, mode, ignore, made.virtual_ranks.get());
+    reducer.begin(0, true);
+    reducer.ready(0);
+    reducer.finish();
+    return device.sums.at(0);
   };
-  EXPECT_TRUE(is_apart(OverlapMode::on));
-  EXPECT_FALSE(is_apart(OverlapMode::none));
+  const void* gradients = arena.bucket_gradients(0).data;
+  EXPECT_NE(place_of_sum(*made.gradients, OverlapMode::backward), gradients);
+  EXPECT_EQ(place_of_sum(*made.no_gradients, OverlapMode::none), gradients);
 }
 
 /// bf16 gradients: 2 bytes; sums: 4.

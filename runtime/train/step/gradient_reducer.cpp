@@ -140,7 +140,7 @@ void GradientReducer::launch(std::size_t bucket) {
     forked_ = true;
   }
   device_.watch().set_bucket(static_cast<int>(bucket));
-  if (virtual_ranks_ != nullptr) virtual_ranks_->fold(bucket, stream);
+  if (virtual_ranks_ != nullptr) virtual_ranks_->fold(bucket, stream, communicates());
   note(bucket, stream, sync_.start(bucket, stream, reduced_));
   device_.watch().set_bucket(-1);
 }

@@ -37,15 +37,15 @@ void VirtualRankSums::keep(std::int64_t i) {
   ops_.add_nodes(nodes, level(complete, 0, size), stream);
 }
 
-void VirtualRankSums::fold(std::size_t bucket, Stream stream) {
+void VirtualRankSums::fold(std::size_t bucket, Stream stream, bool is_sent) {
   if (depth_ == 0) return;
   const Bucket& b = arena_.plan().buckets.at(bucket);
   std::vector<Tensor> nodes = {arena_.bucket_gradients(bucket)};
   for (std::size_t k = 0; k < depth_; ++k) nodes.push_back(level(k, b.begin, b.size));
-  ops_.add_nodes(nodes, sum(bucket), stream);
+  ops_.add_nodes(nodes, is_sent ? sent(bucket) : arena_.bucket_gradients(bucket), stream);
 }
 
-Tensor VirtualRankSums::sum(std::size_t bucket) const {
+Tensor VirtualRankSums::sent(std::size_t bucket) const {
   const Bucket& b = arena_.plan().buckets.at(bucket);
   return wide_ ? level(levels_.size() - 1, b.begin, b.size) : arena_.bucket_gradients(bucket);
 }

@@ -21,11 +21,11 @@ class VirtualRankSums {
   /// Stores the gradients of virtual rank `i`, which is not the last, on the compute stream. Then the backward pass of
   /// the next virtual rank may begin.
   void keep(std::int64_t i);
-  /// Adds all virtual ranks' gradients of a bucket when the last ones are complete in the order of `stream`.
-  void fold(std::size_t bucket, Stream stream);
-  /// The sum of a bucket. If wide, it is in this object's memory. Otherwise it is rounded once and replaces the
-  /// bucket's gradients.
-  Tensor sum(std::size_t bucket) const;
+  /// Adds all virtual ranks' gradients of a bucket when the last ones are complete in the order of `stream`. If
+  /// `is_sent`, the sum is in sent(). Otherwise it is rounded once and replaces the bucket's gradients.
+  void fold(std::size_t bucket, Stream stream, bool is_sent);
+  /// The place of a bucket's sum that is sent: this object's memory if wide, otherwise that of the gradients.
+  Tensor sent(std::size_t bucket) const;
 
   bool wide() const { return wide_; }
   std::size_t bytes() const { return total_bytes(levels_); }  ///< Device memory.

@@ -28,7 +28,7 @@ class TreeExchange final : public GradientSync {
   std::optional<Ticket> start(std::size_t bucket, Stream stream, const Reduced&) override {
     spans_.begin(bucket, stream);
     gathering_[bucket] = false;
-    return communicator_.all_to_all(below_.sum(bucket), received(bucket), stream);
+    return communicator_.all_to_all(below_.sent(bucket), received(bucket), stream);
   }
   std::optional<Ticket> advance(std::size_t bucket, Stream stream, const Reduced& reduced) override {
     const Tensor gradients = arena_.bucket_gradients(bucket);
