@@ -24,8 +24,8 @@ enum class OverlapMode : std::uint8_t {
 ///
 /// Buckets start strictly in index order, so that every rank issues the same collectives whatever the order of its
 /// ready() calls. They start in the last pass of a step only, unless the sync reduces every pass. Streams wait by
-/// events. The host waits only in finish() and wait_for(), and only for communicators that need it (MPI). All buckets
-/// but the last use the communication stream. The last bucket has no compute left to overlap with. It stays on the
+/// events. The host waits only in begin(), claim(), finish() and wait_for(), and only for communicators that need it
+/// (MPI). All buckets but the last use the communication stream. The last bucket has no compute left to overlap with. It stays on the
 /// compute stream, so it does not wait for the updates of the others.
 class GradientReducer {
  public:
@@ -45,9 +45,9 @@ class GradientReducer {
   /// the same place have not been sent.
   void claim(std::size_t bucket);
   /// Reports that the gradient of `parameter` is complete in the order of the compute stream. Error if the parameter
-  /// does not exist, has been reported before in this micro-step, or begin() is missing.
+  /// does not exist, has been reported before in this pass, or begin() is missing.
   void ready(std::size_t parameter);
-  /// Call it after the backward pass. Error if a parameter has not been reported. After the last micro-step, work
+  /// Call it after the backward pass. Error if a parameter has not been reported. After the last pass, work
   /// queued on the compute stream from now on runs after the reductions and updates. On a CPU with OverlapMode::on this
   /// needs wait_for(), or a wait for the device.
   void finish();

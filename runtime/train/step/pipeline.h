@@ -39,9 +39,9 @@ struct ReplicaSeconds {
   }
 };
 
-/// This stage's share of a count, in the order of the backward pass: the last stage comes first.
+/// This stage's share of a count. The order is that of the backward pass, which begins in the last stage.
 struct StageShare {
-  std::int64_t before = 0;  ///< The sum over the stages behind this one.
+  std::int64_t before = 0;  ///< The sum over the later stages.
   std::int64_t all = 0;     ///< The sum over all stages.
 };
 StageShare share_of(const Stages& stages, std::int64_t mine);  ///< Collective.

@@ -9,8 +9,8 @@ namespace ddptrain {
 /// Messages that a stage exchanges with its neighbours at the same time. Each member is the number of a pass.
 struct Exchange {
   std::optional<std::int64_t> activations_in = {},
-                              activations_out = {};                   ///< From the stage before, to the stage behind.
-  std::optional<std::int64_t> gradients_in = {}, gradients_out = {};  ///< From the stage behind, to the stage before.
+                              activations_out = {};                   ///< From the previous stage, to the next stage.
+  std::optional<std::int64_t> gradients_in = {}, gradients_out = {};  ///< From the next stage, to the previous stage.
 
   bool operator==(const Exchange&) const = default;
 };
@@ -26,8 +26,8 @@ struct Action {
 };
 
 /// The actions of stage `stage` of `stages` in a step of `passes` passes, by the schedule "one forward, one backward"
-/// (1F1B: Narayanan et al. 2019, "PipeDream") with a flush after each step. A stage with n stages behind it begins with
-/// n extra forward passes. A stage sends and receives in one exchange, so that no two stages wait for each other to
+/// (1F1B: Narayanan et al. 2019, "PipeDream") with a flush after each step. A stage that n stages follow begins with n
+/// extra forward passes. A stage sends and receives in one exchange, so that no two stages wait for each other to
 /// receive. With one stage the actions are F0 B0 F1 B1 and so on.
 std::vector<Action> schedule(std::int64_t stages, std::int64_t stage, std::int64_t passes);
 

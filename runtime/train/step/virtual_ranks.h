@@ -4,18 +4,20 @@
 
 namespace ddptrain {
 
-/// The global batch in as many parts as there are virtual ranks. Part v of a step is what rank v of so many ranks would
-/// take, over all micro-steps; a rank computes its parts one after the other. Order of samples, gradients, norms,
-/// metrics and evaluation follow from the parts, so that training gives the same bits on any number of ranks.
+/// Which virtual ranks this rank computes. A job with V virtual ranks divides each global batch into V parts. Part v
+/// has the samples that rank v of V real ranks would have. A rank computes its parts one after the other. The order of
+/// samples, the gradients, norms, metrics and the evaluation depend on the parts only. So training gives the same bits
+/// on any number of ranks.
 ///
-/// Parts are added in pairs, these sums in pairs, and so on. A rank that keeps whole gradients has neighbouring parts,
-/// which it adds before the ranks add theirs. Where each part is summed over the ranks at once, neighbouring parts are
-/// on neighbouring ranks: the same additions.
+/// The gradients of two neighbouring parts are added first, then two such sums, and so on. A rank that keeps whole
+/// gradients has neighbouring parts: it adds its own parts before the ranks add their sums. If every part is summed over
+/// the ranks in its own pass (sharded gradients), neighbouring parts are on neighbouring ranks. Both ways make the same
+/// additions.
 struct VirtualRanks {
-  std::int64_t all = 1;
-  std::int64_t first = 0;   ///< Of this rank,
-  std::int64_t count = 1;   ///< how many it has,
-  std::int64_t stride = 1;  ///< and from each to the next.
+  std::int64_t all = 1;     ///< The number of virtual ranks of the job.
+  std::int64_t first = 0;   ///< The first virtual rank of this rank.
+  std::int64_t count = 1;   ///< The number of virtual ranks of this rank.
+  std::int64_t stride = 1;  ///< From each virtual rank of this rank to its next.
 
   std::int64_t at(std::int64_t i) const { return first + i * stride; }  ///< This rank's `i`th.
 };
