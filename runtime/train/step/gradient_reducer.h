@@ -25,8 +25,8 @@ enum class OverlapMode : std::uint8_t {
 /// Buckets start strictly in index order, so that every rank issues the same collectives whatever the order of its
 /// ready() calls. They start in the last pass of a step only, unless the sync reduces every pass. Streams wait by
 /// events. The host waits only in begin(), claim(), finish() and wait_for(), and only for communicators that need it
-/// (MPI). All buckets but the last use the communication stream. The last bucket has no compute left to overlap with. It stays on the
-/// compute stream, so it does not wait for the updates of the others.
+/// (MPI). All buckets but the last use the communication stream. The last bucket has no compute left to overlap with.
+/// It stays on the compute stream, so it does not wait for the updates of the others.
 class GradientReducer {
  public:
   /// Calls `reduced` in bucket order, or in the order of arrival if reductions may outlast the step. `virtual_ranks`

@@ -15,13 +15,13 @@ struct StepGraphOptions {
   std::uint32_t unroll = 8;       ///< Number of steps in the larger graph.
 };
 
-/// Steps of at least this time need no graph of several steps. It saves time between short steps only, and takes device
-/// memory for each step.
+/// For steps of at least this time, callers ask for no graph of several steps. Such a graph takes device memory for
+/// each of its steps, and saves time only between short steps.
 inline constexpr double kLongStepSeconds = 0.04;
 
 /// Queues steps. The first steps run eagerly. Then two captured graphs are replayed: one with one step and one with
-/// `unroll` steps, or, if steps are long, only the first. All steps are eager if graphs are not enabled or the device
-/// has none. Results have the same bits.
+/// `unroll` steps; only the first if the caller of prepare() asked for no more. All steps are eager if graphs are not
+/// enabled or the device has none. Results have the same bits.
 class StepGraph {
  public:
   /// Queues step number `state->step + offset` on the device's streams. At the end the compute stream waits for the
