@@ -39,7 +39,7 @@ struct ReplicaSeconds {
   }
 };
 
-/// This stage's share of a count. The order is that of the backward pass, which begins in the last stage.
+/// This stage's share of a count. Stages count in the order of the backward pass, which begins in the last stage.
 struct StageShare {
   std::int64_t before = 0;  ///< The sum over the later stages.
   std::int64_t all = 0;     ///< The sum over all stages.

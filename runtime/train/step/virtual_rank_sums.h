@@ -24,7 +24,7 @@ class VirtualRankSums {
   /// Adds all virtual ranks' gradients of a bucket when the last ones are complete in the order of `stream`. If
   /// `is_sent`, the sum is in sent(). Otherwise it is rounded once and replaces the bucket's gradients.
   void fold(std::size_t bucket, Stream stream, bool is_sent);
-  /// The place of a bucket's sum that is sent: this object's memory if wide, otherwise that of the gradients.
+  /// Where fold() writes the sum of a bucket that is sent: this object's memory if wide, otherwise the gradients.
   Tensor sent(std::size_t bucket) const;
 
   bool wide() const { return wide_; }

@@ -11,8 +11,8 @@ namespace ddptrain {
 ///
 /// The gradients of two neighbouring parts are added first, then two such sums, and so on. A rank that keeps whole
 /// gradients has neighbouring parts: it adds its own parts before the ranks add their sums. If every part is summed
-/// over the ranks in its own pass (sharded gradients), neighbouring parts are on neighbouring ranks. Both ways make the
-/// same additions.
+/// over the ranks in a separate pass (sharded gradients), neighbouring parts are on neighbouring ranks. Both ways make
+/// the same additions.
 struct VirtualRanks {
   std::int64_t all = 1;     ///< The number of virtual ranks of the job.
   std::int64_t first = 0;   ///< The first virtual rank of this rank.
