@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <thread>
 
 #include "runtime/comm/mesh.h"
@@ -44,6 +45,9 @@ TEST(World, ShortenMpiStartKeepsWhatTheUserSet) {
   EXPECT_EQ(after_shorten_mpi_start("HWLOC_COMPONENTS"), "-cuda,-nvml,-opencl,-gl");
   user.set("HWLOC_COMPONENTS", "-gl");
   EXPECT_EQ(after_shorten_mpi_start("HWLOC_COMPONENTS"), "-gl");
+  const bool has_cards = std::filesystem::exists("/sys/class/infiniband") || std::filesystem::exists("/dev/cxi0");
+  user.set("OMPI_MCA_pml", std::nullopt);
+  EXPECT_EQ(after_shorten_mpi_start("OMPI_MCA_pml"), has_cards ? "unset" : "^cm,ucx");
   user.set("OMPI_MCA_pml", "ob1");
   EXPECT_EQ(after_shorten_mpi_start("OMPI_MCA_pml"), "ob1");
   user.set("OMPI_MCA_pml", std::nullopt);
