@@ -385,6 +385,8 @@ TEST(VirtualRankMemory, OnlyWhatIsSentLiesApartFromTheGradients) {
   const void* gradients = arena.bucket_gradients(0).data;
   EXPECT_NE(place_of_sum(*made.gradients, OverlapMode::backward), gradients);
   EXPECT_EQ(place_of_sum(*made.no_gradients, OverlapMode::none), gradients);
+  options.overlap = OverlapMode::none;
+  EXPECT_EQ(make_step_communication(options, arena, optimizer).tree_bytes(), 512 * 2u) << "a run that sends nothing";
 }
 
 /// bf16 gradients: 2 bytes; sums: 4.

@@ -38,7 +38,8 @@ class Chooser {
   bool wider() const { return ranks_.count > 1 && master_dtype(device_.precision()) != arena_.gradient_type(); }
   /// With two ranks, an all-reduce adds two numbers. The result has one rounding and does not depend on the order.
   bool exchanges() const {
-    return options_.virtual_ranks > 0 && (communicator_.size() > 2 || (communicator_.size() == 2 && wider()));
+    return options_.virtual_ranks > 0 && options_.overlap != OverlapMode::none &&
+           (communicator_.size() > 2 || (communicator_.size() == 2 && wider()));
   }
 
   std::unique_ptr<WeightStore> weights() {
