@@ -266,6 +266,12 @@ TEST(Gpt, OutOfMemorySaysWhatWasAskedForAndWhatHelps) {
       "--batch 2 --steps 3 ";
   const Outcome sharded = train_on_cpu(2, large + "--zero 2 --virtual-ranks 4", "ulimit -v 1600000;");
   EXPECT_TRUE(sharded.says("a smaller --batch and a larger --virtual-ranks")) << sharded.output;
+  EXPECT_TRUE(sharded.says("--zero 3 (")) << sharded.output;
+  for (const char* flags : {"--zero 1 --overlap off", "--zero 1 --virtual-ranks 4 --grad-accum 2", "--tp 2"}) {
+    const Outcome whole = train_on_cpu(2, large + flags, "ulimit -v 1600000;");
+    EXPECT_TRUE(whole.says("Less memory is needed with")) << whole.output;
+    EXPECT_FALSE(whole.says("--zero 1 (") || whole.says("--zero 2 (")) << flags << whole.output;
+  }
   const Outcome outcome = train_on_cpu(2, large, "ulimit -v 2200000;");
   EXPECT_EQ(outcome.exit_code, 1) << outcome.output;
   EXPECT_GE(outcome.count("ddptrain: error on rank "), 1) << outcome.output;

@@ -94,8 +94,12 @@ std::string flags_that_help(const World& world, const Options& options, const Wo
     flags.emplace_back("--batch auto (the largest that fits)");
   }
   for (const std::string& flag : workload.memory_flags()) flags.push_back(flag);
-  if (world.size() > options.stages && trainer.zero < Zero::weights) {
-    flags.push_back(fmt::format("--zero {} (divides more among the ranks)", static_cast<int>(trainer.zero) + 1));
+  const int next_zero = static_cast<int>(trainer.zero) + 1;
+  const bool divisible =
+      mesh_of(world.size(), options.stages, options.tensor).replicas > 1 && trainer.zero < Zero::weights;
+  const bool accumulates = trainer.virtual_ranks > 0 && trainer.grad_accum > 1;
+  if (divisible && (next_zero == 1 || (trainer.overlap < OverlapMode::off && !accumulates))) {
+    flags.push_back(fmt::format("--zero {} (divides more among the replicas)", next_zero));
   }
   if (flags.empty()) flags.emplace_back("a smaller model");
   return fmt::format("Less memory is needed with {}.", fmt::join(flags, "; "));
