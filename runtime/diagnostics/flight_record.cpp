@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "runtime/core/files/descriptor.h"
@@ -87,9 +86,9 @@ bool write_flight_record(const std::filesystem::path& file, const FlightRecord& 
   // The file may not exist: it could be another user's, or a link.
   const Descriptor created(open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (!created) return false;
-  std::ofstream out(file);
-  for (const Json& line : lines_of(record)) out << line.dump(-1, ' ', false, Json::error_handler_t::replace) << '\n';
-  return out.flush().good();
+  std::string text;
+  for (const Json& line : lines_of(record)) text += line.dump(-1, ' ', false, Json::error_handler_t::replace) + '\n';
+  return write(created.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
 }
 
 }  // namespace ddptrain

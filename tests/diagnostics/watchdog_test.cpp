@@ -258,8 +258,10 @@ TEST_F(FlightRecordTest, WritesThroughNoLinkOfAnotherUser) {
   ASSERT_EQ(chown(shared.c_str(), 1, 1), 0);
   ASSERT_EQ(lchown(link.c_str(), 1, 1), 0);
   ASSERT_EQ(seteuid(2), 0);
+  const bool reached = eaccess(shared.c_str(), W_OK) == 0;
   const bool written = writes("shared");
   ASSERT_EQ(seteuid(0), 0);
+  if (!reached) GTEST_SKIP() << "another user does not reach " << shared;
   EXPECT_FALSE(written);
   EXPECT_EQ(text("precious"), "precious");
 }
