@@ -55,4 +55,4 @@ _ddptrain_complete() {
   COMPREPLY=($(compgen -W "$words" -- "$current"))
 }
 
-complete -o default -F _ddptrain_complete ddptrain ddpbench ddptopo ddpsweep ddpreport ddpplan supervise
+complete -o default -F _ddptrain_complete ddptrain ddpbench ddptopo ddpsweep ddpreport ddpplan supervise tensorboard-events

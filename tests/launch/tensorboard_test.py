@@ -56,12 +56,14 @@ class TensorBoardTest(FolderCase):
     @unittest.skipIf(EventAccumulator is None, "needs the package tensorboard")
     def test_all_events_are_in_the_folder(self) -> None:
         self.train("--epochs", "1")
-        for name in ("here", "there"):
+        for name in ("here", "here/_"):
             (self.folder / name).mkdir()
             (self.folder / name / "m.jsonl").write_bytes((self.folder / "m.jsonl").read_bytes())
-        run([*PROGRAM, "m.jsonl", "../there/m.jsonl"], cwd=self.folder / "here")
-        events = [path.relative_to(self.folder).parts for path in self.folder.rglob("events.out.tfevents.*")]
-        self.assertEqual([parts[:2] for parts in events], [("here", "board")] * 2)
+        run([*PROGRAM, "m.jsonl", "../m.jsonl"], cwd=self.folder / "here")
+        folders = {path.parent.relative_to(self.folder) for path in self.folder.rglob("events.out.tfevents.*")}
+        self.assertEqual({str(folder) for folder in folders}, {"here/board/m", "here/board/_/m"})
+        told = run([*PROGRAM, "_/m.jsonl", "../m.jsonl"], 2, cwd=self.folder / "here").stderr
+        self.assertIn("_/m, _/m: two runs would be one folder", told)
 
     def test_other_files_are_refused(self) -> None:
         (self.folder / "m.jsonl").write_text("{}\n")
