@@ -1,7 +1,16 @@
-// Stands in for libnvidia-ml.so.1: one GPU, 0000:1b:00.0, with an NVLink that is down, one that has errors, and a PCIe
-// link that runs at generation 1 with 4 of 16 lanes.
+// Stands in for libnvidia-ml.so.1: two GPUs, each with an NVLink that is down, one that has errors, and a PCIe link
+// that runs at generation 1 with 4 of 16 lanes. The first has one NVLink to a switch and one to the second. The second
+// says that two go to the first.
 
 #include <cstring>
+
+namespace {
+
+const char* const kGpus[] = {"0000:1b:00.0", "0000:1c:00.0"};
+
+int index_of(void* device) { return device == &kGpus[1]; }
+
+}  // namespace
 
 extern "C" {
 
@@ -15,32 +24,35 @@ int nvmlInit_v2() { return 0; }
 int nvmlShutdown() { return 0; }
 
 int nvmlDeviceGetHandleByPciBusId_v2(const char* id, void** device) {
-  static int gpu = 0;
-  *device = &gpu;
-  return std::strcmp(id, "0000:1b:00.0") == 0 ? 0 : 6;
+  for (const char* const& gpu : kGpus) {
+    if (std::strcmp(id, gpu) != 0) continue;
+    *device = const_cast<char**>(const_cast<char* const*>(&gpu));
+    return 0;
+  }
+  return 6;
 }
 
 int nvmlDeviceGetCount_v2(unsigned* count) {
-  *count = 1;
+  *count = 2;
   return 0;
 }
-int nvmlDeviceGetHandleByIndex_v2(unsigned, void** device) {
-  return nvmlDeviceGetHandleByPciBusId_v2("0000:1b:00.0", device);
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void** device) {
+  return nvmlDeviceGetHandleByPciBusId_v2(kGpus[index], device);
 }
-int nvmlDeviceGetPciInfo_v3(void*, PciInfo* info) {
-  std::strcpy(info->bus_id, "00000000:1B:00.0");
+int nvmlDeviceGetPciInfo_v3(void* device, PciInfo* info) {
+  std::strcpy(info->bus_id, index_of(device) == 0 ? "00000000:1B:00.0" : "00000000:1C:00.0");
   return 0;
 }
 int nvmlDeviceGetName(void*, char* name, unsigned) {
   std::strcpy(name, "Fake H100");
   return 0;
 }
-int nvmlDeviceGetNvLinkRemoteDeviceType(void*, unsigned link, int* type) {
-  *type = link == 0 ? 2 : 0;  // a switch, a GPU
+int nvmlDeviceGetNvLinkRemoteDeviceType(void* device, unsigned link, int* type) {
+  *type = index_of(device) == 0 && link == 0 ? 2 : 0;  // a switch, a GPU
   return 0;
 }
-int nvmlDeviceGetNvLinkRemotePciInfo_v2(void*, unsigned, PciInfo* info) {
-  std::strcpy(info->bus_id, "00000000:1C:00.0");
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(void* device, unsigned, PciInfo* info) {
+  std::strcpy(info->bus_id, index_of(device) == 0 ? "00000000:1C:00.0" : "00000000:1B:00.0");
   return 0;
 }
 int nvmlDeviceGetNvLinkVersion(void*, unsigned, unsigned* version) {

@@ -35,25 +35,28 @@ TEST(Nvml, LinksAreRead) {
 
 TEST(Nvml, TopologyIsRead) {
   const DriverFacts facts = driver_facts({});
-  ASSERT_EQ(facts.gpus.size(), 1u);
+  ASSERT_EQ(facts.gpus.size(), 2u);
   const GpuInfo& gpu = facts.gpus[0];
   EXPECT_EQ(gpu.pci, "0000:1b:00.0");
   EXPECT_EQ(gpu.name, "Fake H100");
+  ASSERT_TRUE(gpu.pcie);
   EXPECT_EQ(gpu.pcie->generation, 5);
   EXPECT_EQ(gpu.pcie->width, 16);
   EXPECT_EQ(gpu.nvlinks, 2);
   EXPECT_EQ(gpu.nvlinks_to_switch, 1);
   EXPECT_EQ(gpu.nvlink_gb_per_s, 25.0);
-  EXPECT_TRUE(facts.nvlinks);
-  const DriverFacts two = driver_facts({"0000:1b:00.0", "0000:1c:00.0"});
-  EXPECT_EQ(two.gpus.at(1).name, "unknown");
-  EXPECT_FALSE(two.nvlinks) << "NVML does not know the other GPU";
+  EXPECT_EQ(facts.gpus[1].pci, "0000:1c:00.0");
+  EXPECT_EQ(facts.gpus[1].nvlinks_to_switch, 0);
+  EXPECT_EQ(facts.nvlinks, std::vector{1}) << "links that both GPUs name, which the second names twice";
+  const DriverFacts strange = driver_facts({"0000:1b:00.0", "0000:1d:00.0"});
+  EXPECT_EQ(strange.gpus.at(1).name, "unknown");
+  EXPECT_FALSE(strange.nvlinks) << "NVML does not know the other GPU";
 }
 
 TEST(Nvml, OtherGpusAreUnknown) {
   EXPECT_FALSE(bench::gpu_links(""));
-  EXPECT_FALSE(bench::gpu_links("0000:1c:00.0"));
-  EXPECT_EQ(gpu_sensors("0000:1c:00.0"), nullptr);
+  EXPECT_FALSE(bench::gpu_links("0000:1d:00.0"));
+  EXPECT_EQ(gpu_sensors("0000:1d:00.0"), nullptr);
 }
 
 }  // namespace
