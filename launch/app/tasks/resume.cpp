@@ -42,7 +42,7 @@ void check_samples(const Checkpoint& checkpoint, const RunIdentity& run) {
   if (saved.samples_per_step != run.samples_per_step) {
     usage_error(
         "--resume {}: its step is {}, and this run's is {}. Give as many: --batch, --grad-accum, --virtual-ranks and "
-        "the number of ranks decide.",
+        "the number of replicas (ranks / (--pp x --tp)) decide.",
         path, text_of(saved), text_of(run));
   }
   if (saved.steps_per_epoch != run.steps_per_epoch) {
