@@ -78,7 +78,7 @@ class NetworkTest(HostsCase):
 
     def test_forward_waits_only_for_the_weights_that_it_reads(self) -> None:
         for name in self.hosts.names[:2]:
-            self.hosts.do(name, "tc qdisc replace dev eth0 root tbf rate 100mbit burst 64kb latency 100ms")
+            self.hosts.do(name, "tc qdisc replace dev eth0 root tbf rate 50mbit burst 64kb latency 100ms")
             self.addCleanup(self.hosts.do, name, "tc qdisc del dev eth0 root")
         # A rank that stands still for longer than a sum takes begins its forward pass after the sum.
         last_first = ["bucket 1 update", "bucket 0 update"]
