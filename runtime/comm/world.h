@@ -86,9 +86,9 @@ std::vector<int> number_hosts(const std::vector<std::uint64_t>& identities);
 /// hosts are named, too: "10 on ranks 0-1 (node1); 20 on ranks 2-5 (node2, node3)".
 std::string differences(const std::vector<std::string>& of_ranks, const std::vector<std::string>& hosts = {});
 
-/// Makes Open MPI start faster: without a daemon (orted) if there is no mpirun, without a search for GPUs, and without
-/// one for RDMA network cards if this host has none. Settings of the user stay. It changes the environment, so call it
-/// in the first line of main.
+/// Makes Open MPI start faster: without a daemon (orted) if there is no mpirun, without a search for GPUs and, if this
+/// host has no RDMA network card, without a search for such cards. Environment variables that the user has set stay. It
+/// changes the environment, so call it in the first line of main.
 void shorten_mpi_start();
 
 std::string mpi_version();

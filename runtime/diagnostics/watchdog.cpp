@@ -312,7 +312,8 @@ class Watchdog::Guard {
             .push_back(fmt::format("{} does not answer, last heard of {:.1f} s ago {} ({})", name, peer.seconds_ago(),
                                    doing(last), where(last)));
       } else if (last.waiting_for[0] == '\0') {
-        computing.push_back(fmt::format("{} has not been waiting for {:.1f} s ({})", name, last.seconds, where(last)));
+        computing.push_back(
+            fmt::format("{} is not waiting, and has not been for {:.1f} s ({})", name, last.seconds, where(last)));
       } else if (last.sequence != 0 && own.sequence != 0 && last.sequence < own.sequence) {
         behind.push_back(fmt::format("{} is behind, {} ({})", name, doing(last), where(last)));
       }

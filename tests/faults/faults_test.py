@@ -185,7 +185,7 @@ class Faults(FaultsBase):
         timeout = self.timeout if started else self.start_timeout
         job = self.faulty(f"--hang-at=1:{where}", *flags, timeout=timeout)
         job.wait_until(lambda: job.said("this rank hangs") is not None)
-        names = r"Missing: rank 1 \(\S+\) has not been waiting"
+        names = r"Missing: rank 1 \(\S+\) is not waiting"
         limit = timeout if started else 3 * timeout
         self.check_timeout(job, job.said("this rank hangs"), names, limit, self.world_size)
 

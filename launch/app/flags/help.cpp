@@ -19,7 +19,7 @@ constexpr const char* kStart =
 
 constexpr const char* kAbout =
     "Trains a model on many ranks. By default each rank is a process that has a copy of the model, computes "
-    "the gradients of its part of every batch, and averages them with the other ranks.";
+    "the gradients of its part of every batch, and sums them with the other ranks.";
 
 constexpr const char* kExamples =
     "Examples:\n"

@@ -24,15 +24,15 @@ enum class OverlapMode : std::uint8_t {
 ///
 /// Buckets start strictly in index order, so that every rank issues the same collectives whatever the order of its
 /// ready() calls. They start in the last pass of a step only, unless the sync reduces every pass. Streams wait by
-/// events. The host waits only in begin(), claim(), finish() and wait_for(), and only for communicators that need it
-/// (MPI). All buckets but the last use the communication stream. The last bucket has no compute left to overlap with.
-/// It stays on the compute stream, so it does not wait for the updates of the others.
+/// events. The host waits only in begin(), claim(), finish(), wait_for() and the destructor, and only for communicators
+/// that need it (MPI). All buckets but the last use the communication stream. The last bucket has no compute left to
+/// overlap with. It stays on the compute stream, so it does not wait for the updates of the others.
 class GradientReducer {
  public:
   /// Calls `reduced` in bucket order, or in the order of arrival if reductions may outlast the step. `virtual_ranks`
   /// adds the gradients of this rank before `sync` reduces them; null: nothing to add. The arguments outlive the
-  /// reducer. On a CPU, OverlapMode::on needs a sync that may outlast the step. OverlapMode::none needs a sync that
-  /// does not communicate.
+  /// reducer. On a CPU, OverlapMode::on needs sync.may_outlast_step(). OverlapMode::none needs a sync that does
+  /// not communicate.
   GradientReducer(const ParameterArena& arena, GradientSync& sync, OverlapMode mode, GradientSync::Reduced reduced,
                   VirtualRankSums* virtual_ranks = nullptr);
   ~GradientReducer();  ///< Waits for running reductions, except during an exception.

@@ -7,7 +7,7 @@ namespace ddptrain {
 /// Which virtual ranks this rank computes. A job with V virtual ranks divides each global batch into V parts. Part v
 /// has the samples that rank v of V real ranks would have. A rank computes its parts one after the other. The order of
 /// samples, the gradients, norms, metrics and the evaluation depend on the parts only. So training gives the same bits
-/// on any number of ranks.
+/// on any number of ranks that divides V, which is a power of two.
 ///
 /// The gradients of two neighbouring parts are added first, then two such sums, and so on. A rank that keeps whole
 /// gradients has neighbouring parts: it adds its own parts before the ranks add their sums. If every part is summed
@@ -17,7 +17,7 @@ struct VirtualRanks {
   std::int64_t all = 1;     ///< The number of virtual ranks of the job.
   std::int64_t first = 0;   ///< The first virtual rank of this rank.
   std::int64_t count = 1;   ///< The number of virtual ranks of this rank.
-  std::int64_t stride = 1;  ///< From each virtual rank of this rank to its next.
+  std::int64_t stride = 1;  ///< Distance between consecutive virtual ranks of this rank.
 
   std::int64_t at(std::int64_t i) const { return first + i * stride; }  ///< This rank's `i`th.
 };
