@@ -34,6 +34,7 @@
 #include "runtime/topology/machine.h"
 #include "runtime/topology/numa_binding.h"
 #include "runtime/train/report/report.h"
+#include "runtime/train/run/replica_check.h"
 #include "runtime/train/run/training_run.h"
 #include "runtime/train/step/distributed_sampler.h"
 #include "runtime/train/step/trainer.h"

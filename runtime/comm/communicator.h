@@ -142,7 +142,5 @@ std::unique_ptr<Communicator> make_nccl_communicator(const World& world, Device&
                                                      const CommunicatorOptions& options);
 std::string nccl_version();  ///< Empty in a build without CUDA.
 std::string nccl_library();  ///< File of the NCCL that this process has loaded; empty if it has none.
-/// Whether the NCCL of the build has symmetric memory (2.27.3 and newer).
-bool nccl_has_symmetric_windows();
 
 }  // namespace ddptrain

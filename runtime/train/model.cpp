@@ -1,6 +1,8 @@
 #include "runtime/train/model.h"
 
 #include <algorithm>
+#include <map>
+#include <string>
 
 #include "runtime/core/error.h"
 #include "runtime/core/hash.h"
@@ -51,6 +53,15 @@ void check_units(const std::vector<Unit>& units, std::size_t parameters) {
     for (std::size_t i = unit.first; i < unit.first + unit.count; ++i) ++uses.at(i);
   }
   for (std::size_t i = 0; i < parameters; ++i) DDP_CHECK(uses[i] == 1, "parameter {} is in {} units", i, uses[i]);
+}
+
+void check_identities(const std::vector<ParameterSpec>& specs) {
+  DDP_CHECK(specs.size() <= UINT16_MAX, "{} parameters, at most {} fit", specs.size(), UINT16_MAX);
+  std::map<std::uint32_t, std::string> names;
+  for (const ParameterSpec& spec : specs) {
+    const auto [other, added] = names.try_emplace(spec.identity(), spec.name);
+    DDP_CHECK(added, "parameters {} and {} are of one identity: rename one", other->second, spec.name);
+  }
 }
 
 void check_fits(const char* model, const std::vector<ParameterSpec>& specs, const ModelTensors& tensors,

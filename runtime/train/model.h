@@ -97,7 +97,7 @@ struct Sent {
   std::int64_t bytes = 0;  ///< Bytes of all of them together, if collectives use a ring.
 };
 
-/// A part of a model that runs as a whole: an embedding, a block, a head. Its parameters are gathered, used and reduced
+/// A part of a model that runs as a whole, such as a transformer block. Its parameters are gathered, used and reduced
 /// together. Each parameter belongs to exactly one unit.
 struct Unit {
   std::string name;
@@ -188,6 +188,9 @@ void run_backward(Model& model, bool accumulate, const Model::Ready& ready);
 
 /// Error if a parameter is in no unit or in several.
 void check_units(const std::vector<Unit>& units, std::size_t parameters);
+
+/// Error if two parameters have the same identity: they would get the same random numbers.
+void check_identities(const std::vector<ParameterSpec>& specs);
 
 /// For bind(): Error if the number of weights or gradients does not fit `specs`, or if gradients have another type than
 /// weights. With `takes_f32_gradients`, f32 gradients are allowed with bf16 weights.

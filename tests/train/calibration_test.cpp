@@ -330,11 +330,12 @@ TEST(Calibration, MarksRoundsInWhichAClockFell) {
 }
 
 TEST(Calibration, TakesAQuarterOfTheTimedSteps) {
-  EXPECT_EQ(calibration_seconds(0.1, 0.0), 4.0);
-  EXPECT_EQ(calibration_seconds(20.0, 0.0), 5.0);
-  EXPECT_EQ(calibration_seconds(3600.0, 0.0), 20.0);
-  EXPECT_EQ(calibration_seconds(2.5, 60.0), 15.0);
-  EXPECT_EQ(calibration_seconds(80.0, 60.0), 20.0);
+  EXPECT_EQ(calibration_seconds(0.0, 0.1, 0.0), 4.0);
+  EXPECT_EQ(calibration_seconds(0.0, 20.0, 0.0), 5.0);
+  EXPECT_EQ(calibration_seconds(0.0, 3600.0, 0.0), 20.0);
+  EXPECT_EQ(calibration_seconds(0.0, 2.5, 60.0), 15.0);
+  EXPECT_EQ(calibration_seconds(0.0, 80.0, 60.0), 20.0);
+  EXPECT_EQ(calibration_seconds(2.5, 80.0, 60.0), 2.5);
 }
 
 TEST(Trace, ComputeOfAStepEndsWithItsLastBackwardPass) {

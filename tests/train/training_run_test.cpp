@@ -11,6 +11,7 @@
 #include "runtime/device/cpu/cpu_device.h"
 #include "runtime/train/measure/calibration.h"
 #include "runtime/train/report/report.h"
+#include "runtime/train/run/replica_check.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/says.h"
 #include "tests/train/replay.h"

@@ -444,6 +444,4 @@ std::string nccl_library() {
   return found && info.dli_fname != nullptr ? info.dli_fname : "";
 }
 
-bool nccl_has_symmetric_windows() { return kHasSymmetricWindows; }
-
 }  // namespace ddptrain

@@ -13,6 +13,4 @@ std::string nccl_version() { return {}; }
 
 std::string nccl_library() { return {}; }
 
-bool nccl_has_symmetric_windows() { return false; }
-
 }  // namespace ddptrain

@@ -22,16 +22,6 @@ struct CheckpointOptions {
   bool stop_on_error = true;     ///< Stop the run if a checkpoint cannot be written. Otherwise continue without it.
 };
 
-/// The outcome of a checkpoint; the same on all ranks.
-struct WrittenCheckpoint {
-  std::int64_t step = 0;
-  std::string path;
-  std::uint64_t bytes = 0;     ///< The sum over all ranks.
-  double pause_seconds = 0.0;  ///< How long training paused on the slowest rank.
-  double write_seconds = 0.0;  ///< How long writing took after that, overlapped with training.
-  std::string error;           ///< Empty: the checkpoint is complete.
-};
-
 /// Writes checkpoints while training continues. It copies the state into pinned host memory, and a thread writes that
 /// to disk. Older checkpoints are removed only after fault_of_layout() has found the new one complete. The host memory
 /// has the size of this rank's share of the state and is allocated once.

@@ -302,7 +302,8 @@ class TrainedJob final : public TimedJob {
 
 }  // namespace
 
-double calibration_seconds(double train_seconds, double min_seconds) {
+double calibration_seconds(double asked, double train_seconds, double min_seconds) {
+  if (asked > 0.0) return asked;
   return std::clamp(0.25 * std::max(train_seconds, min_seconds), kFewestRounds * kRoundSeconds, 20.0);
 }
 

@@ -92,9 +92,9 @@ struct Calibration {
   double silent_slowest_seconds() const { return silent_seconds.empty() ? 0.0 : silent_seconds[slowest_rank]; }
 };
 
-/// The time for the baseline measurement: a quarter of the longer argument, but 4 to 20 s. `min_seconds` is the time
-/// for which steps were to be measured.
-double calibration_seconds(double train_seconds, double min_seconds);
+/// The time for the baseline measurement: `asked`. If that is 0, a quarter of the longer of the others, but 4 to 20 s.
+/// `min_seconds` is the time for which steps were to be measured.
+double calibration_seconds(double asked, double train_seconds, double min_seconds);
 
 /// Measures a job. `step_seconds` is about the time of a step. `gpu`: windows are long enough to bring a GPU to its
 /// clock. No round begins after `limit_seconds`, but there is always one. Collective.

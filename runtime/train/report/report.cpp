@@ -17,7 +17,6 @@
 #include "runtime/core/files/json.h"
 #include "runtime/core/files/writable.h"
 #include "runtime/core/text.h"
-#include "runtime/train/checkpoint/checkpoint_writer.h"
 #include "runtime/train/measure/sensor_report.h"
 #include "runtime/train/report/summary.h"
 

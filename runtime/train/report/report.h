@@ -20,8 +20,6 @@
 
 namespace ddptrain {
 
-struct WrittenCheckpoint;
-
 struct RunInfo {
   std::string version;
   Description description;

@@ -77,4 +77,11 @@ std::string differing_replicas(const TrainingState& state, const World& replicas
   return difference.empty() ? of_group : difference;
 }
 
+void check_same_on_all_ranks(const World& world, const std::string& hash, const std::string& what) {
+  const std::string difference = differences(world.all_gather(hash));
+  world.agree([&] {
+    if (!difference.empty()) fail("{} differ: {}", what, difference);
+  });
+}
+
 }  // namespace ddptrain

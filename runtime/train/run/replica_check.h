@@ -16,4 +16,7 @@ namespace ddptrain {
 std::string differing_replicas(const TrainingState& state, const World& replicas, const TensorGroup* group,
                                Device& device);
 
+/// All ranks throw the same Error if `hash` differs between ranks. The message has every rank's hash. Collective.
+void check_same_on_all_ranks(const World& world, const std::string& hash, const std::string& what);
+
 }  // namespace ddptrain

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <functional>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -19,6 +18,7 @@
 #include "runtime/train/measure/trace.h"
 #include "runtime/train/run/meter.h"
 #include "runtime/train/run/progress_log.h"
+#include "runtime/train/run/replica_check.h"
 #include "runtime/train/run/run_guard.h"
 #include "runtime/train/run/step_pace.h"
 
@@ -72,9 +72,8 @@ class TrainingRun {
     }
     if (options_.baseline) {
       const double last_rate = result_.epochs.back().samples_per_second;
-      const double most = options_.calibration_seconds > 0.0
-                              ? options_.calibration_seconds
-                              : calibration_seconds(result_.train_seconds, options_.min_seconds);
+      const double most =
+          calibration_seconds(options_.calibration_seconds, result_.train_seconds, options_.min_seconds);
       result_.calibration = calibrate(trainer_, world_, last_rate, most, hooks_.sensors);
     }
     return std::move(result_);
@@ -343,13 +342,7 @@ class TrainingRun {
 
   void note(const std::optional<WrittenCheckpoint>& checkpoint) {
     if (!checkpoint) return;
-    CheckpointTotals& totals = *result_.checkpoints;
-    totals.error = checkpoint->error;
-    totals.bytes = checkpoint->bytes;
-    totals.pause_seconds = std::max(totals.pause_seconds, checkpoint->pause_seconds);
-    totals.pause_seconds_total += checkpoint->pause_seconds;
-    totals.write_seconds = std::max(totals.write_seconds, checkpoint->write_seconds);
-    ++(checkpoint->error.empty() ? totals.written : totals.failed);
+    result_.checkpoints->add(*checkpoint);
     if (report_ != nullptr) report_->checkpoint(*checkpoint);
     if (checkpoint->error.empty()) {
       newest_checkpoint_ = checkpoint->path;
@@ -417,14 +410,6 @@ class TrainingRun {
 };
 
 }  // namespace
-
-std::int64_t total_steps(const RunOptions& options, std::int64_t steps_per_epoch) {
-  return options.steps > 0 ? options.steps : options.epochs * steps_per_epoch;
-}
-
-std::int64_t total_epochs(const RunOptions& options, std::int64_t steps_per_epoch) {
-  return (total_steps(options, steps_per_epoch) + steps_per_epoch - 1) / steps_per_epoch;
-}
 
 RunResult run_training(Trainer& trainer, const World& world, const RunOptions& options, Report* report,
                        const RunHooks& hooks) {

@@ -1,5 +1,7 @@
 #include "runtime/train/step/pipeline.h"
 
+#include <iterator>
+
 #include "runtime/core/clocked.h"
 
 namespace ddptrain {
@@ -54,6 +56,13 @@ void Pipeline::sum_over_replica(const Tensor& squares) {
   const Clocked clocked(seconds_waited_);
   device_.in_communication_stream(
       [&](Stream stream) { stages_.communicator->wait(stages_.communicator->all_reduce_sum(squares, stream)); });
+}
+
+std::vector<std::unique_ptr<Model>> with_siblings(std::unique_ptr<Model> model, std::int64_t count) {
+  std::vector<std::unique_ptr<Model>> models;
+  models.push_back(std::move(model));
+  while (std::ssize(models) < count) models.push_back(models.front()->sibling());
+  return models;
 }
 
 }  // namespace ddptrain

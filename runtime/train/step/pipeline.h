@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <vector>
 
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/tensor_group.h"
@@ -39,7 +41,8 @@ struct ReplicaSeconds {
   }
 };
 
-/// This stage's share of a count. Stages count in the order of the backward pass, which begins in the last stage.
+/// This stage's share of a count, such as the number of parameters. Stages count in the order of the backward pass,
+/// which begins in the last stage.
 struct StageShare {
   std::int64_t before = 0;  ///< The sum over the later stages.
   std::int64_t all = 0;     ///< The sum over all stages.
@@ -67,5 +70,8 @@ class Pipeline {
   Device& device_;
   double seconds_waited_ = 0.0;
 };
+
+/// The model and as many siblings as make `count`.
+std::vector<std::unique_ptr<Model>> with_siblings(std::unique_ptr<Model> model, std::int64_t count);
 
 }  // namespace ddptrain

@@ -48,6 +48,18 @@ std::int64_t passes_in_flight(std::int64_t stages, std::int64_t stage, std::int6
   return std::min(stages - stage, passes);
 }
 
+std::vector<Pass> passes_of_step(std::int64_t virtual_ranks, std::int64_t grad_accum) {
+  std::vector<Pass> passes;
+  for (std::int64_t i = 0; i < virtual_ranks; ++i) {
+    for (std::int64_t micro = 0; micro < grad_accum; ++micro) {
+      const bool last = micro + 1 == grad_accum;
+      const auto number = static_cast<std::int64_t>(passes.size());
+      passes.push_back({number, i, micro, last, last && i + 1 == virtual_ranks});
+    }
+  }
+  return passes;
+}
+
 std::vector<Action> schedule(std::int64_t stages, std::int64_t stage, std::int64_t passes) {
   DDP_CHECK(stage >= 0 && stage < stages && passes > 0, "stage {} of {}, {} passes", stage, stages, passes);
   const std::int64_t ahead = passes_in_flight(stages, stage, passes) - 1;

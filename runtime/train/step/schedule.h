@@ -6,6 +6,18 @@
 
 namespace ddptrain {
 
+/// One forward and backward pass: micro-step `micro` of this rank's virtual rank `virtual_rank`.
+struct Pass {
+  std::int64_t number = 0;
+  std::int64_t virtual_rank = 0;
+  std::int64_t micro = 0;
+  bool ends_virtual_rank = false;
+  bool ends_step = false;
+};
+
+/// The passes of a step on a rank: `grad_accum` for each of its virtual ranks.
+std::vector<Pass> passes_of_step(std::int64_t virtual_ranks, std::int64_t grad_accum);
+
 /// Messages that a stage exchanges with its neighbours at the same time. Each member is the number of a pass.
 struct Exchange {
   std::optional<std::int64_t> activations_in = {},
@@ -26,9 +38,9 @@ struct Action {
 };
 
 /// The actions of stage `stage` of `stages` in a step of `passes` passes, by the schedule "one forward, one backward"
-/// (1F1B: Narayanan et al. 2019, "PipeDream") with a flush after each step. A stage that n stages follow begins with n
-/// extra forward passes. A stage sends and receives in one exchange, so that no two stages wait for each other to
-/// receive. With one stage the actions are F0 B0 F1 B1 and so on.
+/// with a flush after each step (PipeDream-Flush: Narayanan et al. 2021, arXiv:2006.09503). A stage followed by n
+/// stages begins with n extra forward passes. A stage sends and receives in one exchange, so that no two stages wait
+/// for each other to receive. With one stage the actions are F0 B0 F1 B1 and so on.
 std::vector<Action> schedule(std::int64_t stages, std::int64_t stage, std::int64_t passes);
 
 /// The maximum number of passes in flight: passes whose forward is done and whose backward is not. The stage keeps

@@ -1,7 +1,6 @@
 #include "runtime/train/step/trainer.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "runtime/core/error.h"
@@ -10,23 +9,6 @@
 #include "runtime/train/run/replica_check.h"
 
 namespace ddptrain {
-namespace {
-
-TrainerOptions capturable(TrainerOptions options, const Communicator& communicator, const Stages& stages) {
-  const bool between_stages = stages.communicator == nullptr || stages.communicator->capturable();
-  const bool within_layers = stages.group == nullptr || stages.group->capturable();
-  options.graph = options.graph && communicator.capturable() && between_stages && within_layers;
-  return options;
-}
-
-std::vector<std::unique_ptr<Model>> with_siblings(std::unique_ptr<Model> model, std::int64_t count) {
-  std::vector<std::unique_ptr<Model>> models;
-  models.push_back(std::move(model));
-  while (std::ssize(models) < count) models.push_back(models.front()->sibling());
-  return models;
-}
-
-}  // namespace
 
 Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, const Dataset& data, const World& world,
                  Device& device, Communicator& communicator, const Stages& stages)
@@ -37,7 +19,7 @@ Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, co
       test_count_(data.test_count()),
       ranks_(virtual_ranks(options, world.rank(), world.size())),
       sampler_(make_sampler(options, data, world.rank(), world.size())),
-      passes_(passes()),
+      passes_(passes_of_step(ranks_.count, options.grad_accum)),
       schedule_(schedule(stages.count(), stages.index(), std::ssize(passes_))),
       models_(with_siblings(std::move(model), passes_in_flight(stages.count(), stages.index(), std::ssize(passes_)))),
       units_(models_.front()->units()),
@@ -80,18 +62,6 @@ StepGraph::Step Trainer::step(bool communicates) {
 
 StepGraph Trainer::make_steps(StepGraph::Step step, std::uint32_t eager_steps) {
   return {device_, state_.step(), std::move(step), {.enabled = options_.graph, .eager_steps = eager_steps}};
-}
-
-std::vector<Trainer::Pass> Trainer::passes() const {
-  std::vector<Pass> passes;
-  for (std::int64_t i = 0; i < ranks_.count; ++i) {
-    for (std::int64_t micro = 0; micro < options_.grad_accum; ++micro) {
-      const bool last = micro + 1 == options_.grad_accum;
-      const auto number = static_cast<std::int64_t>(passes.size());
-      passes.push_back({number, i, micro, last, last && i + 1 == ranks_.count});
-    }
-  }
-  return passes;
 }
 
 MicroBatch Trainer::micro_batch(const Pass& pass, std::uint32_t offset, float gradient_scale) {

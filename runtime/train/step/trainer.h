@@ -90,16 +90,6 @@ class Trainer {
   bool computes_beside_sums() const { return reducer_.goes_on(); }
 
  private:
-  /// One forward and backward pass: micro-step `micro` of this rank's virtual rank `virtual_rank`.
-  struct Pass {
-    std::int64_t number = 0;
-    std::int64_t virtual_rank = 0;
-    std::int64_t micro = 0;
-    bool ends_virtual_rank = false;
-    bool ends_step = false;
-  };
-
-  std::vector<Pass> passes() const;
   MicroBatch micro_batch(const Pass& pass, std::uint32_t offset, float gradient_scale);
   Model& model_of(std::int64_t pass) { return *models_[static_cast<std::size_t>(pass) % models_.size()]; }
   MetricSums from_last_stage(MetricSums sums) const;

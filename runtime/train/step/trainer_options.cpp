@@ -48,4 +48,11 @@ DistributedSampler make_sampler(const TrainerOptions& options, const Dataset& da
           static_cast<int>(ranks.all), options.seed};
 }
 
+TrainerOptions capturable(TrainerOptions options, const Communicator& communicator, const Stages& stages) {
+  const bool between_stages = stages.communicator == nullptr || stages.communicator->capturable();
+  const bool within_layers = stages.group == nullptr || stages.group->capturable();
+  options.graph = options.graph && communicator.capturable() && between_stages && within_layers;
+  return options;
+}
+
 }  // namespace ddptrain

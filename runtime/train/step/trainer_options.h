@@ -11,6 +11,7 @@
 #include "runtime/train/step/distributed_sampler.h"
 #include "runtime/train/step/gradient_reducer.h"
 #include "runtime/train/step/optimizer.h"
+#include "runtime/train/step/pipeline.h"
 #include "runtime/train/step/store/parameter_arena.h"
 #include "runtime/train/step/virtual_ranks.h"
 
@@ -41,5 +42,8 @@ ArenaOptions arena_options(const TrainerOptions& options, const std::vector<Unit
 
 /// The sampler of the training samples. UsageError as the sampler's.
 DistributedSampler make_sampler(const TrainerOptions& options, const Dataset& data, int rank, int world_size);
+
+/// The options, without graphs if a communicator cannot be captured.
+TrainerOptions capturable(TrainerOptions options, const Communicator& communicator, const Stages& stages);
 
 }  // namespace ddptrain

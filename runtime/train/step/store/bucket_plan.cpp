@@ -124,4 +124,27 @@ BucketPlan plan_buckets(const std::vector<ParameterSpec>& specs, std::size_t ele
   return plan;
 }
 
+std::vector<UpdateChunk> chunks_of(std::size_t index, const BucketPlan& plan, const std::vector<ParameterSpec>& specs,
+                                   const Partition& partition) {
+  const Bucket& bucket = plan.buckets[index];
+  const std::int64_t part = bucket.size / partition.parts;
+  const std::int64_t begin = bucket.begin + partition.index * part;
+  DDP_CHECK(bucket.size <= std::int64_t{UINT32_MAX}, "a bucket of {} elements: too many for 32-bit positions",
+            bucket.size);
+  std::vector<UpdateChunk> chunks;
+  for (std::size_t k = 0; k < bucket.parameter_count; ++k) {
+    const std::size_t parameter = bucket.first_parameter + k;
+    const std::int64_t origin = plan.begin[parameter];
+    const std::int64_t end = std::min(origin + specs[parameter].size(), begin + part);
+    for (std::int64_t at = std::max(origin, begin); at < end; at += kChunkElements) {
+      chunks.push_back({.begin = static_cast<std::uint32_t>(at - begin),
+                        .element = static_cast<std::uint32_t>(at - origin),
+                        .parameter = static_cast<std::uint16_t>(parameter),
+                        .count = static_cast<std::uint16_t>(std::min<std::int64_t>(kChunkElements, end - at)),
+                        .decays = specs[parameter].decays});
+    }
+  }
+  return chunks;
+}
+
 }  // namespace ddptrain

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "runtime/ops/optimizer.h"
 #include "runtime/train/model.h"
 
 namespace ddptrain {
@@ -14,6 +15,21 @@ struct Bucket {
   std::size_t parameter_count = 0;
   std::int64_t begin = 0;  ///< First element.
   std::int64_t size = 0;   ///< Elements, with padding.
+};
+
+/// How the optimizer divides each bucket among ranks: into `parts` equal parts. This rank has part `index`.
+struct Partition {
+  std::int64_t parts = 1;
+  std::int64_t index = 0;
+};
+
+/// What is sharded over the ranks (ZeRO: Rajbhandari et al. 2020). Each value includes the ones before it. With one
+/// rank all are the same.
+enum class Zero : std::uint8_t {
+  nothing,
+  state,      ///< Master weights and optimizer slots (P_os).
+  gradients,  ///< Gradients, which are whole only until they are reduced (P_os+g).
+  weights,    ///< Weights, which are whole only while they are used (P_os+g+p, as in FSDP).
 };
 
 /// The layout of the arena. Positions and sizes are in elements.
@@ -51,5 +67,9 @@ std::vector<std::size_t> buckets_of(const BucketPlan& plan, const Unit& unit);
 BucketPlan plan_buckets(const std::vector<ParameterSpec>& specs, std::size_t element_size, std::size_t bucket_bytes,
                         std::size_t last_bucket_bytes, int world_size, std::int64_t alignment = kParameterAlignment,
                         const std::vector<Unit>& units = {});
+
+/// The chunks of parameters within this rank's part of the bucket, for the optimizer.
+std::vector<UpdateChunk> chunks_of(std::size_t bucket, const BucketPlan& plan, const std::vector<ParameterSpec>& specs,
+                                   const Partition& partition);
 
 }  // namespace ddptrain

@@ -1,9 +1,7 @@
 #include "runtime/train/step/store/parameter_arena.h"
 
 #include <algorithm>
-#include <array>
 #include <future>
-#include <map>
 
 #include "runtime/core/error.h"
 #include "runtime/ops/reduction.h"
@@ -13,21 +11,6 @@ namespace ddptrain {
 namespace {
 
 constexpr std::size_t kRing = 3;  // one unit computes gradients, the next may begin, and a third is being reduced
-
-BucketPlaces places_of(const BucketPlan& plan, const std::vector<ParameterSpec>& specs, const std::vector<Unit>& units,
-                       bool shared) {
-  return shared ? shared_places(plan, specs, units, kRing) : separate_places(plan);
-}
-
-/// Error if two parameters have the same identity: they would get the same random numbers.
-void require_distinct(const std::vector<ParameterSpec>& specs) {
-  DDP_CHECK(specs.size() <= UINT16_MAX, "{} parameters, at most {} fit", specs.size(), UINT16_MAX);
-  std::map<std::uint32_t, std::string> names;
-  for (const ParameterSpec& spec : specs) {
-    const auto [other, added] = names.try_emplace(spec.identity(), spec.name);
-    DDP_CHECK(added, "parameters {} and {} are of one identity: rename one", other->second, spec.name);
-  }
-}
 
 DType kept_type(std::optional<DType> asked, DType compute) {
   return asked == DType::bf16 ? compute : asked.value_or(compute);
@@ -51,15 +34,17 @@ ParameterArena::ParameterArena(std::vector<ParameterSpec> specs, const ArenaOpti
           zero_ >= Zero::gradients ? 0 : options.last_bucket_bytes, communicator.size(),
           needs_whole_chunks(specs_, options) && zero_ >= Zero::state ? kChunkElements : kParameterAlignment,
           zero_ >= Zero::gradients ? options.units : std::vector<Unit>{})),
-      gradient_places_(places_of(plan_, specs_, options.units, zero_ >= Zero::gradients)),
-      weight_places_(places_of(plan_, specs_, options.units, zero_ >= Zero::weights)),
+      gradient_places_(zero_ >= Zero::gradients ? shared_places(plan_, specs_, options.units, kRing)
+                                                : separate_places(plan_)),
+      weight_places_(zero_ >= Zero::weights ? shared_places(plan_, specs_, options.units, kRing)
+                                            : separate_places(plan_)),
       device_(device),
       communicator_(communicator),
       compute_(device.dtype()),
       gradient_type_(kept_type(options.gradient_type, compute_)),
       master_type_(master_dtype(device.precision())),
       partition_(zero_ >= Zero::state ? Partition{communicator.size(), communicator.rank()} : Partition{}) {
-  require_distinct(specs_);
+  check_identities(specs_);
   DDP_CHECK(gradient_type_ == compute_ || gradient_type_ == master_type_, "gradients of {} beside weights of {}",
             name_of(gradient_type_), name_of(compute_));
   const std::size_t part = static_cast<std::size_t>(plan_.size / partition_.parts);
@@ -97,7 +82,7 @@ void ParameterArena::make_chunks() {
   std::vector<UpdateChunk> chunks;
   for (std::size_t bucket = 0; bucket < plan_.buckets.size(); ++bucket) {
     first_chunk_.push_back(static_cast<std::uint32_t>(chunks.size()));
-    const std::vector<UpdateChunk> more = chunks_of(bucket);
+    const std::vector<UpdateChunk> more = chunks_of(bucket, plan_, specs_, partition_);
     chunks.insert(chunks.end(), more.begin(), more.end());
   }
   first_chunk_.push_back(static_cast<std::uint32_t>(chunks.size()));
@@ -113,29 +98,6 @@ void ParameterArena::number_chunks() {
   }
   first_square_ = device_.allocate(first.size() * sizeof(std::uint32_t));
   device_.copy_to_device(first_square_.data(), first.data(), first_square_.bytes());
-}
-
-/// The chunks of parameters within this rank's part of the bucket.
-std::vector<UpdateChunk> ParameterArena::chunks_of(std::size_t index) const {
-  const Bucket& bucket = plan_.buckets[index];
-  const std::int64_t part = bucket.size / partition_.parts;
-  const std::int64_t begin = bucket.begin + partition_.index * part;
-  DDP_CHECK(bucket.size <= std::int64_t{UINT32_MAX}, "a bucket of {} elements: too many for 32-bit positions",
-            bucket.size);
-  std::vector<UpdateChunk> chunks;
-  for (std::size_t k = 0; k < bucket.parameter_count; ++k) {
-    const std::size_t parameter = bucket.first_parameter + k;
-    const std::int64_t origin = plan_.begin[parameter];
-    const std::int64_t end = std::min(origin + specs_[parameter].size(), begin + part);
-    for (std::int64_t at = std::max(origin, begin); at < end; at += kChunkElements) {
-      chunks.push_back({.begin = static_cast<std::uint32_t>(at - begin),
-                        .element = static_cast<std::uint32_t>(at - origin),
-                        .parameter = static_cast<std::uint16_t>(parameter),
-                        .count = static_cast<std::uint16_t>(std::min<std::int64_t>(kChunkElements, end - at)),
-                        .decays = specs_[parameter].decays});
-    }
-  }
-  return chunks;
 }
 
 std::size_t ParameterArena::state_bytes() const { return master_.bytes() + total_bytes(slots_); }
@@ -326,13 +288,6 @@ std::vector<StateArray> ParameterArena::state() const {
     }
   }
   return arrays;
-}
-
-void check_same_on_all_ranks(const World& world, const std::string& hash, const std::string& what) {
-  const std::string difference = differences(world.all_gather(hash));
-  world.agree([&] {
-    if (!difference.empty()) fail("{} differ: {}", what, difference);
-  });
 }
 
 }  // namespace ddptrain

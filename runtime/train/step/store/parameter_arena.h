@@ -13,47 +13,9 @@
 #include "runtime/ops/optimizer.h"
 #include "runtime/train/model.h"
 #include "runtime/train/step/store/bucket_plan.h"
+#include "runtime/train/step/store/state_array.h"
 
 namespace ddptrain {
-
-/// How an array of the training state is distributed over the ranks.
-enum class Placement : std::uint8_t {
-  replicated,  ///< Every rank has the whole array, with the same values.
-  sharded,     ///< Each rank has one part.
-  per_rank,    ///< Every rank has an array of its own.
-};
-
-/// A named array of the training state, with this rank's pieces of it.
-struct StateArray {
-  struct Piece {
-    std::int64_t begin;  ///< Index of its first element in this rank's part of the array, row-major.
-    Tensor values;       ///< [count]
-  };
-
-  std::string name;
-  Split part;  ///< This rank's part of the array if layers are split; otherwise the whole array.
-  DType dtype;
-  Placement placement;
-  std::vector<Piece> pieces;
-  bool is_copy = false;  ///< See ParameterSpec.
-
-  const Shape& shape() const { return part.whole; }
-};
-
-/// How the optimizer divides each bucket among ranks: into `parts` equal parts. This rank has part `index`.
-struct Partition {
-  std::int64_t parts = 1;
-  std::int64_t index = 0;
-};
-
-/// What is sharded over the ranks (ZeRO: Rajbhandari et al. 2020). Each value includes the ones before it. With one
-/// rank all are the same.
-enum class Zero : std::uint8_t {
-  nothing,
-  state,      ///< Master weights and optimizer slots (P_os).
-  gradients,  ///< Gradients, which are whole only until they are reduced (P_os+g).
-  weights,    ///< Weights, which are whole only while they are used (P_os+g+p, as in FSDP).
-};
 
 struct ArenaOptions {
   std::size_t bucket_bytes = std::size_t{25} << 20;
@@ -136,7 +98,6 @@ class ParameterArena {
   Tensor master(std::size_t bucket) const;  ///< This rank's part.
   void make_chunks();
   void number_chunks();
-  std::vector<UpdateChunk> chunks_of(std::size_t bucket) const;
   Buffer allocate_staging(DType dtype) const;  ///< Large enough for the values of any bucket.
 
   std::vector<ParameterSpec> specs_;
@@ -163,8 +124,5 @@ class ParameterArena {
   Buffer first_square_;                     ///< Empty if shards cut chunks.
   std::int64_t square_count_ = 0;
 };
-
-/// All ranks throw the same Error if `hash` differs between ranks. The message has every rank's hash. Collective.
-void check_same_on_all_ranks(const World& world, const std::string& hash, const std::string& what);
 
 }  // namespace ddptrain

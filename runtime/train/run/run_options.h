@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace ddptrain {
+
+struct RunOptions {
+  std::int64_t epochs = 1;
+  std::int64_t steps = 0;         ///< Number of steps; 0: as many as `epochs` have.
+  std::int64_t log_every = 0;     ///< Steps between measurements within an epoch; 0: none.
+  std::int64_t eval_every = 0;    ///< Steps between evaluations within an epoch; 0: none.
+  std::int64_t eval_samples = 0;  ///< Maximum of an evaluation; 0: the whole test set.
+  std::int64_t verify_every = 0;  ///< Steps between RunGuard::check_replicas(); 0: none.
+  std::string trace;              ///< File for a trace of a few steps after training; empty: none.
+  std::function<void()> trained;  ///< Called on all ranks after the last step, before measurements change parameters.
+  bool baseline = true;           ///< Measure scaling efficiency and exposed communication after training.
+  double calibration_seconds = 0.0;  ///< Maximum time for the baseline measurement; 0: see calibration_seconds().
+  double min_seconds = 0.0;  ///< Time at least this many seconds of steps. Steps after training change only the rate.
+  double progress_seconds = 10.0;  ///< Time until the first line of ProgressLog.
+  int fail_rank = -1;              ///< For tests: this rank throws before step `fail_step`.
+  std::int64_t fail_step = -1;
+};
+
+inline std::int64_t total_steps(const RunOptions& options, std::int64_t steps_per_epoch) {
+  return options.steps > 0 ? options.steps : options.epochs * steps_per_epoch;
+}
+
+inline std::int64_t total_epochs(const RunOptions& options, std::int64_t steps_per_epoch) {
+  return (total_steps(options, steps_per_epoch) + steps_per_epoch - 1) / steps_per_epoch;
+}
+
+}  // namespace ddptrain
