@@ -64,6 +64,9 @@ class TensorBoardTest(FolderCase):
         self.assertEqual({str(folder) for folder in folders}, {"here/board/m", "here/board/_/m"})
         told = run([*PROGRAM, "_/m.jsonl", "../m.jsonl"], 2, cwd=self.folder / "here").stderr
         self.assertIn("_/m, _/m: two runs would be one folder", told)
+        absolute = self.folder / "m.jsonl"
+        run([*PROGRAM, absolute, str(absolute)[1:], "--out", self.folder / "board"], 2, cwd="/")
+        self.assertEqual(len(list(self.folder.rglob("events.out.tfevents.*"))), 2)
 
     def test_other_files_are_refused(self) -> None:
         (self.folder / "m.jsonl").write_text("{}\n")
