@@ -267,7 +267,8 @@ TEST(Gpt, OutOfMemorySaysWhatWasAskedForAndWhatHelps) {
   const Outcome sharded = train_on_cpu(2, large + "--zero 2 --virtual-ranks 4", "ulimit -v 1600000;");
   EXPECT_TRUE(sharded.says("a smaller --batch and a larger --virtual-ranks")) << sharded.output;
   EXPECT_TRUE(sharded.says("--zero 3 (")) << sharded.output;
-  for (const char* flags : {"--zero 1 --overlap off", "--zero 1 --virtual-ranks 4 --grad-accum 2", "--tp 2"}) {
+  for (const char* flags : {"--zero 1 --overlap off", "--zero 1 --virtual-ranks 4 --grad-accum 2", "--tp 2",
+                            "--precision fp32 --comm-dtype bf16"}) {
     const Outcome whole = train_on_cpu(2, large + flags, "ulimit -v 1600000;");
     EXPECT_TRUE(whole.says("Less memory is needed with")) << whole.output;
     EXPECT_FALSE(whole.says("--zero 1 (") || whole.says("--zero 2 (")) << flags << whole.output;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "launch/app/flags/flag_table.h"
 #include "launch/app/tasks/describe.h"
 #include "runtime/core/error.h"
 #include "runtime/core/process/host.h"
@@ -83,8 +84,21 @@ void require_room_for_weights(const Room& room, const World& world, DeviceKind d
       *elements, size_text(part), room.text);
 }
 
+/// Whether a run takes these flags, and --zero has something to divide.
+bool is_taken(const Options& options, const World& world, const Workload& workload, DeviceKind device) {
+  const int replicas = mesh_of(world.size(), options.stages, options.tensor).replicas;
+  try {
+    check_flags(options, workload);
+    check_precision(options, workload, device);
+    virtual_ranks(options.trainer, 0, replicas);
+  } catch (const UsageError&) {
+    return false;
+  }
+  return replicas > 1;
+}
+
 /// Flags that lessen the memory of a run.
-std::string flags_that_help(const World& world, const Options& options, const Workload& workload) {
+std::string flags_that_help(const World& world, const Options& options, const Workload& workload, DeviceKind device) {
   const TrainerOptions& trainer = options.trainer;
   std::vector<std::string> flags;
   if (trainer.batch > 1) {
@@ -94,12 +108,10 @@ std::string flags_that_help(const World& world, const Options& options, const Wo
     flags.emplace_back("--batch auto (the largest that fits)");
   }
   for (const std::string& flag : workload.memory_flags()) flags.push_back(flag);
-  const int next_zero = static_cast<int>(trainer.zero) + 1;
-  const bool divisible =
-      mesh_of(world.size(), options.stages, options.tensor).replicas > 1 && trainer.zero < Zero::weights;
-  const bool accumulates = trainer.virtual_ranks > 0 && trainer.grad_accum > 1;
-  if (divisible && (next_zero == 1 || (trainer.overlap < OverlapMode::off && !accumulates))) {
-    flags.push_back(fmt::format("--zero {} (divides more among the replicas)", next_zero));
+  Options more = options;
+  more.trainer.zero = static_cast<Zero>(static_cast<int>(trainer.zero) + 1);
+  if (trainer.zero < Zero::weights && is_taken(more, world, workload, device)) {
+    flags.push_back(fmt::format("--zero {} (divides more among the replicas)", static_cast<int>(more.trainer.zero)));
   }
   if (flags.empty()) flags.emplace_back("a smaller model");
   return fmt::format("Less memory is needed with {}.", fmt::join(flags, "; "));
@@ -138,7 +150,7 @@ void require_memory(const World& world, DeviceKind device, int sharing, const Op
     const std::size_t bytes = bytes_of(*kept);
     if (bytes - libraries_of(*kept) > room.bytes) {  // a part of theirs is taken already
       usage_error("there is too little memory: a rank would keep {}, and {}. A rank keeps on its device:\n{}{}",
-                  size_text(bytes), room.text, kept->table(), flags_that_help(world, options, workload));
+                  size_text(bytes), room.text, kept->table(), flags_that_help(world, options, workload, device));
     }
     if (room.fits(bytes)) return;
     spdlog::warn("A rank keeps {}, and {}: memory may run out", size_text(bytes), room.text);
@@ -157,7 +169,7 @@ void explain_out_of_memory(const Options& options, Workload& workload, const Wor
   }
   const auto kept = describe(world, device, options, workload);
   const std::string table = kept ? "A rank keeps on its device:\n" + kept->table() : "";
-  throw OutOfMemory(fmt::format("{}. {}{}", what, table, flags_that_help(world, options, workload)));
+  throw OutOfMemory(fmt::format("{}. {}{}", what, table, flags_that_help(world, options, workload, device)));
 }
 
 }  // namespace ddptrain
