@@ -1,13 +1,13 @@
 #include "runtime/diagnostics/flight_record.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <nlohmann/json.hpp>
 
-#include "runtime/core/files/descriptor.h"
+#include "runtime/core/files/atomic_file.h"
 
 namespace ddptrain {
 namespace {
@@ -80,15 +80,16 @@ std::vector<Json> lines_of(const FlightRecord& record) {
 }  // namespace
 
 bool write_flight_record(const std::filesystem::path& file, const FlightRecord& record) {
-  std::error_code error;
-  std::filesystem::create_directories(file.parent_path(), error);
-  std::filesystem::remove(file, error);
-  // The file may not exist: it could be another user's, or a link.
-  const Descriptor created(open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-  if (!created) return false;
-  std::string text;
-  for (const Json& line : lines_of(record)) text += line.dump(-1, ' ', false, Json::error_handler_t::replace) + '\n';
-  return write(created.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  try {
+    std::filesystem::create_directories(file.parent_path());
+    AtomicFile out(file);  // follows no link
+    constexpr auto kReplace = Json::error_handler_t::replace;  // text that is not UTF-8
+    for (const Json& line : lines_of(record)) out.write(line.dump(-1, ' ', false, kReplace) + '\n');
+    out.commit();
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
 }
 
 }  // namespace ddptrain

@@ -289,8 +289,7 @@ class Watchdog::Guard {
     for (const CollectiveRecord& each : watch_->records()) {
       if (each.sequence != 0) facts.collectives.push_back(each);
     }
-    std::sort(facts.collectives.begin(), facts.collectives.end(),
-              [](const auto& a, const auto& b) { return a.sequence < b.sequence; });
+    std::ranges::sort(facts.collectives, {}, &CollectiveRecord::sequence);
     return facts;
   }
 
