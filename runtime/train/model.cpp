@@ -43,10 +43,6 @@ void run_forward(Model& model, const MicroBatch& batch) {
   for (std::size_t unit = 0; unit < units; ++unit) model.forward(unit);
 }
 
-void run_backward(Model& model, bool accumulate, const Model::Ready& ready) {
-  for (std::size_t unit = model.units().size(); unit-- > 0;) model.backward(unit, accumulate, ready);
-}
-
 void check_units(const std::vector<Unit>& units, std::size_t parameters) {
   std::vector<int> uses(parameters);
   for (const Unit& unit : units) {

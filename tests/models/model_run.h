@@ -10,6 +10,7 @@
 
 #include "runtime/train/model.h"
 #include "tests/ops/bench.h"
+#include "tests/support/run_backward.h"
 
 namespace ddptrain::tests {
 

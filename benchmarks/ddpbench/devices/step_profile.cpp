@@ -65,7 +65,8 @@ StepGraph pass_steps(Trainer& trainer, const TrainerOptions& options, bool backw
                         {trainer.state().step(), offset},
                         options.batch};
       run_forward(trainer.model(), {slice, trainer.metrics().step(rank), true, scale});
-      if (backward) run_backward(trainer.model(), micro > 0, [](std::size_t) {});
+      const std::size_t units = backward ? trainer.model().units().size() : 0;
+      for (std::size_t unit = units; unit-- > 0;) trainer.model().backward(unit, micro > 0, [](std::size_t) {});
     }
   });
 }

@@ -286,7 +286,8 @@ void compare_hosts(const World& world, const DoctorOptions& options, Found& foun
   const auto hosts = gather_host_facts(world, more);
   found.differences = host_differences(hosts);
   found.hosts_differ = !found.differences.empty();
-  found.common = usual_facts(hosts);
+  found.common = hosts.front().facts;
+  for (std::size_t fact = 0; fact < found.common.size(); ++fact) found.common[fact].value = usual_value(hosts, fact);
 }
 
 void add(Found& found, const std::string& text) {

@@ -60,18 +60,6 @@ std::vector<HostFact> facts_of_networks() {
        "See ibstat there, or choose the same for all (NCCL_IB_HCA=NAME,...)"}};
 }
 
-/// The value that most hosts have; of equal numbers, that of the first host.
-std::string usual_value(const std::vector<HostFacts>& hosts, std::size_t fact) {
-  std::map<std::string, int> counts;
-  for (const HostFacts& host : hosts) ++counts[host.facts.at(fact).value];
-  const std::string* best = &hosts.front().facts.at(fact).value;
-  for (const HostFacts& host : hosts) {
-    const std::string& value = host.facts.at(fact).value;
-    if (counts[value] > counts[*best]) best = &value;
-  }
-  return *best;
-}
-
 std::vector<HostFact> facts_of_this_host() {
   const std::string same_program = "Start the same files everywhere, from a folder that all hosts share";
   std::vector<HostFact> facts = {
@@ -89,10 +77,15 @@ std::vector<HostFact> facts_of_this_host() {
 
 }  // namespace
 
-std::vector<HostFact> usual_facts(const std::vector<HostFacts>& hosts) {
-  std::vector<HostFact> facts = hosts.front().facts;
-  for (std::size_t fact = 0; fact < facts.size(); ++fact) facts[fact].value = usual_value(hosts, fact);
-  return facts;
+std::string usual_value(const std::vector<HostFacts>& hosts, std::size_t fact) {
+  std::map<std::string, int> counts;
+  for (const HostFacts& host : hosts) ++counts[host.facts.at(fact).value];
+  const std::string* best = &hosts.front().facts.at(fact).value;
+  for (const HostFacts& host : hosts) {
+    const std::string& value = host.facts.at(fact).value;
+    if (counts[value] > counts[*best]) best = &value;
+  }
+  return *best;
 }
 
 std::vector<std::string> host_differences(const std::vector<HostFacts>& hosts) {

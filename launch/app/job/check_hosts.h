@@ -23,8 +23,8 @@ struct HostFacts {
 /// A line for each host that differs from most others, with its name and what to do. Empty: nothing differs.
 std::vector<std::string> host_differences(const std::vector<HostFacts>& hosts);
 
-/// The facts that most hosts share.
-std::vector<HostFact> usual_facts(const std::vector<HostFacts>& hosts);
+/// The value that most hosts have; of equal numbers, that of the first host.
+std::string usual_value(const std::vector<HostFacts>& hosts, std::size_t fact);
 
 /// The facts of all hosts of these ranks (program, libraries, driver, GPUs, networks, MTU) and `more`.
 /// Starts neither CUDA nor NVML, and takes well under a second. Collective.
