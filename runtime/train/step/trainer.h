@@ -77,7 +77,7 @@ class Trainer {
   /// How long the host has waited for gradients and weights of other replicas.
   double seconds_waited() const { return reducer_.seconds_waited() + communication_.weights->seconds_waited(); }
 
-  // For measurements. They change parameters, so training cannot go on afterwards.
+  // For measurements. These steps change parameters, so training cannot go on afterwards.
   StepGraph& training_steps() { return training_; }
   /// Queues one step. A step without communication may run on some ranks only.
   StepGraph::Step step(bool communicates);
