@@ -82,7 +82,7 @@ std::vector<Json> lines_of(const FlightRecord& record) {
 bool write_flight_record(const std::filesystem::path& file, const FlightRecord& record) {
   try {
     std::filesystem::create_directories(file.parent_path());
-    AtomicFile out(file);  // follows no link
+    AtomicFile out(file);                                      // follows no link
     constexpr auto kReplace = Json::error_handler_t::replace;  // text that is not UTF-8
     for (const Json& line : lines_of(record)) out.write(line.dump(-1, ' ', false, kReplace) + '\n');
     out.commit();
