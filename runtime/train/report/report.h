@@ -28,7 +28,7 @@ struct RunInfo {
   int nodes = 1;
   int local_world_size = 1;
   int shared_gpus = 0;        ///< GPUs of the job if ranks share them; 0: each rank has its own device.
-  int zero = 0;               ///< Stage of ZeRO.
+  int zero = 0;               ///< Level of ZeRO.
   bool baseline = true;       ///< The single-rank baseline is measured if possible.
   bool other_tensor = false;  ///< The run was resumed, and earlier steps had another --tp.
   GradientPath gradient_path;
