@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <string>
 
 #include "runtime/core/error.h"
 #include "runtime/core/hash.h"
@@ -41,6 +40,10 @@ void run_forward(Model& model, const MicroBatch& batch) {
   model.begin(batch);
   const std::size_t units = model.units().size();
   for (std::size_t unit = 0; unit < units; ++unit) model.forward(unit);
+}
+
+void run_backward(Model& model, bool accumulate, const Model::Ready& ready) {
+  for (std::size_t unit = model.units().size(); unit-- > 0;) model.backward(unit, accumulate, ready);
 }
 
 void check_units(const std::vector<Unit>& units, std::size_t parameters) {

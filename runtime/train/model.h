@@ -183,6 +183,8 @@ class Model {
 
 /// begin() and the forward pass of all units.
 void run_forward(Model& model, const MicroBatch& batch);
+/// The backward pass of all units.
+void run_backward(Model& model, bool accumulate, const Model::Ready& ready);
 
 /// Error if a parameter is in no unit or in several.
 void check_units(const std::vector<Unit>& units, std::size_t parameters);

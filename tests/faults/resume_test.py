@@ -137,7 +137,8 @@ class ResumeTest(JobTest):
             (2, [*QUICK, "--resume", "c", "--virtual-ranks", "4"],
              ["its step is 16 samples (--batch 8 --grad-accum 1 on 2 ranks), and this run's is 32 samples "
               "(--batch 8 --grad-accum 1 on 4 virtual ranks)"]),
-            (3, [*QUICK, "--resume", "c"], ["24 samples (--batch 8 --grad-accum 1 on 3 ranks)", "replicas (ranks / (--pp x --tp)) decide"]),
+            (3, [*QUICK, "--resume", "c"],
+             ["24 samples (--batch 8 --grad-accum 1 on 3 ranks)", "the number of replicas (ranks / (--pp x --tp)) decide"]),
             (2, [*QUICK, "--resume", "c", "--data", "synthetic:608"], ["data"]),
             (2, [*QUICK, "--resume", "c", "--steps", "100"], ["has 111 steps behind it"]),
             (2, [*QUICK, "--resume", "c", "--optimizer", "sgd"], ["--optimizer"]),

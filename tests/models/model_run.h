@@ -10,7 +10,6 @@
 
 #include "runtime/train/model.h"
 #include "tests/ops/bench.h"
-#include "tests/support/run_backward.h"
 
 namespace ddptrain::tests {
 

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "runtime/ops/optimizer.h"
-#include "tests/support/run_backward.h"
 #include "tests/support/values.h"
 #include "tests/train/trainer_rig.h"
 

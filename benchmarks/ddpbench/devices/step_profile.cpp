@@ -58,15 +58,14 @@ StepGraph pass_steps(Trainer& trainer, const TrainerOptions& options, bool backw
   const VirtualRanks ranks = virtual_ranks(options, trainer.replicas().rank(), trainer.replicas().size());
   const std::int64_t predictions = trainer.sampler().samples_per_step() * trainer.model().predictions_per_sample();
   const float scale = backward ? 1.0f / static_cast<float>(predictions) : 0.0f;
-  return trainer.make_steps([&trainer, options, ranks, scale, backward](std::uint32_t offset) {
-    for (std::int64_t i = 0; i < ranks.count * options.grad_accum; ++i) {
-      const std::int64_t rank = i / options.grad_accum, micro = i % options.grad_accum;
-      const Slice slice{trainer.sampler().order(micro, ranks.at(rank) - ranks.first),
+  const std::vector<Pass> passes = passes_of_step(ranks.count, options.grad_accum);
+  return trainer.make_steps([&trainer, options, ranks, passes, scale, backward](std::uint32_t offset) {
+    for (const Pass& pass : passes) {
+      const Slice slice{trainer.sampler().order(pass.micro, ranks.at(pass.virtual_rank) - ranks.first),
                         {trainer.state().step(), offset},
                         options.batch};
-      run_forward(trainer.model(), {slice, trainer.metrics().step(rank), true, scale});
-      const std::size_t units = backward ? trainer.model().units().size() : 0;
-      for (std::size_t unit = units; unit-- > 0;) trainer.model().backward(unit, micro > 0, [](std::size_t) {});
+      run_forward(trainer.model(), {slice, trainer.metrics().step(pass.virtual_rank), true, scale});
+      if (backward) run_backward(trainer.model(), pass.micro > 0, [](std::size_t) {});
     }
   });
 }

@@ -23,7 +23,7 @@ struct HostFacts {
 /// A line for each host that differs from most others, with its name and what to do. Empty: nothing differs.
 std::vector<std::string> host_differences(const std::vector<HostFacts>& hosts);
 
-/// The value that most hosts have; of equal numbers, that of the first host.
+/// The value that most hosts have. If several values are equally frequent, the first of them.
 std::string usual_value(const std::vector<HostFacts>& hosts, std::size_t fact);
 
 /// The facts of all hosts of these ranks (program, libraries, driver, GPUs, networks, MTU) and `more`.

@@ -1,7 +1,5 @@
 #include "runtime/train/step/pipeline.h"
 
-#include <iterator>
-
 #include "runtime/core/clocked.h"
 
 namespace ddptrain {
