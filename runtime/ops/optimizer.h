@@ -1,7 +1,6 @@
 #pragma once
 
 #include <array>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -9,6 +8,7 @@
 #include "runtime/core/tensor.h"
 #include "runtime/device/peer_inboxes.h"
 #include "runtime/ops/family.h"
+#include "runtime/ops/learning_rate_schedule.h"
 
 namespace ddptrain {
 
@@ -34,25 +34,6 @@ inline constexpr std::size_t kMostOptimizerSlots = 2;
 constexpr const OptimizerRule& rule_of(OptimizerKind kind) {
   return kOptimizerRules.at(static_cast<std::size_t>(kind));
 }
-
-enum class ScheduleKind : std::uint8_t { constant, cosine, linear };
-
-/// Learning rate as a function of the step, evaluated where the update runs.
-struct LrSchedule {
-  ScheduleKind kind = ScheduleKind::constant;
-  float peak = 1e-3f;
-  std::uint64_t warmup_steps = 0;  ///< Linear from peak / warmup_steps to peak.
-  std::uint64_t total_steps = 0;   ///< cosine and linear reach zero after this many.
-
-  DDP_HOST_DEVICE float at(std::uint64_t step) const {
-    if (step < warmup_steps) return peak * static_cast<float>(step + 1) / static_cast<float>(warmup_steps);
-    if (kind == ScheduleKind::constant || total_steps <= warmup_steps) return peak;
-    const float span = static_cast<float>(total_steps - warmup_steps);
-    const float done = step >= total_steps ? 1.0f : static_cast<float>(step - warmup_steps) / span;
-    if (kind == ScheduleKind::linear) return peak * (1.0f - done);
-    return peak * 0.5f * (1.0f + cosf(3.14159265f * done));
-  }
-};
 
 struct OptimizerSettings {
   OptimizerKind kind = OptimizerKind::adam;

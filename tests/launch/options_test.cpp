@@ -192,7 +192,7 @@ TEST(Options, TrainerGetsWhatWasAsked) {
   const TrainerOptions trainer = trainer_options(options, 2, 100);
   EXPECT_EQ(trainer.bucket_bytes, 524288u);
   EXPECT_EQ(trainer.last_bucket_bytes, 1536u);
-  EXPECT_EQ(trainer.optimizer.schedule.kind, ScheduleKind::cosine);
+  EXPECT_EQ(trainer.optimizer.schedule.kind, LrScheduleKind::cosine);
   EXPECT_EQ(trainer.optimizer.schedule.total_steps, 100u);
   EXPECT_FLOAT_EQ(trainer.clip_norm, 2.0f);
   EXPECT_EQ(trainer.zero, Zero::state);

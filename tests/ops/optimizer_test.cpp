@@ -199,7 +199,7 @@ OptimizerSettings make_settings(OptimizerKind kind, float weight_decay) {
   OptimizerSettings settings;
   settings.kind = kind;
   settings.weight_decay = weight_decay;
-  settings.schedule = {ScheduleKind::cosine, 0.01f, 2, 8};
+  settings.schedule = {LrScheduleKind::cosine, 0.01f, 2, 8};
   return settings;
 }
 
@@ -439,8 +439,8 @@ TEST(LrSchedule, WarmsUpLinearlyAndReachesZero) {
     std::uint64_t step;
     double rate;
   };
-  const LrSchedule constant{ScheduleKind::constant, 0.8f, 4, 0}, linear{ScheduleKind::linear, 1.0f, 2, 12},
-      cosine{ScheduleKind::cosine, 1.0f, 0, 8};
+  const LrSchedule constant{LrScheduleKind::constant, 0.8f, 4, 0}, linear{LrScheduleKind::linear, 1.0f, 2, 12},
+      cosine{LrScheduleKind::cosine, 1.0f, 0, 8};
   for (const auto& [schedule, step, rate] : std::vector<Rate>{{constant, 0, 0.2},
                                                               {constant, 1, 0.4},
                                                               {constant, 3, 0.8},

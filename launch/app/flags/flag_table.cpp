@@ -82,9 +82,9 @@ Flags optimizer_flags(Options& o) {
       {"--on-nonfinite", choice(o.trainer.on_nonfinite, {{"stop", OnNonFinite::stop}, {"skip", OnNonFinite::skip}}),
        "If a loss or gradient is NaN or infinite: stop, or skip the step (10 in a row stop the run)"},
       {"--schedule",
-       choice(
-           schedule.kind,
-           {{"constant", ScheduleKind::constant}, {"cosine", ScheduleKind::cosine}, {"linear", ScheduleKind::linear}}),
+       choice(schedule.kind, {{"constant", LrScheduleKind::constant},
+                              {"cosine", LrScheduleKind::cosine},
+                              {"linear", LrScheduleKind::linear}}),
        "Learning-rate schedule after warm-up"},
       {"--warmup", number(schedule.warmup_steps, kSteps), "Steps of linear warm-up"},
       {"--lr-scaling",

@@ -55,7 +55,7 @@ void check_samples(const Checkpoint& checkpoint, const RunIdentity& run) {
 std::vector<std::string> changed_flags(const RunIdentity& saved, const CommandLine& command_line, Effect effect) {
   // Compared by what they mean, or without effect on what follows.
   std::set<std::string> others = {"model", "precision", "data", "batch", "grad-accum", "init"};
-  const bool constant = command_line.options.trainer.optimizer.schedule.kind == ScheduleKind::constant;
+  const bool constant = command_line.options.trainer.optimizer.schedule.kind == LrScheduleKind::constant;
   if (constant) others.insert({"steps", "epochs"});
   std::vector<std::string> changes;
   for (const Setting& now : command_line.settings) {

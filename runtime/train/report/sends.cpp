@@ -6,7 +6,7 @@
 
 #include "runtime/comm/meta_communicator.h"
 #include "runtime/ops/meta_device.h"
-#include "runtime/train/step/schedule.h"
+#include "runtime/train/step/pipeline_schedule.h"
 #include "runtime/train/step/store/weight_store.h"
 
 namespace ddptrain {
@@ -19,7 +19,7 @@ Called gathers_of_units(const ParameterArena& arena, const MeshShape& mesh, int 
   const auto ranks = make_meta_communicator(mesh.replica_of(rank), mesh.replicas, *meta, gathers);
   const std::unique_ptr<WeightStore> weights = make_sharded_weights(arena, *meta, *ranks);
   const std::size_t units = arena.units().size();
-  for (const Action& action : schedule(mesh.stages, mesh.stage_of(rank), passes)) {
+  for (const Action& action : pipeline_schedule(mesh.stages, mesh.stage_of(rank), passes)) {
     if (action.kind == Action::Kind::forward) {
       for (std::size_t unit = 0; unit < units; ++unit) weights->acquire(unit, unit + 1);
     } else if (action.kind == Action::Kind::backward) {

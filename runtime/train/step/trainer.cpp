@@ -20,7 +20,7 @@ Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, co
       ranks_(virtual_ranks(options, world.rank(), world.size())),
       sampler_(make_sampler(options, data, world.rank(), world.size())),
       passes_(passes_of_step(ranks_.count, options.grad_accum)),
-      schedule_(schedule(stages.count(), stages.index(), std::ssize(passes_))),
+      schedule_(pipeline_schedule(stages.count(), stages.index(), std::ssize(passes_))),
       models_(with_siblings(std::move(model), passes_in_flight(stages.count(), stages.index(), std::ssize(passes_)))),
       units_(models_.front()->units()),
       gradient_scale_(1.0f /

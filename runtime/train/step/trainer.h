@@ -13,7 +13,7 @@
 #include "runtime/train/step/metric_buffers.h"
 #include "runtime/train/step/optimizer.h"
 #include "runtime/train/step/pipeline.h"
-#include "runtime/train/step/schedule.h"
+#include "runtime/train/step/pipeline_schedule.h"
 #include "runtime/train/step/step_communication.h"
 #include "runtime/train/step/step_graph.h"
 #include "runtime/train/step/store/parameter_arena.h"

@@ -41,7 +41,7 @@ struct Action {
 /// with a flush after each step (PipeDream-Flush: Narayanan et al. 2021, arXiv:2006.09503). A stage followed by n
 /// stages begins with n extra forward passes. A stage sends and receives in one exchange, so that no two stages wait
 /// for each other to receive. With one stage the actions are F0 B0 F1 B1 and so on.
-std::vector<Action> schedule(std::int64_t stages, std::int64_t stage, std::int64_t passes);
+std::vector<Action> pipeline_schedule(std::int64_t stages, std::int64_t stage, std::int64_t passes);
 
 /// The maximum number of passes in flight: passes whose forward is done and whose backward is not. The stage keeps
 /// their activations.

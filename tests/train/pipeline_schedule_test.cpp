@@ -1,4 +1,4 @@
-#include "runtime/train/step/schedule.h"
+#include "runtime/train/step/pipeline_schedule.h"
 
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ std::string text_of(const std::vector<Action>& actions) {
 class SideBySide {
  public:
   SideBySide(std::int64_t stages, std::int64_t passes) {
-    for (std::int64_t stage = 0; stage < stages; ++stage) plans_.push_back(schedule(stages, stage, passes));
+    for (std::int64_t stage = 0; stage < stages; ++stage) plans_.push_back(pipeline_schedule(stages, stage, passes));
     next_.resize(plans_.size());
     clock_.resize(plans_.size());
   }
@@ -97,20 +97,20 @@ class SideBySide {
   std::map<Key, double> sent_, received_;
 };
 
-TEST(Schedule, OneStageGoesForwardAndBackwardByTurns) {
-  EXPECT_EQ(text_of(schedule(1, 0, 3)), " F0 B0 F1 B1 F2 B2");
-  for (const Action& action : schedule(1, 0, 3)) EXPECT_NE(action.kind, Kind::exchange);
+TEST(PipelineSchedule, OneStageGoesForwardAndBackwardByTurns) {
+  EXPECT_EQ(text_of(pipeline_schedule(1, 0, 3)), " F0 B0 F1 B1 F2 B2");
+  for (const Action& action : pipeline_schedule(1, 0, 3)) EXPECT_NE(action.kind, Kind::exchange);
 }
 
-TEST(Schedule, AStageIsAheadByTheStagesBehindIt) {
-  EXPECT_EQ(text_of(schedule(3, 0, 4)), " F0 F1 F2 B0 F3 B1 B2 B3");
-  EXPECT_EQ(text_of(schedule(3, 1, 4)), " F0 F1 B0 F2 B1 F3 B2 B3");
-  EXPECT_EQ(text_of(schedule(3, 2, 4)), " F0 B0 F1 B1 F2 B2 F3 B3");
-  EXPECT_EQ(text_of(schedule(3, 0, 1)), " F0 B0");
-  EXPECT_THROW(schedule(2, 2, 1), Error);
+TEST(PipelineSchedule, AStageIsAheadByTheStagesBehindIt) {
+  EXPECT_EQ(text_of(pipeline_schedule(3, 0, 4)), " F0 F1 F2 B0 F3 B1 B2 B3");
+  EXPECT_EQ(text_of(pipeline_schedule(3, 1, 4)), " F0 F1 B0 F2 B1 F3 B2 B3");
+  EXPECT_EQ(text_of(pipeline_schedule(3, 2, 4)), " F0 B0 F1 B1 F2 B2 F3 B3");
+  EXPECT_EQ(text_of(pipeline_schedule(3, 0, 1)), " F0 B0");
+  EXPECT_THROW(pipeline_schedule(2, 2, 1), Error);
 }
 
-TEST(Schedule, NoStagesWaitForEachOtherAndTheBubbleIsThatOf1F1B) {
+TEST(PipelineSchedule, NoStagesWaitForEachOtherAndTheBubbleIsThatOf1F1B) {
   for (std::int64_t stages = 1; stages <= 8; ++stages) {
     for (const std::int64_t passes : {1, 2, 3, 4, 8, 16, 32}) {
       EXPECT_EQ(SideBySide(stages, passes).run(), 3.0 * static_cast<double>(passes + stages - 1))
@@ -119,12 +119,12 @@ TEST(Schedule, NoStagesWaitForEachOtherAndTheBubbleIsThatOf1F1B) {
   }
 }
 
-TEST(Schedule, PassesInFlightAreAsManyAsSaid) {
+TEST(PipelineSchedule, PassesInFlightAreAsManyAsSaid) {
   for (std::int64_t stages = 1; stages <= 8; ++stages) {
     for (std::int64_t stage = 0; stage < stages; ++stage) {
       for (const std::int64_t passes : {1, 2, 8, 32}) {
         std::int64_t now = 0, most = 0;
-        for (const Action& action : schedule(stages, stage, passes)) {
+        for (const Action& action : pipeline_schedule(stages, stage, passes)) {
           now += action.kind == Kind::forward ? 1 : action.kind == Kind::backward ? -1 : 0;
           most = std::max(most, now);
         }

@@ -1,4 +1,4 @@
-#include "runtime/train/step/schedule.h"
+#include "runtime/train/step/pipeline_schedule.h"
 
 #include <algorithm>
 
@@ -60,7 +60,7 @@ std::vector<Pass> passes_of_step(std::int64_t virtual_ranks, std::int64_t grad_a
   return passes;
 }
 
-std::vector<Action> schedule(std::int64_t stages, std::int64_t stage, std::int64_t passes) {
+std::vector<Action> pipeline_schedule(std::int64_t stages, std::int64_t stage, std::int64_t passes) {
   DDP_CHECK(stage >= 0 && stage < stages && passes > 0, "stage {} of {}, {} passes", stage, stages, passes);
   const std::int64_t ahead = passes_in_flight(stages, stage, passes) - 1;
   Stage plan(stages, stage);
