@@ -1,18 +1,20 @@
 """launch/test and tests/gpu/run: what they say of tests that end in different ways. Scripts stand in for cmake, ctest, the
-tests and MPS."""
+tests and MPS. And which folder of a build holds which programs."""
 
 import os
 import pathlib
 import shutil
 import subprocess
 import sys
+import unittest
 from unittest import mock
 
-from tests.tools.support import ROOT, FolderCase, load_script, run, write_program
+from tests.tools.support import BIN, ROOT, FolderCase, load_script, run, write_program
 
 STAND_INS = pathlib.Path(__file__).with_name("stand_ins")
 LOG = STAND_INS / "last_test.txt"  # some of what ctest writes: GoogleTest names a skipped case twice
 gpu_run = load_script(ROOT / "tests" / "gpu" / "run")
+PROGRAMS = {"ddptrain", "ddpbench", "ddptopo", "gpt_ops_bench", "ddpplan", "ddpreport", "ddpsweep", "supervise", "tensorboard-events"}
 PASSED = "echo '[       OK ] A.B (1 ms)'\n"
 SKIPPED = "echo '[  SKIPPED ] A.C (0 ms)'\n"
 
@@ -25,7 +27,7 @@ class GpuRunTest(FolderCase):
         self.enterContext(mock.patch.multiple(gpu_run, LIMIT=2.0, GRACE=1.0))
 
     def cell_of(self, script: str) -> str:
-        write_program(self.folder / "bin" / "some_test", f"#!/bin/bash\n{script}")
+        write_program(self.folder / "tests" / "bin" / "some_test", f"#!/bin/bash\n{script}")
         result = gpu_run.run(gpu_run.Test("some_test", (2,), "*", True), 2, self.folder)
         self.assertEqual(gpu_run.processes_of(self.folder / "gpu-tests" / "some_test.2"), [])
         text = gpu_run.cell(result)
@@ -54,6 +56,13 @@ class GpuRunTest(FolderCase):
         for arguments in (["--only", "no-such-test"], ["--ranks", "3"], ["--ranks", "4,2"]):
             done = run([sys.executable, ROOT / "tests/gpu/run", "--no-build", *arguments], 2)
             self.assertEqual(done.stderr.count("error:"), 1)
+
+
+class BuildFolderTest(unittest.TestCase):
+    def test_the_folder_of_the_programs_has_no_tests(self) -> None:
+        found = {path.name for path in BIN.iterdir() if path.is_file() and os.access(path, os.X_OK)}
+        self.assertIn("ddptrain", found)
+        self.assertEqual(found - PROGRAMS, set())
 
 
 class TestScript(FolderCase):
