@@ -11,6 +11,7 @@
 #include <numeric>
 
 #include "runtime/core/error.h"
+#include "runtime/core/files/file_kind.h"
 
 namespace ddptrain {
 namespace {
@@ -61,6 +62,13 @@ std::uint32_t big_endian(const std::uint8_t* bytes) {
   return std::uint32_t{bytes[0]} << 24 | std::uint32_t{bytes[1]} << 16 | std::uint32_t{bytes[2]} << 8 | bytes[3];
 }
 
+/// The first bytes of a file of which `word` has been read.
+std::string beginning(GzipReader& reader, const std::array<std::uint8_t, 4>& word) {
+  std::array<std::uint8_t, 508> rest{};
+  const std::size_t bytes = reader.read(rest.data(), rest.size());
+  return std::string(word.begin(), word.end()) + std::string(rest.begin(), rest.begin() + bytes);
+}
+
 std::vector<std::uint32_t> read_header(GzipReader& reader, const std::string& path, std::uint32_t expected_magic) {
   std::array<std::uint8_t, 4> word{};
   const auto next = [&] {
@@ -69,8 +77,9 @@ std::vector<std::uint32_t> read_header(GzipReader& reader, const std::string& pa
   };
   const std::uint32_t magic = next();
   if (magic != expected_magic) {
-    usage_error("{}: not the IDX file expected here: magic number {:#010x} in place of {:#010x}", path, magic,
-                expected_magic);
+    const char* expected = expected_magic == kIdxLabels ? "labels" : "images";
+    usage_error("{}: not the IDX file of {} expected here: magic number {:#010x} in place of {:#010x}{}", path,
+                expected, magic, expected_magic, looks_like(beginning(reader, word)));
   }
   std::vector<std::uint32_t> dims(magic & 0xFFu);
   std::generate(dims.begin(), dims.end(), next);

@@ -3,17 +3,15 @@
 #include <glob.h>
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <charconv>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <limits>
 #include <regex>
 #include <utility>
 
 #include "data/text/synthetic_tokens.h"
+#include "data/text/token_file.h"
 #include "runtime/core/error.h"
 
 namespace ddptrain {
@@ -21,17 +19,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-static_assert(std::endian::native == std::endian::little, "token files are mapped as they are");
-
 constexpr std::int64_t kGpt2Vocabulary = 50257;
 constexpr std::int64_t kSyntheticTokens = std::int64_t{1} << 24;
 constexpr std::int64_t kMostSyntheticTokens = std::int64_t{1} << 33;
-
-constexpr std::size_t kHeaderBytes = 1024;
-constexpr std::int32_t kTokenMagic = 20240520;
-/// llm.c's magic numbers are dates of that year.
-constexpr std::int32_t kFirstMagic = 20240101;
-constexpr std::int32_t kLastMagic = 20241231;
 
 /// One file's tokens, or a text made in memory.
 struct Shard {
@@ -52,7 +42,10 @@ std::vector<fs::path> files_with(const fs::path& folder, const char* extension) 
   std::vector<fs::path> paths;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
     std::error_code ignored;
-    if (entry.is_regular_file(ignored) && entry.path().extension() == extension) paths.push_back(entry.path());
+    const bool hidden = entry.path().filename().string().starts_with(".");  // as shells do: macOS leaves "._train.bin"
+    if (!hidden && entry.is_regular_file(ignored) && entry.path().extension() == extension) {
+      paths.push_back(entry.path());
+    }
   }
   if (error) usage_error("{}: the folder cannot be read: {}", folder.string(), error.message());
   std::sort(paths.begin(), paths.end());
@@ -83,40 +76,6 @@ std::vector<fs::path> find_shards(const std::string& data) {
   usage_error("{}: there is no such file or folder", data);
 }
 
-/// The tokens of a .bin file.
-TokenSegment token_segment(const MappedFile& file, const std::string& name) {
-  std::array<std::int32_t, 3> header{};
-  std::memcpy(header.data(), file.data(), std::min(file.size(), sizeof(header)));
-  const auto [magic, version, count] = header;
-  if (magic != kTokenMagic) {
-    if (magic >= kFirstMagic && magic <= kLastMagic) {
-      usage_error("{}: a file of llm.c, but not of GPT-2 tokens: magic number {} in place of {}", name, magic,
-                  kTokenMagic);
-    }
-    if (file.size() % 2 != 0) {
-      usage_error("{}: {} bytes are an odd number: not a file of 16-bit tokens (text files: not named .bin)", name,
-                  file.size());
-    }
-    return {file.data(), static_cast<std::int64_t>(file.size() / 2)};
-  }
-  if (file.size() < kHeaderBytes) usage_error("{}: truncated in its header", name);
-  if (version != 1) usage_error("{}: a token file of llm.c of version {}; only version 1 can be read", name, version);
-  if (count <= 0) usage_error("{}: its header promises {} tokens", name, count);
-  const std::size_t promised = kHeaderBytes + std::size_t{2} * static_cast<std::size_t>(count);
-  if (file.size() != promised) {
-    usage_error("{}: {}: {} bytes, but its header promises {} tokens, {} bytes", name,
-                file.size() < promised ? "truncated" : "damaged", file.size(), count, promised);
-  }
-  return {file.data() + kHeaderBytes, count};
-}
-
-void check_text(const MappedFile& file, const std::string& name) {
-  constexpr std::size_t kLookAt = 1 << 16;
-  if (std::memchr(file.data(), 0, std::min(file.size(), kLookAt)) != nullptr) {
-    usage_error("{}: not a text file: it holds bytes of value 0 (token files are named .bin)", name);
-  }
-}
-
 template <class T>
 void check_tokens(const Shard& shard, const void* piece, std::size_t bytes, std::int64_t vocabulary) {
   if (vocabulary > std::numeric_limits<T>::max()) return;
@@ -127,8 +86,10 @@ void check_tokens(const Shard& shard, const void* piece, std::size_t bytes, std:
   for (const T* token = begin; token != end; ++token) largest = std::max(largest, *token);
   if (largest < limit) return;
   const T* bad = std::find_if(begin, end, [&](T token) { return token >= limit; });
-  usage_error("{}: token {} at position {} is not below the vocabulary of {}: give a larger vocabulary", shard.name,
-              *bad, bad - static_cast<const T*>(shard.segment.tokens), vocabulary);
+  usage_error("{}: token {} at position {} is not below the vocabulary of {}: {}", shard.name, *bad,
+              bad - static_cast<const T*>(shard.segment.tokens), vocabulary,
+              sizeof(T) == 1 ? "give a larger vocabulary"
+                             : "give a larger vocabulary, if the file holds 16-bit tokens and nothing else");
 }
 
 /// Cuts the shards' last tokens off, `count` in all, as a part of their own.
@@ -187,9 +148,9 @@ TokenData map_files(const std::string& name, const std::vector<fs::path>& paths,
                   paths.front().string(), path.string());
     }
     const MappedFile& file = data.files.emplace_back(path);
-    if (!tokens) check_text(file, path.string());
+    if (!tokens) check_text(file, path);
     const TokenSegment segment =
-        tokens ? token_segment(file, path.string()) : TokenSegment{file.data(), static_cast<std::int64_t>(file.size())};
+        tokens ? token_segment(file, path) : TokenSegment{file.data(), static_cast<std::int64_t>(file.size())};
     shards.push_back({path.string(), segment, is_for_validation(path)});
   }
   return data;

@@ -51,7 +51,7 @@ struct TokenOptions {
 /// Reads what `data` names:
 /// - a text file: its bytes are the tokens;
 /// - a .bin file of tokens: of llm.c (256 int32 of header: magic 20240520, version 1, count; then uint16), or of
-///   nanoGPT (bare uint16, that is, any file that does not begin with llm.c's magic);
+///   nanoGPT (bare uint16); token_file.h says what is refused;
 /// - a folder: its .bin files or, without any, its .txt files; or a pattern such as "tokens/*.bin". Files are sorted by
 ///   name; those with the word val, valid or validation in their names are for validation. A .bin and a text file do
 ///   not go together;

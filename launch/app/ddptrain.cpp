@@ -66,13 +66,23 @@ struct Job {
   EarlyStart& early;
   Mesh mesh{world, mesh_of(world.size(), command_line.options.stages, command_line.options.tensor)};
   StartupClock clock = {};
-  /// Only training heeds them.
-  std::unique_ptr<SignalRequests> signals = task() == Task::train ? std::make_unique<SignalRequests>() : nullptr;
 
   Task task() const { return command_line.task; }
   const Options& options() const { return command_line.options; }
   Workload& workload() const { return *command_line.workload; }
 };
+
+/// How a signal ends a job of which nothing is lost.
+EndedBySignal ended_by(int signal, const Job& job, const std::string& when) {
+  const bool resumable = !job.options().checkpoint.folder.empty();
+  return {fmt::format("{}: ended {}", signal_name(signal), when), resumable ? kExitResumable : 128 + signal};
+}
+
+/// Between the phases of start-up. Throws EndedBySignal on all ranks if a signal asks one of them for the end.
+void heed_signals(const Job& job) {
+  const int signal = static_cast<int>(job.world.max(job.early.signals ? SignalRequests::end() : 0));
+  if (signal != 0) throw ended_by(signal, job, "before the first step; nothing was trained or saved");
+}
 
 /// On rank 0.
 void warn(const World& world, const std::vector<std::string>& lines) {
@@ -415,8 +425,9 @@ void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator&
   const auto save_tuned = [tuned] {
     if (tuned != nullptr) tuned->save();
   };
-  const RunHooks hooks{checkpoints ? &*checkpoints : nullptr, job.signals.get(), resumed, sensors ? &*sensors : nullptr,
-                       save_tuned};
+  const RunHooks hooks{checkpoints ? &*checkpoints : nullptr, job.early.signals.get(), resumed,
+                       sensors ? &*sensors : nullptr, save_tuned};
+  heed_signals(job);
   log_training(job, start.identity, trainer);
   const Watch::Phase phase(*world.watch(), "training");
   work_or_end_job(job, rank, [&] {
@@ -435,12 +446,15 @@ void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator&
     if (report) report->summary(result);
     if (!workload.saves()) require_a_checkpoint(result);
     spdlog::debug("summary written");
+    if (result.end_signal == 0) return;
+    throw ended_by(result.end_signal, job, "after the last step: what was trained is kept, measurements are cut short");
   });
 }
 
 void work_on_device(Job job) {
   const World& world = job.world;
   RankDevice rank = start_device(job);
+  heed_signals(job);
   const std::string data = require_same_work(job, rank);
   std::optional<TrainingStart> start;
   if (job.task() == Task::train) {
@@ -450,6 +464,7 @@ void work_on_device(Job job) {
   }
   std::unique_ptr<Communicator> communicator;
   work_or_end_job(job, rank, [&] {
+    heed_signals(job);
     communicator = start_communication(job, rank);
     const auto metrics = open_outputs(job, start && start->resumed);
     const std::unique_ptr<TunedCache> tuned = open_tuned_cache(job, rank);
@@ -496,6 +511,7 @@ int main(int argc, char** argv) {
   const auto prepare = [&] {
     command_line = parse_command_line(argc, argv);
     if (!command_line.print && uses_device(command_line.task)) early = start_early(command_line.options, watch);
+    if (command_line.task == Task::train) early.signals = std::make_unique<SignalRequests>();
   };
   const auto work = [&](const World& world) { run(world, std::move(command_line), early); };
   return run_program("ddptrain", &argc, &argv, prepare, work, watch);

@@ -1,6 +1,7 @@
 #include "models/gpt/gpt2_folder.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -21,6 +22,10 @@ using nlohmann::json;
 constexpr const char* kPrefix = "transformer.";
 constexpr const char* kHead = "lm_head.weight";
 constexpr const char* kEmbedding = "wte.weight";
+/// Parts of names that wrappers of a model put before or into them, at any depth.
+constexpr std::array<std::string_view, 7> kWrappers = {
+    "module",      "_orig_mod", "_forward_module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module",
+    "transformer", "model"};
 constexpr std::int64_t kEndOfText = 50256;
 
 json read_json(const fs::path& path) {
@@ -131,6 +136,20 @@ bool is_mask(std::string_view name) {
   return name.find(".attn.bias") != std::string_view::npos || name.find(".attn.masked_bias") != std::string_view::npos;
 }
 
+/// "module._orig_mod.transformer.h.0.ln_1.bias" is "h.0.ln_1.bias".
+std::string without_wrappers(std::string_view name) {
+  std::string bare;
+  while (!name.empty()) {
+    const std::size_t end = std::min(name.find('.'), name.size());
+    const std::string_view part = name.substr(0, end);
+    name.remove_prefix(std::min(end + 1, name.size()));
+    if (std::find(kWrappers.begin(), kWrappers.end(), part) != kWrappers.end()) continue;
+    if (!bare.empty()) bare += '.';
+    bare += part;
+  }
+  return bare;
+}
+
 bool is_floating(StoredType type) {
   return type == StoredType::f64 || type == StoredType::f32 || type == StoredType::f16 || type == StoredType::bf16;
 }
@@ -172,12 +191,18 @@ void Gpt2Folder::map_files(const std::vector<fs::path>& paths) {
   for (const fs::path& path : paths) files_.emplace_back(path);
   for (const SafetensorsFile& file : files_) {
     for (const auto& [name, tensor] : file.tensors()) {
-      const bool prefixed = name.rfind(kPrefix, 0) == 0;
-      const std::string key = prefixed ? name.substr(std::string_view(kPrefix).size()) : name;
-      if (!stored_.emplace(key, Stored{&file, name}).second) {
-        usage_error("{}: tensor '{}' comes twice", file.name(), printable(name));
+      const auto [known, added] = stored_.emplace(without_wrappers(name), Stored{&file, name});
+      if (!added) {
+        usage_error("{}: tensor '{}' comes twice (also as '{}')", file.name(), printable(name),
+                    printable(known->second.name));
       }
     }
+  }
+  // safetensors stores a tensor that has two names under one of them.
+  if (stored_.count(kEmbedding) == 0 && stored_.count(kHead) != 0) {
+    auto head = stored_.extract(kHead);
+    head.key() = kEmbedding;
+    stored_.insert(std::move(head));
   }
 }
 
@@ -226,6 +251,10 @@ void Gpt2Folder::check_tensors() const {
     known.insert(name);
     const StoredTensor& found = tensor(name);
     const Shape stored = is_transposed(name) ? reversed(spec.shape) : spec.shape;
+    if (is_transposed(name) && found.shape != stored && found.shape == spec.shape) {
+      usage_error("{}: tensor '{}' is stored as [out, in] (nanoGPT does so); only transformers' [in, out] can be read",
+                  file_of(name), name);
+    }
     if (found.shape != stored) {
       usage_error("{}: tensor '{}' has the shape [{}], not [{}]", file_of(name), name,
                   printable(fmt::format("{}", fmt::join(found.shape, ", "))), fmt::join(stored, ", "));

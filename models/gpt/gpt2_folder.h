@@ -20,8 +20,9 @@ struct Gpt2Weights {
 };
 
 /// A GPT-2 on disk: a folder with config.json and model.safetensors (or the shards of model.safetensors.index.json), or
-/// one safetensors file. A file without a config.json next to it has heads of width 64. Files are mapped, and values
-/// are read on request.
+/// one safetensors file. Names may have the prefixes of wrappers ("module.", "_orig_mod."), and the tied embedding may
+/// be stored as lm_head.weight alone. A file without a config.json next to it has heads of width 64. Files are mapped,
+/// and values are read on request.
 class Gpt2Folder {
  public:
   /// UsageError, naming the file, if one is missing or damaged, if the model is not a GPT-2 with GELU (tanh), or if a
@@ -48,7 +49,7 @@ class Gpt2Folder {
   void check_tensors() const;
 
   std::vector<SafetensorsFile> files_;
-  std::map<std::string, Stored> stored_;  ///< By name without "transformer.".
+  std::map<std::string, Stored> stored_;  ///< By name without "transformer." and the names of wrappers.
   GptShape shape_;
 };
 

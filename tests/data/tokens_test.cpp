@@ -1,7 +1,9 @@
 #include "data/text/tokens.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <random>
 
 #include "tests/data/idx_files.h"
 
@@ -147,6 +149,166 @@ TEST_F(TokensTest, FaultsOfFilesAreTold) {
   EXPECT_CONTAINS(with("huge.bin", llmc_bytes(token_ramp(9), 20240520, 1, 2'000'000'000)), "truncated");
   EXPECT_CONTAINS(with("long.bin", llmc_bytes(token_ramp(9), 20240520, 1, -1)), "damaged");
   EXPECT_CONTAINS(with("binary.txt", {'a', 0, 'b'}), "not a text file");
+}
+
+/// The ids as T, one after the other.
+template <class T>
+Bytes ids_as(const Tokens& ids, T added = 0) {
+  std::vector<T> values(ids.begin(), ids.end());
+  for (T& value : values) value = static_cast<T>(value + added);
+  const auto* first = reinterpret_cast<const std::uint8_t*>(values.data());
+  return {first, first + values.size() * sizeof(T)};
+}
+
+Bytes bytes_swapped(Bytes bytes, std::size_t size) {
+  for (std::size_t i = 0; i + size <= bytes.size(); i += size) {
+    std::reverse(bytes.begin() + static_cast<std::ptrdiff_t>(i), bytes.begin() + static_cast<std::ptrdiff_t>(i + size));
+  }
+  return bytes;
+}
+
+/// Ids below `vocabulary`, small ones more often, as those of text are.
+Tokens text_ids(std::size_t count, double vocabulary, std::uint64_t seed = 1) {
+  Tokens ids(count);
+  std::mt19937_64 random(seed);
+  std::uniform_real_distribution<double> uniform(0.0, 1.0);
+  for (std::uint16_t& id : ids) id = static_cast<std::uint16_t>(std::pow(vocabulary, uniform(random)) - 1.0);
+  return ids;
+}
+
+Bytes joined(const std::string& head, const Bytes& rest) {
+  Bytes all(head.begin(), head.end());
+  all.insert(all.end(), rest.begin(), rest.end());
+  return all;
+}
+
+constexpr double kVocabularies[] = {4, 65, 97, 256, 300, 1000, 4096, 32000, 50257};
+
+TEST_F(TokensTest, GenuineTokensOfAnyVocabularyAreRead) {
+  for (const double vocabulary : kVocabularies) {
+    for (const std::size_t count : {1, 7, 16, 40, 1000, 200000}) {
+      for (const std::uint64_t seed : {1, 2, 3, 4, 5}) {
+        const Tokens ids = text_ids(count, vocabulary, seed);
+        if (std::count(ids.begin(), ids.end(), 0) == static_cast<std::ptrdiff_t>(count)) continue;
+        write_plain(folder_ / "ids.bin", file_bytes(ids));
+        EXPECT_EQ(tokens_of(load_tokens((folder_ / "ids.bin").string(), whole()).train), ids) << vocabulary;
+      }
+    }
+  }
+  Tokens padded = text_ids(3000, 50257);
+  padded.resize(500000, 0);  // an array that was not filled to its end
+  write_plain(folder_ / "ids.bin", file_bytes(padded));
+  EXPECT_EQ(tokens_of(load_tokens((folder_ / "ids.bin").string(), whole()).train), padded);
+  // First tokens that other files begin with: "1f 8b" and "80 02" alone are tokens.
+  for (const std::uint16_t first : {0x8b1f, 0x0280, 0x0380, 0x0480, 0x0580, 0x5a42}) {
+    Tokens ids = text_ids(1000, 50257);
+    ids[0] = first;
+    write_plain(folder_ / "ids.bin", file_bytes(ids));
+    EXPECT_EQ(tokens_of(load_tokens((folder_ / "ids.bin").string(), whole()).train), ids) << first;
+  }
+}
+
+TEST_F(TokensTest, IdsOfOtherSizesAreRefused) {
+  const auto fault = [&](const Bytes& content) {
+    write_plain(folder_ / "ids.bin", content);
+    return load_fault(folder_ / "ids.bin");
+  };
+  for (const double vocabulary : kVocabularies) {
+    for (const std::size_t count : {20, 1000, 100000}) {
+      const Tokens ids = text_ids(count, vocabulary);
+      EXPECT_CONTAINS(fault(ids_as<std::uint32_t>(ids)), "looks like 32-bit token ids") << vocabulary << ' ' << count;
+      EXPECT_CONTAINS(fault(ids_as<std::uint64_t>(ids)), "looks like 64-bit token ids") << vocabulary << ' ' << count;
+      EXPECT_CONTAINS(fault(bytes_swapped(ids_as<std::uint32_t>(ids), 4)), "big-endian ids") << vocabulary;
+      EXPECT_CONTAINS(fault(bytes_swapped(ids_as<std::uint64_t>(ids), 8)), "big-endian ids") << vocabulary;
+      if (count > 20 && vocabulary > 4 && vocabulary <= 256) {
+        EXPECT_CONTAINS(fault(bytes_swapped(file_bytes(ids), 2)), "big-endian 16-bit ids") << vocabulary;
+      }
+      if (count > 20 && vocabulary > 4 && vocabulary < 128) {
+        EXPECT_CONTAINS(fault(ids_as<std::uint8_t>(ids)), "looks like 8-bit ids") << vocabulary;
+      }
+    }
+  }
+  // Vocabularies beyond 65,536, of which the upper halves are 0 to 3, and marks of what is not trained.
+  for (const std::uint32_t more : {65536u, 100000u, 190000u}) {
+    EXPECT_CONTAINS(fault(ids_as<std::uint32_t>(text_ids(5000, 50257), more)), "looks like 32-bit token ids") << more;
+    EXPECT_CONTAINS(fault(ids_as<std::uint64_t>(text_ids(5000, 50257), more)), "looks like 64-bit token ids") << more;
+  }
+  Bytes marked = ids_as<std::uint32_t>(text_ids(5000, 50257));
+  std::fill(marked.begin() + 400, marked.begin() + 404, 0xff);
+  EXPECT_CONTAINS(fault(marked), "looks like 32-bit token ids");
+  EXPECT_CONTAINS(fault(Bytes(4000)), "nothing but zeros");
+}
+
+TEST_F(TokensTest, OtherFilesNamedBinAreNamed) {
+  const auto fault = [&](const Bytes& content) {
+    write_plain(folder_ / "x.bin", content);
+    return load_fault(folder_ / "x.bin");
+  };
+  const Bytes ids = file_bytes(text_ids(3000, 50257));
+  const std::vector<std::pair<std::string, const char*>> heads = {
+      {std::string("\x93NUMPY\x01\0", 8), "NumPy array"},
+      {std::string("PK\x03\x04\0\0", 6), "zip archive"},
+      {std::string("\x1f\x8b\x08\0", 4), "gzip"},
+      {"BZh91AY&SY", "bzip2"},
+      {std::string("\xfd\x37zXZ\0", 6), "xz data"},
+      {std::string("\x28\xb5\x2f\xfd", 4), "Zstandard"},
+      {"PAR1", "Parquet"},
+      {std::string("ARROW1\0\0", 8), "Arrow file"},
+      {std::string("\xff\xff\xff\xff\x10\0\0\0", 8), "Arrow stream"},
+      {std::string("MMIDIDX\0\0\1\0", 11), "index of a Megatron data set"},
+      {std::string("BIN.TOK\0\2\0\0\0", 12), "llmq"},
+      {std::string("\x38\0\0\0\0\0\0\0{\"a\":{", 14), "safetensors file"},
+      {std::string("\x80\x02\x8a\x0al\xfc\x9c\x46\xf9 ", 10), "PyTorch checkpoint"},
+      {"<!DOCTYPE html>\n<html>", "web page"},
+      {"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 1\n", "git lfs pull"}};
+  for (const auto& [head, name] : heads) EXPECT_CONTAINS(fault(joined(head, ids)), name);
+  const std::string latin =
+      "Gr\xfc\xdf"
+      "e aus einem alten Text mit wenigen Umlauten, sonst sind alle Zeichen ASCII.\n";
+  const std::string russian = "\xd0\x9f\xd1\x80\xd0\xb8\xd0\xb2\xd0\xb5\xd1\x82, \xd0\xbc\xd0\xb8\xd1\x80! ";
+  for (const std::string& line :
+       {std::string("First Citizen:\nBefore we proceed any further, hear me speak.\n"),
+        std::string("{\"error\": \"Repository not found\", \"code\": 404}\n"), latin, russian}) {
+    for (const int times : {3, 10001}) {
+      std::string text;
+      for (int i = 0; i < times; ++i) text += line;
+      EXPECT_CONTAINS(fault(text_bytes(text)), "it looks like text that begins with");
+    }
+  }
+  EXPECT_CONTAINS(fault(llmc_bytes(token_ramp(9), 20240801)), "32-bit ids (Llama 3)");
+}
+
+TEST_F(TokensTest, OtherFilesInPlaceOfTextAreNamed) {
+  const auto fault = [&](const std::string& content) {
+    write_plain(folder_ / "x.txt", text_bytes(content));
+    return load_fault(folder_ / "x.txt");
+  };
+  EXPECT_CONTAINS(fault("version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 1\n"), "git lfs pull");
+  EXPECT_CONTAINS(fault(std::string("PAR1\x15\0\x15", 7)), "Parquet");
+  EXPECT_CONTAINS(fault(std::string("\xff\xfeH\0a\0", 6)), "iconv");
+  // A page that was asked for is text.
+  write_plain(folder_ / "page.txt", text_bytes("<html><body>text</body></html>"));
+  EXPECT_EQ(load_tokens((folder_ / "page.txt").string(), whole()).train.count(), 30);
+}
+
+TEST_F(TokensTest, MegatronsIndexTellsTheSizeOfIds) {
+  const auto index = [&](char type) {
+    write_plain(folder_ / "x.idx", text_bytes(std::string("MMIDIDX\0\0\1\0\0\0\0\0\0\0", 17) + type + "rest"));
+  };
+  const Tokens ids = text_ids(3000, 50257);
+  write_plain(folder_ / "x.bin", file_bytes(ids));
+  index(8);
+  EXPECT_EQ(tokens_of(load_tokens((folder_ / "x.bin").string(), whole()).train), ids);
+  index(4);
+  EXPECT_CONTAINS(load_fault(folder_ / "x.bin"), "Megatron with 32-bit ids, by the .idx beside it");
+  index(5);
+  EXPECT_CONTAINS(load_fault(folder_ / "x.bin"), "Megatron with 64-bit ids");
+}
+
+TEST_F(TokensTest, HiddenFilesOfAFolderAreLeftOut) {
+  write_plain(folder_ / "train.bin", file_bytes(token_ramp(30)));
+  write_plain(folder_ / "._train.bin", Bytes{0, 5, 22, 7, 0, 2, 0, 0});
+  EXPECT_EQ(tokens_of(load_tokens(folder_.path().string(), whole()).train), token_ramp(30));
 }
 
 TEST_F(TokensTest, KindsDoNotMix) {

@@ -64,7 +64,7 @@ LOST_DAEMON = re.compile(r"Remote daemon: \S+ on node (\S+)")
 KILLED = re.compile(r"process rank (\d+) with PID \d+ on node (\S+)\s+exited\s+on\s+signal (\d+)")
 FIRST_ERROR = re.compile(r"^ddptrain: error on rank .*", re.MULTILINE)
 DISCONNECTED = re.compile(r"peer process has unexpectedly disconnected.*Peer host:\s+(\S+)", re.DOTALL)
-ENDED = re.compile(r"^ddptrain: SIG\w+: ended after step", re.MULTILINE)
+ENDED = re.compile(r"^ddptrain: SIG\w+: ended (after|before) ", re.MULTILINE)
 DESCRIPTION = """\
 Starts COMMAND (mpirun or srun with ddptrain --checkpoint DIR, or ddptrain alone) with --resume auto. After a failure,
 supervise ends the rest of the job on the hosts of mpirun's --hostfile or --host. Then it starts COMMAND again on the
@@ -402,4 +402,6 @@ def main(argv: list[str]) -> int:
     os.environ.update(permission() | os.environ)
     for handled in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(handled, job.on_signal)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup
+        signal.signal(signal.SIGHUP, job.on_signal)
     return job.run()

@@ -1,6 +1,7 @@
 #include "runtime/core/files/json.h"
 
 #include "runtime/core/error.h"
+#include "runtime/core/files/file_kind.h"
 #include "runtime/core/text.h"
 
 namespace ddptrain {
@@ -19,6 +20,8 @@ nlohmann::json parse_json_object(std::string_view text, const std::string& name)
     nlohmann::json json = nlohmann::json::parse(text, check_depth);
     if (json.is_object()) return json;
   } catch (const nlohmann::json::exception& error) {
+    const std::string kind = file_kind(text.substr(0, 512));
+    if (!kind.empty()) usage_error("{}: not JSON; it looks like {}", name, kind);
     usage_error("{}: damaged JSON: {}", name, printable(error.what(), 200));
   }
   usage_error("{}: not a JSON object", name);

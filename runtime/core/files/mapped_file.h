@@ -9,7 +9,7 @@
 namespace ddptrain {
 
 /// A regular file in memory, read-only, mapped: pages are read when they are touched and shared by the ranks of a host.
-/// The file must not shrink while it is mapped.
+/// On a file system without mappings, each rank reads the file into its memory. The file must not shrink meanwhile.
 class MappedFile {
  public:
   /// UsageError, naming the file, if it is missing, not a regular file, empty, or cannot be read.

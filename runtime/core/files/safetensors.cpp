@@ -12,6 +12,7 @@
 
 #include "runtime/core/error.h"
 #include "runtime/core/files/atomic_file.h"
+#include "runtime/core/files/file_kind.h"
 #include "runtime/core/files/json.h"
 #include "runtime/core/text.h"
 
@@ -47,10 +48,14 @@ constexpr const char* kMetadata = "__metadata__";
 
 /// The header's text.
 std::string_view header_of(const MappedFile& file, const std::string& name) {
-  if (file.size() < kLengthBytes) usage_error("{}: {} bytes are too few for a safetensors file", name, file.size());
+  const std::string kind = looks_like(file.text());
+  if (file.size() < kLengthBytes) {
+    usage_error("{}: {} bytes are too few for a safetensors file{}", name, file.size(), kind);
+  }
   std::uint64_t length = 0;
   std::memcpy(&length, file.data(), kLengthBytes);
   if (length > file.size() - kLengthBytes || length > kLongestHeader) {
+    if (!kind.empty()) usage_error("{}: not a safetensors file{}", name, kind);
     usage_error("{}: not a safetensors file, or truncated: a header of {} bytes in a file of {}", name, length,
                 file.size());
   }

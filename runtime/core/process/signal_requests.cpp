@@ -6,12 +6,11 @@
 #include <array>
 #include <atomic>
 #include <cstring>
-#include <utility>
 
 namespace ddptrain {
 namespace {
 
-constexpr std::array<int, 4> kSignals = {SIGUSR1, SIGUSR2, SIGTERM, SIGINT};
+constexpr std::array<int, 7> kSignals = {SIGUSR1, SIGUSR2, SIGTERM, SIGINT, SIGHUP, SIGXCPU, SIGPIPE};
 constexpr int kExitOfSecondInterrupt = 128 + SIGINT;
 
 // A handler gets no other argument than the signal.
@@ -20,6 +19,9 @@ std::atomic<int> end_asked{0};
 std::array<struct sigaction, kSignals.size()> before;
 
 static_assert(std::atomic<int>::is_always_lock_free, "handlers may use them");
+
+/// Signals of the surroundings, which a user may have chosen to ignore.
+bool may_be_ignored(int signal) { return signal == SIGHUP || signal == SIGXCPU || signal == SIGPIPE; }
 
 void note(int signal) {
   if (signal == SIGUSR1) {
@@ -39,11 +41,14 @@ SignalRequests::SignalRequests() {
   action.sa_handler = note;
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
-  for (std::size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &action, &before[i]);
+  for (std::size_t i = 0; i < kSignals.size(); ++i) {
+    sigaction(kSignals[i], nullptr, &before[i]);
+    const bool ignored = before[i].sa_handler == SIG_IGN;
+    if (!ignored || !may_be_ignored(kSignals[i])) sigaction(kSignals[i], &action, nullptr);
+  }
 }
 
-void SignalRequests::restore() {
-  if (!std::exchange(noted_, false)) return;
+SignalRequests::~SignalRequests() {
   for (std::size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &before[i], nullptr);
   end_asked = 0;
 }

@@ -16,25 +16,22 @@ class EndedBySignal : public Error {
   int exit_code_;
 };
 
-/// Requests by signals: SIGUSR1 for a checkpoint; SIGTERM, SIGINT and SIGUSR2 for a checkpoint and the end.
-/// (mpirun forwards SIGUSR1 and SIGUSR2 to the ranks, but answers SIGTERM and SIGINT by killing them.) While an object
-/// lives, these signals are noted instead of ending the process; a second SIGINT ends it at once. One object at a time.
+/// Requests by signals: SIGUSR1 for a checkpoint; SIGTERM, SIGINT, SIGUSR2, SIGHUP (a closed terminal), SIGXCPU (a
+/// limit of CPU time) and SIGPIPE (the reader of the output has ended) for a checkpoint and the end. (mpirun forwards
+/// SIGUSR1 and SIGUSR2 to the ranks, but answers SIGTERM and SIGINT by killing them.) While an object lives, these
+/// signals are noted instead of ending the process; a second SIGINT ends it at once. SIGHUP, SIGXCPU and SIGPIPE stay
+/// ignored if they were (nohup). One object at a time.
 class SignalRequests {
  public:
   SignalRequests();
-  ~SignalRequests() { restore(); }
+  ~SignalRequests();  ///< The signals mean again what they meant before.
   SignalRequests(const SignalRequests&) = delete;
   SignalRequests& operator=(const SignalRequests&) = delete;
-
-  void restore();  ///< The signals mean again what they meant before.
 
   bool checkpoint() const;
   void checkpoint_done();  ///< Forgets the SIGUSR1 so far.
   /// The signal that asks the living object for the end; 0: none.
   static int end();
-
- private:
-  bool noted_ = true;
 };
 
 /// "SIGTERM".

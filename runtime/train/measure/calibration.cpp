@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/core/process/signal_requests.h"
 #include "runtime/train/measure/step_window.h"
 #include "runtime/train/measure/trace.h"
 
@@ -74,7 +75,7 @@ class Calibrator {
       CalibrationRound& round = rounds.emplace_back();
       for (const TimedWork work : kRound) add(round, work);
       const bool no_time = seconds_ + (seconds_ - before) > limit_seconds_;
-      done = job_.agreed(no_time || is_narrow(rounds) ? 1.0 : 0.0) > 0.0;
+      done = job_.agreed(no_time || is_narrow(rounds) || job_.asked_to_end() ? 1.0 : 0.0) > 0.0;
     }
     mark_fallen_clocks(rounds);
     return rounds;
@@ -283,6 +284,7 @@ class TrainedJob final : public TimedJob {
     const auto most = std::max(1u, static_cast<std::uint32_t>(std::ceil(of_seconds)));
     device_.watch().set_part(std::min(most, static_cast<std::uint32_t>(seconds)), most);
   }
+  bool asked_to_end() override { return SignalRequests::end() != 0; }
   double agreed(double mine) override { return world_.max(mine); }
 
  private:

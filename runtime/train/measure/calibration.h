@@ -35,6 +35,7 @@ class TimedJob {
   /// Per rank: seconds from the beginning of a step to the end of its backward pass.
   virtual std::vector<double> time_compute(bool communicates) = 0;
   virtual void progress(double /*seconds*/, double /*of_seconds*/) {}  ///< Called at the beginning of a round.
+  virtual bool asked_to_end() { return false; }                        ///< This rank got a signal that ends the rounds.
   virtual double agreed(double mine) { return mine; }  ///< The same value on all ranks, which may round differently.
 };
 
@@ -54,9 +55,9 @@ struct CalibrationRound {
 
 /// The baseline measurement: what a job measures about itself after training. A round has windows of the four kinds of
 /// work and then the same windows in reverse order, so that a drift cancels. The means of a round are one observation.
-/// No round begins after the limit of time, or once the interval of the efficiency is narrower than a point. Seconds
-/// are per step. An idle GPU is faster for a while, until it reaches its power limit again. So if steps are long enough
-/// to heat a GPU, the lead is longer after a window in which a rank was idle.
+/// No round begins after the limit of time, after a signal, or once the interval of the efficiency is narrower than a
+/// point. Seconds are per step. An idle GPU is faster for a while, until it reaches its power limit again. So if steps
+/// are long enough to heat a GPU, the lead is longer after a window in which a rank was idle.
 ///
 /// The parts below add up from the step of rank 0 alone to the step of the job. Each has a sign. "Compute step" is the
 /// step without communication, in which all ranks run at once.

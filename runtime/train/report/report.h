@@ -59,6 +59,7 @@ struct RunResult {
   ClockWindows clocks;                          ///< The windows of training.
   std::vector<SensorWindow> gpus;               ///< Per rank: its sensors during training. Empty without sensors.
   std::optional<CheckpointTotals> checkpoints;  ///< Empty if no checkpoints are asked for.
+  int end_signal = 0;  ///< After the last step, it asked for the end, and measurements were left out. 0: none.
 };
 
 /// The path's text and reason in one line.

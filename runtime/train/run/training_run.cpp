@@ -54,7 +54,6 @@ class TrainingRun {
     do run_epoch();
     while (step_ < steps_);
     if (hooks_.checkpoints != nullptr) wait_for_checkpoint();
-    if (hooks_.signals != nullptr) hooks_.signals->restore();
     result_.train_seconds = meter_.seconds();
     result_.nonfinite_steps = guard_.left_out();
     result_.parameter_hash = trainer_.parameter_hash();
@@ -62,20 +61,8 @@ class TrainingRun {
       check_same_on_all_ranks(world_, result_.parameter_hash, "the parameters after training");
     }
     if (options_.trained) options_.trained();
-    if (meter_.windows() == 0) return std::move(result_);  // resumed after the last step: there is no step to measure
-    sustain();
-    if (!options_.trace.empty()) {
-      const std::string trace = chrome_trace(world_, trace_steps(trainer_, kTracedSteps));
-      world_.agree([&] {
-        if (world_.rank() == 0) write_file(options_.trace, trace + '\n');
-      });
-    }
-    if (options_.baseline) {
-      const double last_rate = result_.epochs.back().samples_per_second;
-      const double most =
-          calibration_seconds(options_.calibration_seconds, result_.train_seconds, options_.min_seconds);
-      result_.calibration = calibrate(trainer_, world_, last_rate, most, hooks_.sensors);
-    }
+    if (meter_.windows() > 0) measure();  // else resumed after the last step: there is no step to measure
+    result_.end_signal = end_signal_after_training();
     return std::move(result_);
   }
 
@@ -85,6 +72,28 @@ class TrainingRun {
     std::int64_t every;
     std::function<void()> act;
   };
+
+  /// The signal that asks for the end, on whichever rank it arrived. 0: none. Collective.
+  int end_signal_after_training() const {
+    return static_cast<int>(world_.max(hooks_.signals != nullptr ? SignalRequests::end() : 0));
+  }
+
+  /// What does not train. A signal that asks for the end leaves out what has not begun.
+  void measure() {
+    sustain();
+    if (!options_.trace.empty() && end_signal_after_training() == 0) {
+      const std::string trace = chrome_trace(world_, trace_steps(trainer_, kTracedSteps));
+      world_.agree([&] {
+        if (world_.rank() == 0) write_file(options_.trace, trace + '\n');
+      });
+    }
+    if (options_.baseline && end_signal_after_training() == 0) {
+      const double last_rate = result_.epochs.back().samples_per_second;
+      const double most =
+          calibration_seconds(options_.calibration_seconds, result_.train_seconds, options_.min_seconds);
+      result_.calibration = calibrate(trainer_, world_, last_rate, most, hooks_.sensors);
+    }
+  }
 
   void log_progress() {
     const DistributedSampler& sampler = trainer_.sampler();
@@ -230,7 +239,7 @@ class TrainingRun {
   void sustain() {
     const Watch::Phase phase(device_.watch(), "training");
     const auto samples = static_cast<double>(trainer_.sampler().samples_per_step());
-    while (world_.max(options_.min_seconds - meter_.rate().seconds) > 0.0) {
+    while (world_.max(options_.min_seconds - meter_.rate().seconds) > 0.0 && end_signal_after_training() == 0) {
       const double step_seconds = samples / meter_.rate_since(meter_.windows() - 1);
       const auto steps =
           static_cast<std::int64_t>(world_.max(static_cast<double>(steps_per_window(1.0, step_seconds))));
@@ -297,7 +306,7 @@ class TrainingRun {
                          hooks_.checkpoints->options().every_seconds > 0.0 &&
                          seconds_since(last_checkpoint_) >= hooks_.checkpoints->options().every_seconds;
     double request = by_time || (signals != nullptr && signals->checkpoint()) ? 1.0 : 0.0;
-    if (signals != nullptr && signals->end() != 0) request = 1.0 + signals->end();
+    if (signals != nullptr && SignalRequests::end() != 0) request = 1.0 + SignalRequests::end();
     request = world_.max(request, [this] { device_.progress(); });
     pace_.next_piece();
     if (hooks_.checkpoints != nullptr) note(hooks_.checkpoints->poll());

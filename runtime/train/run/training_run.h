@@ -15,7 +15,7 @@ namespace ddptrain {
 /// Optional parts of a run besides the trainer. A null pointer means that the part is not used.
 struct RunHooks {
   CheckpointWriter* checkpoints = nullptr;
-  SignalRequests* signals = nullptr;     ///< Checked between steps, and restored after the last step.
+  SignalRequests* signals = nullptr;     ///< Checked between steps, and between measurements after the last step.
   const RunProgress* resumed = nullptr;  ///< The progress of the checkpoint that has been restored.
   SensorSampler* sensors = nullptr;      ///< This rank's GPU.
   std::function<void()> under_way;       ///< Called after the first steps, when the other steps are captured.
@@ -23,7 +23,8 @@ struct RunHooks {
 
 /// Trains, evaluates after every epoch, and measures the baseline. Reports through `report`, which is null except on
 /// rank 0. Error if replicas that communicate differ at the end. Before options.trained is called and before each
-/// checkpoint, it also throws the errors of RunGuard::check_finite(). EndedBySignal if a signal ends the run.
+/// checkpoint, it also throws the errors of RunGuard::check_finite(). EndedBySignal if a signal ends the run before the
+/// last step. A later one leaves out measurements, and is RunResult::end_signal.
 /// RunResult::nccl is left empty. Collective.
 RunResult run_training(Trainer& trainer, const World& world, const RunOptions& options, Report* report,
                        const RunHooks& hooks = {});

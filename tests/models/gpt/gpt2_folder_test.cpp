@@ -193,6 +193,64 @@ TEST_F(Gpt2FolderTest, OlderFilesAreRead) {
   EXPECT_CONTAINS(fault(), "tied head");
 }
 
+TEST_F(Gpt2FolderTest, ATiedHeadMayBeStoredAlone) {
+  Content content(model_);
+  content.rename("transformer.wte.weight", "lm_head.weight");
+  content.write(model_);
+  expect_equal(load_gpt2(folder_.path()), weights_);
+  content.remove("lm_head.weight");
+  content.write(model_);
+  EXPECT_CONTAINS(fault(), "no tensor 'wte.weight'");
+}
+
+TEST_F(Gpt2FolderTest, NamesOfWrappersAreDropped) {
+  const Content saved(model_);
+  const std::string prefix = "transformer.";
+  const std::vector<std::string> prefixes = {"module.transformer.",
+                                             "_orig_mod.transformer.",
+                                             "module._orig_mod.transformer.",
+                                             "_orig_mod.module.",
+                                             "model.transformer.",
+                                             "module.module.model.",
+                                             "_forward_module.transformer.",
+                                             "transformer.module._orig_mod.",
+                                             "_fsdp_wrapped_module."};
+  for (const std::string& wrapped : prefixes) {
+    Content content = saved;
+    for (const auto& [name, tensor] : saved.tensors) content.rename(name, wrapped + name.substr(prefix.size()));
+    content.rename(wrapped + "wte.weight", "module._orig_mod.lm_head.weight");
+    content.rename(wrapped + "h.1.ln_1.bias", wrapped + "h.1._checkpoint_wrapped_module.ln_1.bias");
+    content.write(model_);
+    expect_equal(load_gpt2(folder_.path()), weights_);
+  }
+}
+
+TEST_F(Gpt2FolderTest, FilesThatAreNoModelAreNamed) {
+  const std::string pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 548105171\n";
+  const std::string page = "\n<!DOCTYPE html>\n<html><body>Sign in</body></html>\n";
+  write_plain(config_, Bytes(pointer.begin(), pointer.end()));
+  EXPECT_CONTAINS(fault(), "config.json: not JSON; it looks like a Git LFS pointer (git lfs pull");
+  save_gpt2(folder_.path(), weights_);
+  const auto fault_of = [&](const std::string& content) {
+    write_plain(model_, Bytes(content.begin(), content.end()));
+    return fault();
+  };
+  EXPECT_CONTAINS(fault_of(pointer), "not a safetensors file; it looks like a Git LFS pointer (git lfs pull");
+  EXPECT_CONTAINS(fault_of(page), "it looks like a web page");
+  EXPECT_CONTAINS(fault_of("Entry not found"), "it looks like text that begins with 'Entry not found'");
+  EXPECT_CONTAINS(fault_of("Denied"), "it looks like text that begins with 'Denied'");
+  EXPECT_CONTAINS(fault_of(std::string("PK\x03\x04\0\0\x08\x08\0\0", 10)), "PyTorch checkpoints");
+  EXPECT_CONTAINS(fault_of(std::string("GGUF\x03\0\0\0\xff\0\0\0\0\0\0\0", 16)), "a GGUF model");
+}
+
+TEST_F(Gpt2FolderTest, MatricesOfNanoGptAreNamed) {
+  Content content(model_);
+  std::swap(content.tensors.at("transformer.h.0.mlp.c_fc.weight").shape[0],
+            content.tensors.at("transformer.h.0.mlp.c_fc.weight").shape[1]);
+  content.write(model_);
+  EXPECT_CONTAINS(fault(), "'h.0.mlp.c_fc.weight' is stored as [out, in] (nanoGPT does so)");
+}
+
 TEST_F(Gpt2FolderTest, ShardsAreRead) {
   Content first(model_);
   Content second(model_);
