@@ -197,9 +197,8 @@ void check_plan(const Job& job) {
     if (rank >= world.size()) usage_error("{}: there is no rank {} among {}", flag, rank, world.size());
   }
   if (sampler.dropped() > 0) {
-    spdlog::info(
-        "{} of {} training samples are left out of every epoch (other ones each time): they do not fill a step",
-        sampler.dropped(), job.workload().data().train_count());
+    spdlog::info("Each epoch skips {} random samples of {} (incomplete last step)", sampler.dropped(),
+                 job.workload().data().train_count());
   }
   if (world.rank() != 0) return;
   const auto steps = static_cast<std::uint64_t>(total_steps(options.run, sampler.steps_per_epoch()));
@@ -267,7 +266,7 @@ std::unique_ptr<Communicator> start_communication(Job& job, RankDevice& rank) {
       job.mesh.replicas(), *rank.device,
       {.library = o.comm,
        .symmetric = o.symmetric,
-       .max_ctas = o.comm_ctas,
+       .comm_ctas = o.comm_ctas,
        .scatters_sums =
            (o.trainer.zero > Zero::nothing || o.trainer.virtual_ranks > 0) && o.trainer.overlap != OverlapMode::none,
        .bf16_between_hosts = sends_bf16_between_hosts(o, rank.kind),

@@ -43,7 +43,7 @@ struct DeviceOptions {
   bool fused = true;  ///< Use fused kernels if there are some for the model and precision.
   int threads = 1;    ///< CPU only.
   /// Number of multiprocessors that kernels leave free, so that collectives overlap with them.
-  int communication_multiprocessors = 0;
+  int comm_ctas = 0;
   int ranks = 1;  ///< Number of ranks that share the device.
   /// GPUs: time a few algorithms for each new shape of a GEMM and keep the fastest. Another run may choose another
   /// algorithm and round differently. Without tuning, the same run gives the same bits.
@@ -123,7 +123,7 @@ class Device {
   }
 
   /// Number of multiprocessors that kernels leave free now.
-  int communication_multiprocessors() const { return whole_ ? 0 : options_.communication_multiprocessors; }
+  int comm_ctas() const { return whole_ ? 0 : options_.comm_ctas; }
 
   /// CPUs: `finish` does queued work that waits for messages of other ranks. An empty function means that there is no
   /// such work. Waiting for the device calls `finish`, and so does queueing work on the same memory. It is called once.

@@ -53,21 +53,21 @@ std::string widen(hwloc_topology_t topology, hwloc_const_bitmap_t binding) {
   const hwloc_const_bitmap_t all = hwloc_topology_get_allowed_cpuset(topology);
   if (!bound_to_core_by_default(topology, binding)) {
     if (hwloc_bitmap_isincluded(all, binding)) return "not bound (NUMA node hidden)";
-    return fmt::format("CPUs {} as started (NUMA node hidden)", list_of(binding));
+    return fmt::format("CPUs {} (binding kept; NUMA node hidden)", list_of(binding));
   }
-  if (!bind_process(topology, all)) return fmt::format("CPUs {} as started (rebinding failed)", list_of(binding));
+  if (!bind_process(topology, all)) return fmt::format("CPUs {} (binding kept; rebinding failed)", list_of(binding));
   return "not bound (removed mpirun's binding to one core; NUMA node hidden)";
 }
 
 std::string bind_to_node(hwloc_topology_t topology, int number, hwloc_const_bitmap_t binding) {
   const hwloc_obj_t node = hwloc_get_numanode_obj_by_os_index(topology, static_cast<unsigned>(number));
   if (node == nullptr || hwloc_bitmap_iszero(node->cpuset)) {
-    return fmt::format("CPUs {} as started (not allowed on NUMA node {} of its GPU)", list_of(binding), number);
+    return fmt::format("CPUs {} (may not run on NUMA node {} of its GPU)", list_of(binding), number);
   }
   std::string cpus = list_of(binding);
   if (!hwloc_bitmap_isincluded(binding, node->cpuset) || bound_to_core_by_default(topology, binding)) {
     if (!bind_process(topology, node->cpuset)) {
-      return fmt::format("CPUs {} as started (binding to NUMA node {} failed)", cpus, number);
+      return fmt::format("CPUs {} (binding to NUMA node {} failed)", cpus, number);
     }
     cpus = list_of(node->cpuset);
   }
@@ -78,10 +78,13 @@ std::string bind_to_node(hwloc_topology_t topology, int number, hwloc_const_bitm
 }  // namespace
 
 std::string bind_to_numa(const std::string& pci_bus_id, const std::filesystem::path& sysfs) {
-  if (pci_bus_id.empty()) return "as started";
   const Topology topology = load_topology();
   const Bitmap binding = topology ? current_binding(topology.get()) : nullptr;
-  if (!binding) return "as started (hwloc does not report the binding)";
+  if (!binding) return "binding unknown (hwloc does not report it)";
+  if (pci_bus_id.empty()) {
+    const bool all = hwloc_bitmap_isincluded(hwloc_topology_get_allowed_cpuset(topology.get()), binding.get());
+    return all ? "not bound" : fmt::format("CPUs {}", list_of(binding.get()));
+  }
   const std::optional<int> node = numa_node_of(pci_bus_id, sysfs);
   return node ? bind_to_node(topology.get(), *node, binding.get()) : widen(topology.get(), binding.get());
 }

@@ -42,16 +42,16 @@ TEST(DeviceTest, ExtensionsAreMadeOnceAndGoBeforeTheDevice) {
 
 TEST(DeviceTest, LeavesNothingToCollectivesWhileItIsWhole) {
   DeviceOptions options;
-  options.communication_multiprocessors = 4;
+  options.comm_ctas = 4;
   const auto device = make_cpu_device(options);
-  EXPECT_EQ(device->communication_multiprocessors(), 4);
+  EXPECT_EQ(device->comm_ctas(), 4);
   {
     const WholeDevice whole(*device);
-    EXPECT_EQ(device->communication_multiprocessors(), 0);
+    EXPECT_EQ(device->comm_ctas(), 0);
     { const WholeDevice again(*device); }
-    EXPECT_EQ(device->communication_multiprocessors(), 0);
+    EXPECT_EQ(device->comm_ctas(), 0);
   }
-  EXPECT_EQ(device->communication_multiprocessors(), 4);
+  EXPECT_EQ(device->comm_ctas(), 4);
 }
 
 TEST(Parallel, EveryElementIsVisitedOnceInRangesByThread) {

@@ -130,24 +130,24 @@ class ResumeTest(JobTest):
         kept = sorted((self.folder / "other").glob("step-*/*s*"))
         cases = [
             (2, [*saving, "--resume", "auto", "--lr", "0.5", "--momentum", "0.1"], ["--lr 0.5 (checkpoint: ", "--momentum 0.1"]),
-            (2, saving, ["checkpoint of step 111", "--resume auto"]),
+            (2, saving, ["holds step 111", "--resume auto"]),
             (2, [*QUICK, "--resume", "c", "--hidden", "17"], ["its model has hidden 16, and this run's 17"]),
             (2, [*CNN, "--batch", "8", "--resume", "c"], ["model mlp"]),
-            (1, [*QUICK, "--resume", "c"], ["this run's is 8 samples (--batch 8 --grad-accum 1 on 1 rank)"]),
+            (1, [*QUICK, "--resume", "c"], ["8 samples (--batch 8 --grad-accum 1 on 1 rank) are given: for example --grad-accum 2"]),
             (2, [*QUICK, "--resume", "c", "--virtual-ranks", "4"],
-             ["its step is 16 samples (--batch 8 --grad-accum 1 on 2 ranks), and this run's is 32 samples "
-              "(--batch 8 --grad-accum 1 on 4 virtual ranks)"]),
+             ["16 samples (--batch 8 --grad-accum 1 on 2 ranks) per step are needed, 32 samples "
+              "(--batch 8 --grad-accum 1 on 4 virtual ranks) are given: for example --batch 4"]),
             (3, [*QUICK, "--resume", "c"],
-             ["24 samples (--batch 8 --grad-accum 1 on 3 ranks)", "the number of replicas (ranks / (--pp x --tp)) decide"]),
+             ["24 samples (--batch 8 --grad-accum 1 on 3 ranks)", "change --batch, --grad-accum, or the number of replicas (ranks / (--pp x --tp))"]),
             (2, [*QUICK, "--resume", "c", "--data", "synthetic:608"], ["data"]),
             (2, [*QUICK, "--resume", "c", "--steps", "100"], ["has 111 steps behind it"]),
             (2, [*QUICK, "--resume", "c", "--optimizer", "sgd"], ["--optimizer"]),
             (2, [*QUICK, "--resume", "auto"], ["--checkpoint"]),
             (2, [*QUICK, "--resume", "nowhere"], ["no complete and undamaged checkpoint"]),
-            (2, [*QUICK, "--checkpoint", "c", "--resume", "c/step-000000000100"], ["checkpoint of step 111"]),
+            (2, [*QUICK, "--checkpoint", "c", "--resume", "c/step-000000000100"], ["holds step 111"]),
             (2, [*QUICK, "--checkpoint", "/proc/none"], ["--checkpoint /proc/none"]),
             (2, [*QUICK, "--resume", "c", "--checkpoint", "other", "--epochs", "9"],
-             ["--checkpoint other: it has a checkpoint of step ", ", which this run does not continue."]),
+             ["--checkpoint other: it holds step ", "Add --resume auto to continue it, or name an empty folder."]),
             (2, [*QUICK, "--resume", "auto", "--checkpoint", "c/step-000000000111"],
              ["it is a checkpoint itself: give the folder above"]),
         ]

@@ -201,7 +201,7 @@ void run_overlap(const World& world, const CommonOptions& common, const OverlapO
   const OverlapOptions options = with_defaults(given, kind);
   const auto device = make_device(world, common, kind, choose_precision("auto", kind));
   const auto communicator =
-      make_communicator(world, *device, {.symmetric = options.symmetric, .max_ctas = options.comm_ctas});
+      make_communicator(world, *device, {.symmetric = options.symmetric, .comm_ctas = options.comm_ctas});
   SensorLog sensors(world, device->kind());
   OverlapBench bench(world, *device, *communicator, options, common.min_seconds);
   const auto buckets = bucket_sizes(options, bench.bytes());

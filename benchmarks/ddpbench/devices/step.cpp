@@ -116,7 +116,7 @@ void run_step(const World& world, const CommonOptions& common, const StepOptions
   });
   const bool gpu = device->kind() == DeviceKind::cuda;
   const auto communicator =
-      make_communicator(world, *device, {.symmetric = options.symmetric, .max_ctas = options.comm_ctas});
+      make_communicator(world, *device, {.symmetric = options.symmetric, .comm_ctas = options.comm_ctas});
   TrainerOptions trainer_options = ddptrain::trainer_options(options, world.size(), 1'000'000);
   trainer_options.graph = true;  // times the device, not the host
   Trainer trainer(trainer_options, workload.make_model(*device, options.trainer.batch), workload.data(), world, *device,

@@ -120,7 +120,7 @@ Flags communication_flags(Options& o) {
        Effect::speed},
       {"--tp", number(o.tensor, {"1 to 1000", 1, 1000}),
        "Tensor parallelism: ranks among which each layer is split (gpt): attention heads, feed-forward layers, "
-       "vocabulary. Another number changes the last bits of the parameters, with --virtual-ranks, too",
+       "vocabulary. Results differ by rounding for each value, even with --virtual-ranks",
        Effect::speed},
       {"--comm-dtype",
        choice(trainer.gradient_type, {{"auto", std::nullopt}, {"bf16", DType::bf16}, {"fp32", DType::f32}}),
@@ -140,8 +140,8 @@ Flags communication_flags(Options& o) {
        "Reduce the last bucket and update its weights in one kernel, if --symmetric is on and possible", Effect::speed,
        kExpertGroup},
       {"--comm-ctas", number(o.comm_ctas, {"0 to 32", 0, 32}),
-       "Thread blocks per collective; compute leaves as many multiprocessors free (0: NCCL chooses, none are left "
-       "free)",
+       "Thread blocks (CTAs) per collective of NCCL; compute leaves that many SMs free for NCCL (0: NCCL chooses, and "
+       "compute uses all SMs)",
        Effect::speed, kExpertGroup},
       {"--graph", on_off(trainer.graph), "Run whole steps as CUDA graphs", Effect::speed, kExpertGroup}};
 }

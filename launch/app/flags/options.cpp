@@ -228,7 +228,7 @@ DeviceOptions device_options(const Options& options, DeviceKind device) {
   DeviceOptions result = options.compute;
   result.precision = chosen_precision(options, device);
   result.fp8 = options.precision == "fp8";
-  result.communication_multiprocessors = options.comm_ctas;
+  result.comm_ctas = options.comm_ctas;
   return result;
 }
 

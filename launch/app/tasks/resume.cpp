@@ -18,6 +18,19 @@ std::string text_of(const RunIdentity& run) {
                      counted(shards, shard));
 }
 
+/// What gives the samples per step of the checkpoint.
+std::string advice_for(const RunIdentity& saved, const RunIdentity& run) {
+  const std::int64_t per_accumulation = run.samples_per_step / run.grad_accum;
+  const std::int64_t per_batch = run.samples_per_step / run.batch;
+  if (saved.samples_per_step % per_accumulation == 0) {
+    return fmt::format("for example --grad-accum {}", saved.samples_per_step / per_accumulation);
+  }
+  if (saved.samples_per_step % per_batch == 0) {
+    return fmt::format("for example --batch {}", saved.samples_per_step / per_batch);
+  }
+  return "change --batch, --grad-accum, or the number of replicas (ranks / (--pp x --tp))";
+}
+
 void check_model(const Checkpoint& checkpoint, const RunIdentity& run) {
   const RunIdentity& saved = checkpoint.manifest.run;
   const std::string path = checkpoint.path.string();
@@ -40,10 +53,8 @@ void check_samples(const Checkpoint& checkpoint, const RunIdentity& run) {
   const RunIdentity& saved = checkpoint.manifest.run;
   const std::string path = checkpoint.path.string();
   if (saved.samples_per_step != run.samples_per_step) {
-    usage_error(
-        "--resume {}: its step is {}, and this run's is {}. Give as many: --batch, --grad-accum, --virtual-ranks and "
-        "the number of replicas (ranks / (--pp x --tp)) decide.",
-        path, text_of(saved), text_of(run));
+    usage_error("--resume {}: {} per step are needed, {} are given: {}", path, text_of(saved), text_of(run),
+                advice_for(saved, run));
   }
   if (saved.steps_per_epoch != run.steps_per_epoch) {
     usage_error("--resume {}: its epoch has {} steps, and this run's {}: the data has another number of samples", path,
@@ -78,8 +89,7 @@ void require_no_other_run(const std::string& folder, const std::optional<Checkpo
                          newest <= found->manifest.progress.step;
   if (newest < 0 || continues) return;
   usage_error(
-      "--checkpoint {}: it has a checkpoint of step {}, which this run does not continue. --resume auto continues the "
-      "newest one; for another run, give another folder.",
+      "--checkpoint {}: it holds step {} of an earlier run. Add --resume auto to continue it, or name an empty folder.",
       folder, newest);
 }
 

@@ -54,7 +54,7 @@ void require_same_settings(const World& world) {
 /// An NCCL communicator, with the names for its error messages. Buffers in its windows keep it alive.
 class NcclComm {
  public:
-  NcclComm(const World& world, int max_ctas) : rank_(world.rank()), host_(world.hostname()), watch_(world.watch()) {
+  NcclComm(const World& world, int comm_ctas) : rank_(world.rank()), host_(world.hostname()), watch_(world.watch()) {
     require_same_settings(world);
     ncclUniqueId id{};
     if (rank_ == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId");
@@ -63,8 +63,8 @@ class NcclComm {
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 3)
     config.commName = "ddptrain";
 #endif
-    if (max_ctas > 0) {
-      config.maxCTAs = max_ctas;
+    if (comm_ctas > 0) {
+      config.maxCTAs = comm_ctas;
       config.cgaClusterSize = 0;  // a cluster would wait for free multiprocessors that are neighbours
     }
     const ncclResult_t result = start(world, id, config);
@@ -216,7 +216,7 @@ class NcclCommunicator final : public Communicator {
   NcclCommunicator(const World& world, Device& device, const CommunicatorOptions& options)
       : world_(world),
         device_(device),
-        comm_(std::make_shared<const NcclComm>(world, most_ctas(options.max_ctas, device.options().ranks))),
+        comm_(std::make_shared<const NcclComm>(world, most_ctas(options.comm_ctas, device.options().ranks))),
         why_not_symmetric_(why_not_to_ask(world, options.symmetric)) {
     if (is_set("NCCL_ALGO") || is_set("NCCL_PROTO")) try_collectives(options.scatters_sums);
     if (why_not_symmetric_.empty()) try_window();

@@ -20,7 +20,7 @@ class CudaDevice final : public Device {
   PeakRate peak() const override { return data_sheet_peak(name_, precision(), options().fp8); }
   int multiprocessors() const { return multiprocessors_; }
   /// Number of multiprocessors for kernels with resident blocks: those that are not left free for communication.
-  int compute_multiprocessors() const { return multiprocessors_ - communication_multiprocessors(); }
+  int compute_multiprocessors() const { return multiprocessors_ - comm_ctas(); }
 
   using Device::allocate;
   Buffer allocate(std::size_t bytes) override;

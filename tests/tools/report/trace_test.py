@@ -119,19 +119,19 @@ class TimesTest(TraceCase):
                 self.assertEqual((times[rank].rank, times[rank].steps), (rank, 2))
                 self.assertAlmostEqual(times[rank].step_us, 100 * factor)
                 self.assertAlmostEqual(times[rank].communication_us, 42 * factor)
-                self.assertAlmostEqual(times[rank].beside_us, 25 * factor)  # nothing is hidden once the last bucket is off
+                self.assertAlmostEqual(times[rank].hidden_us, 25 * factor)  # nothing is hidden once the last bucket is off
 
     def test_communication_beside_a_wait_is_exposed(self) -> None:
         (trace,) = self.load(WAITING)
         times = rank_times(trace)
-        self.assertEqual((times.communication_us, times.beside_us), (70, 30))
+        self.assertEqual((times.communication_us, times.hidden_us), (70, 30))
 
     def test_exchanges_of_a_replica_are_communication(self) -> None:
         (trace,) = self.load([event("step 0", 0, 0, 0, 100), event("forward", 0, 0, 0, 40), event("backward", 0, 0, 40, 100),
                               event("exchange with stages", 0, 0, 30, 40), event("bucket 0 gradients", 0, 1, 35, 50),
                               event("exchange of split layers", 0, 1, 60, 80)])  # fmt: skip
         times = rank_times(trace)
-        self.assertEqual((times.communication_us, times.beside_us), (40, 30))  # backward goes on until 100
+        self.assertEqual((times.communication_us, times.hidden_us), (40, 30))  # backward goes on until 100
         self.assertIn(["exchange with stages", "communication"], [row[:2] for row in part_table([trace]).rows])
         self.assertEqual(kind_of(trace.compute[2]), "communication, exposed")
 
@@ -159,7 +159,7 @@ class PictureTest(TraceCase):
                      "communication, exposed"):  # fmt: skip
             self.assertIn(f">{text}</text>", svg)
         self.assertNotIn(">other compute</text>", svg)
-        self.assertGreater(svg.count(COLORS["communication beside compute"]), 2)
+        self.assertGreater(svg.count(COLORS["communication, hidden"]), 2)
 
     def test_backward_ends_where_the_last_bucket_starts_and_waits_are_no_compute(self) -> None:
         def drawn(made: list[dict[str, Any]]) -> dict[str, list[tuple[float, float]]]:
@@ -171,10 +171,10 @@ class PictureTest(TraceCase):
         self.assertEqual(bars["backward"], [(30, 60), (30, 78), (32, 52), (60, 78), (130, 160), (130, 178), (132, 152),
                                             (160, 178)])  # fmt: skip
         self.assertEqual([bar for bar in bars["communication, exposed"] if bar[0] % 100 == 78], [(78, 95), (178, 195)])
-        self.assertEqual(bars["communication beside compute"], [(50, 75), (150, 175)])
+        self.assertEqual(bars["communication, hidden"], [(50, 75), (150, 175)])
         bars = drawn(WAITING)
         self.assertEqual(bars["waiting"], [(10, 30), (50, 55)])
-        self.assertEqual(bars["communication beside compute"], [(0, 10), (0, 10), (30, 50)])
+        self.assertEqual(bars["communication, hidden"], [(0, 10), (0, 10), (30, 50)])
 
     def test_one_step(self) -> None:
         both, one = (self.svg(events(slow=1.0), *options) for options in ([], ["--step", "1"]))

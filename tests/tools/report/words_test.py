@@ -197,11 +197,11 @@ class WordsTest(ReportCase):
 
         for name in ("lr", "momentum"):
             named = flag(name, (0.1, 0.2), ["lr", "momentum", "batch"])
-            self.assertEqual(named, f"{name} decides the parameters at the end: with another value they differ, as they should.")
+            self.assertEqual(named, f"The final weights depend on {name}, as expected.")
             self.assertIn("no flag that decides parameters differs: ddpreport does not know why", flag(name, (0.1, 0.2), ["batch"]))
             self.assertEqual(flag(name, (0.1, 0.2), None), "")  # of a version that does not say
-        for name in ("ranks", "global-batch"):
-            self.assertTrue(flag(name, (2, 4), []).startswith(f"{name} decides the parameters at the end"))
+        for name, words in (("ranks", "the number of ranks"), ("global-batch", "the global batch")):
+            self.assertEqual(flag(name, (2, 4), []), f"The final weights depend on {words}, as expected.")
         self.assertEqual(flag("tp", (1, 2), ["lr"]),
                          "tp changes the parameters at the end by rounding: split layers add in another order.")  # fmt: skip
         self.assertIn("differ from those of", flag("gpus", ("0,1", "0,2"), None))

@@ -9,6 +9,7 @@ from ddptools.report.sweeps.experiment import SYMMETRIC, Case, Experiment
 from ddptools.results.run import PLACEMENT
 
 SETS_RANKS = ("ranks", "global-batch")  # of ddpsweep; with these, too, training ends with other parameters
+NAMES = {"ranks": "the number of ranks", "global-batch": "the global batch"}
 ROUNDS = ("tp",)  # by splitting layers, which adds in another order
 UNEXPLAINED = "ddpreport does not know why"
 
@@ -102,7 +103,7 @@ def _deciding_flags(experiment: Experiment) -> Iterator[str]:
         if name in ROUNDS:
             yield f"{name} changes the parameters at the end by rounding: split layers add in another order."
         else:
-            yield f"{name} decides the parameters at the end: with another value they differ, as they should."
+            yield f"The final weights depend on {NAMES.get(name, name)}, as expected."
 
 
 def _why_runs_differ(case: Case) -> str:

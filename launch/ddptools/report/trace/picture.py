@@ -29,7 +29,7 @@ COLORS = {
     "other compute": "#cbb7e5",
     "waiting": "#f3dc7c",
     "update": "#a58a6f",
-    "communication beside compute": "#8fce9b",
+    "communication, hidden": "#8fce9b",
     "communication, exposed": "#e5737a",
 }
 WIDTH, ROW = 14.0, 0.2  # inches: of the picture, and the height of a row
@@ -47,7 +47,7 @@ def report_trace(path: pathlib.Path, out: pathlib.Path | None, step: int | None)
         write_atomically(out, timeline(traces, shown, out.suffix[1:]))
     for table in (rank_table(traces), part_table(traces)):
         print(to_text(table))
-    print("Beside compute: of the time in communication, what passes while forward or backward compute and do not wait.")
+    print("Hidden: share of communication that overlaps with forward or backward compute.")
     if out is not None:
         print(f"{out}: {min(len(traces), MOST_RANKS)} of {len(traces)} ranks")
     return 0
@@ -104,7 +104,7 @@ def _bars_of_span(trace: RankTrace, row: str, span: Span) -> list[tuple[str, Int
     if row != "communication":
         return [(kind_of(span) if row == "compute" else row, inside)]
     beside = covered(inside, trace.steps, trace.work, free_of=trace.waits)
-    return [("communication, exposed", inside), *(("communication beside compute", part) for part in beside)]
+    return [("communication, exposed", inside), *(("communication, hidden", part) for part in beside)]
 
 
 def kind_of(span: Span) -> str:

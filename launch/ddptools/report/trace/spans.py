@@ -97,7 +97,7 @@ class RankTimes:
     steps: int
     step_us: float
     communication_us: float  # while a bucket or an exchange is on its way
-    beside_us: float  # of it, while forward or backward compute and do not wait
+    hidden_us: float  # communication that overlaps with forward or backward compute
 
 
 def load_trace(path: pathlib.Path) -> list[RankTrace]:
@@ -200,7 +200,7 @@ def rank_times(trace: RankTrace) -> RankTimes:
         steps=len(inside),
         step_us=statistics.fmean(end - begin for begin, end in inside),
         communication_us=statistics.fmean(map(length_us, sent)),
-        beside_us=statistics.fmean(map(length_us, beside)),
+        hidden_us=statistics.fmean(map(length_us, beside)),
     )
 
 
@@ -212,10 +212,10 @@ def unit_of(microseconds: float) -> tuple[str, float]:
 def rank_table(traces: list[RankTrace]) -> Table:
     times = [rank_times(trace) for trace in traces]
     unit, size = unit_of(max(t.step_us for t in times))
-    header = ["rank", "steps", f"step {unit}", f"communication {unit}", "of the step", "beside compute"]
+    header = ["rank", "steps", f"step {unit}", f"communication {unit}", "of the step", "hidden"]
     rows = []
     for t in times:
-        shares = [_share(t.communication_us, t.step_us), _share(t.beside_us, t.communication_us)]
+        shares = [_share(t.communication_us, t.step_us), _share(t.hidden_us, t.communication_us)]
         rows.append([str(t.rank), str(t.steps), number(t.step_us / size), number(t.communication_us / size), *shares])
     return Table("Mean of a rank's steps.", header, rows)
 

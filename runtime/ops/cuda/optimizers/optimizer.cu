@@ -88,7 +88,7 @@ class CudaOptimizer final : public OptimizerOps, CudaOps {
   /// this kernel takes a multiprocessor, NCCL's have the rest; other kernels come to an end.
   bool can_wait_for_peers(const UpdateSlice& slice, int ranks) const {
     if (ranks > PeerInboxes::kMaxRanks) return false;
-    const int kept = device_.options().communication_multiprocessors > 0 ? 0 : optimizer::kMostNcclBlocks;
+    const int kept = device_.options().comm_ctas > 0 ? 0 : optimizer::kMostNcclBlocks;
     return static_cast<int>(optimizer::inbox_layout(slice, ranks).blocks) <= multiprocessors() - kept;
   }
 
