@@ -62,7 +62,7 @@ std::string widen(hwloc_topology_t topology, hwloc_const_bitmap_t binding) {
 std::string bind_to_node(hwloc_topology_t topology, int number, hwloc_const_bitmap_t binding) {
   const hwloc_obj_t node = hwloc_get_numanode_obj_by_os_index(topology, static_cast<unsigned>(number));
   if (node == nullptr || hwloc_bitmap_iszero(node->cpuset)) {
-    return fmt::format("CPUs {} (may not run on NUMA node {} of its GPU)", list_of(binding), number);
+    return fmt::format("CPUs {} (not allowed on NUMA node {} of its GPU)", list_of(binding), number);
   }
   std::string cpus = list_of(binding);
   if (!hwloc_bitmap_isincluded(binding, node->cpuset) || bound_to_core_by_default(topology, binding)) {
