@@ -23,16 +23,38 @@ class Warnings(Notes):
     """Numbers that cannot be what they are called."""
 
 
+class Disturbed(Notes):
+    """Which numbers are not to be trusted, and why: the first line of a page."""
+
+
+@dataclasses.dataclass
+class KeyNumber:
+    name: str
+    value: str
+    about: str = ""
+    mark: str = ""  # why it is not to be trusted, in a word or two
+    is_long: bool = False  # as a hash is
+
+
+@dataclasses.dataclass
+class KeyNumbers:
+    """In large type. Those with a mark are not bold."""
+
+    numbers: list[KeyNumber]
+
+
 @dataclasses.dataclass
 class Answer:
     text: str  # empty: no more than a remark
     about: str = ""  # which cases, against what; or the remark
     size: float = 0.0  # of the largest difference
+    mark: str = ""  # why it is not to be trusted, in a word or two: then it is not bold
 
     @property
     def sentence(self) -> str:
+        text = f"{self.text}, {self.mark}" if self.mark else self.text
         about = f" ({self.about})" if self.text and self.about else self.about
-        return f"{self.text}{about}."
+        return f"{text}{about}."
 
 
 @dataclasses.dataclass
@@ -53,7 +75,7 @@ class HowToRead:
     """What the words of a report mean, at its end; Summary links to it."""
 
 
-Block = Heading | Notes | Warnings | Summary | HowToRead | str | Table | Picture
+Block = Heading | Notes | Warnings | Disturbed | KeyNumbers | Summary | HowToRead | str | Table | Picture
 
 
 def pictures_of(blocks: list[Block]) -> list[Picture]:

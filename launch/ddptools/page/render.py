@@ -4,27 +4,77 @@ import dataclasses
 import json
 import pathlib
 import re
+from typing import Any
 
 import jinja2
 import markupsafe
 
 from ddptools.common.table import Table
+from ddptools.common.text import number
 from ddptools.page.blocks import Block, Heading, pictures_of
 from ddptools.pictures.charts import Bars, Curves
 
 LONGEST_LINE = 24  # of a cell, in characters
 NUMBER = re.compile(r"[-+]?\d[\d,.]*(e[-+]\d+)?%?( M)?( \(| \+- |$| us| [KMG]?i?B$| emulated$)")
+MARKS = ("disturbed", "too noisy")  # of cells that are not bold in the row of the best case
 SPREAD = re.compile(r"\([^()]+ to [^()]+\)")
 DYGRAPHS = pathlib.Path("/usr/share/javascript/dygraphs/dygraph.min.js")  # the package libjs-dygraphs
 
 
-def to_html(title: str, blocks: list[Block]) -> str:
-    """Curves are drawn by dygraphs, which becomes a part of the page. Without it, their tables remain."""
+def to_html(title: str, blocks: list[Block], refresh_seconds: int = 0) -> str:
+    """Curves are drawn by dygraphs, which becomes a part of the page. Without it, their tables remain. With
+    `refresh_seconds`, the browser reads the page again after this time."""
     sections = {block.text: i for i, block in enumerate(blocks, 1) if isinstance(block, Heading) and block.level == 2}
-    has_curves = any(isinstance(picture.chart, Curves) for picture in pictures_of(blocks))
+    charts = [picture.chart for picture in pictures_of(blocks)]
+    has_curves = any(isinstance(chart, Curves) and not chart.is_single for chart in charts)
     library = DYGRAPHS.read_text(encoding="utf-8") if has_curves and DYGRAPHS.is_file() else ""
     html = _environment(autoescape=True).get_template("page.html.jinja")
-    return html.render(title=title, blocks=_with_kinds(blocks), sections=sections, library=library)
+    return html.render(
+        title=title,
+        blocks=_with_kinds(blocks),
+        sections=sections,
+        library=library,
+        has_script=bool(library or refresh_seconds or any(map(_is_drawn_by_page, charts))),
+        refresh_seconds=refresh_seconds,
+    )
+
+
+def _is_drawn_by_page(chart: Curves | Bars) -> bool:
+    """Without dygraphs."""
+    return isinstance(chart, Bars) or chart.is_single
+
+
+def curves_data(chart: Curves) -> dict[str, Any]:
+    """For page.js. A point is a list: its places on the axes, its value and, if they differ from it, its limits."""
+    lines = [
+        {
+            "label": line.label,
+            "color": line.color,
+            "dashes": line.dashes,
+            "has_dots": line.has_dots or len(line.points) == 1,
+            "points": [
+                [*map(_rounded, places), *map(_rounded, [value] if low == value == high else [value, low, high])]
+                for places, value, low, high in line.points
+            ],
+        }
+        for line in chart.lines
+    ]
+    return {
+        "axes": [dataclasses.asdict(axis) for axis in chart.axes],
+        "y_label": chart.y_label,
+        "lines": lines,
+        "is_logarithmic": chart.is_logarithmic,
+        "from_zero": chart.from_zero,
+        "marks": [[list(places), color] for places, color in chart.marks],
+    }
+
+
+def _rounded(value: float | None) -> float | int | None:
+    """Nine digits: the places are counts of tokens, too."""
+    if value is None:
+        return None
+    short = float(f"{value:.9g}")
+    return int(short) if short.is_integer() else short
 
 
 def to_markdown(title: str, blocks: list[Block]) -> str:
@@ -48,7 +98,8 @@ def _environment(autoescape: bool) -> jinja2.Environment:
     environment.filters |= {
         "unbroken": _unbroken,
         "numeric_columns": _numeric_columns,
-        "curves": lambda chart: json.dumps(dataclasses.asdict(chart) | {"rows": chart.rows()}, allow_nan=False),
+        "curves": lambda chart: json.dumps(curves_data(chart), allow_nan=False, separators=(",", ":")),
+        "number": number,
         "plain": _plain,
         "cell": lambda text: _plain(text).replace("|", "\\|"),
     }
@@ -63,7 +114,12 @@ def _numeric_columns(table: Table) -> list[bool]:
 
 
 def _cell_classes(tag: str, text: str, is_numeric: bool) -> str:
-    return " ".join(["text"] * (not is_numeric) + ["long"] * (tag == "td" and len(text) > LONGEST_LINE))
+    classes = {
+        "text": not is_numeric,
+        "long": tag == "td" and len(text) > LONGEST_LINE,
+        "marked": tag == "td" and any(mark in text for mark in MARKS),
+    }
+    return " ".join(name for name, applies in classes.items() if applies)
 
 
 def _unbroken(text: str) -> markupsafe.Markup:

@@ -9,9 +9,21 @@ GRAY = COLORS[-1]
 
 
 @dataclasses.dataclass
+class Axis:
+    """Below curves. Pictures with several axes have a switch."""
+
+    label: str
+    names: list[str] = dataclasses.field(default_factory=list)  # of the places 0, 1, ...; empty: places are numbers
+    is_time: bool = False  # places are seconds
+
+
+Places = tuple[float | None, ...]  # on each axis; None: not known
+
+
+@dataclasses.dataclass
 class Line:
     label: str
-    points: list[tuple[float, float, float, float]]  # x, value, smallest and largest
+    points: list[tuple[Places, float, float, float]]  # places, value, smallest and largest
     color: str
     dashes: tuple[int, int] | None = None  # pixels drawn and left out
     has_dots: bool = True
@@ -19,19 +31,17 @@ class Line:
 
 @dataclasses.dataclass
 class Curves:
-    x_label: str
+    axes: list[Axis]
     y_label: str
     lines: list[Line]
-    x_names: list[str] = dataclasses.field(default_factory=list)  # of the places 0, 1, ...; empty: x is a number
-    is_time: bool = False  # x in seconds
     is_logarithmic: bool = False
     from_zero: bool = False
-    marks: list[tuple[float, str]] = dataclasses.field(default_factory=list)  # vertical lines: x and color
+    marks: list[tuple[Places, str]] = dataclasses.field(default_factory=list)  # vertical lines: places and color
 
-    def rows(self) -> list[list[Any]]:
-        """For each x a smallest, middle and largest value per line, null where a line has no point."""
-        values = [{x: [low, value, high] for x, value, low, high in line.points} for line in self.lines]
-        return [[x, *(one.get(x) for one in values)] for x in sorted({x for one in values for x in one})]
+    @property
+    def is_single(self) -> bool:
+        """Whether no line has two points: numbers say more than a picture."""
+        return all(len(line.points) < 2 for line in self.lines)
 
 
 @dataclasses.dataclass

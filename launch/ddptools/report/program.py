@@ -12,7 +12,6 @@ from ddptools.page.render import to_html, to_markdown
 from ddptools.report.flight import report_flight
 from ddptools.report.sweeps.experiment import load
 from ddptools.report.sweeps.page import blocks_of, title_of
-from ddptools.report.trace.picture import report_trace
 from ddptools.report.training.page import blocks_of_runs, title_of_runs
 from ddptools.report.training.runs import MOST_RUNS, are_runs, load_runs
 
@@ -53,6 +52,8 @@ def main(argv: list[str]) -> int:
     if arguments.flight is not None:
         return report_flight(arguments.flight)
     if arguments.trace is not None:
+        from ddptools.report.trace.picture import report_trace  # here: matplotlib takes a second to import
+
         return report_trace(arguments.trace, arguments.out, arguments.step)
     if are_runs(arguments.results):
         if len(arguments.results) > MOST_RUNS:

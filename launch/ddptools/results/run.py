@@ -1,6 +1,7 @@
 """What a record of ddpsweep says of its run, of ddptrain or ddpbench."""
 
 import dataclasses
+import math
 from typing import Any
 
 from ddptools.common.files import Record
@@ -95,9 +96,30 @@ def is_too_noisy(efficiency_half_width: float | None) -> bool:
 
 
 def why_unusable(summary: Record) -> str:
-    """What ddptrain warns of when it measures its baseline; empty where it is usable, or does not tell."""
+    """Why efficiency and parts of a step are not to be trusted, as ddptrain says, and for files of older versions by the
+    rules by which it warned. Empty where they are usable, or where nothing is known."""
+    told = summary.get("disturbed")
+    if isinstance(told, str):
+        return told
     shares = [share for value in list_of(summary.get("cpu_share_per_rank")) if (share := positive(value)) is not None]
     if min(shares, default=1.0) < LEAST_CPU_SHARE:
         return f"other programs, or too many threads, left a rank a core for {100 * min(shares):.0f}% of its time"
     half_width = finite(summary.get("scaling_efficiency_half_width"))
     return f"the interval of its efficiency is +- {100 * half_width:.0f} points" if is_too_noisy(half_width) else ""
+
+
+def seconds_to_measure(summaries: list[Record]) -> int:
+    """A value of --calibration-seconds that is worth trying: three times what was too short, and a minute at least."""
+    limits = [limit for summary in summaries if (limit := positive(summary.get("calibration_limit_seconds"))) is not None]
+    return max(60, math.ceil(3 * max(limits, default=0.0) / 10) * 10)
+
+
+def quality_of(summary: Record) -> tuple[str, float, str] | None:
+    """What training came to, for a column: its name, the number, and the number in words. Accuracy on test data, or of
+    language models the loss on validation data. None where nothing was evaluated."""
+    accuracy, loss = finite(summary.get("accuracy")), finite(summary.get("test_loss"))
+    if "perplexity" in summary or "tokens_per_second" in summary:
+        return None if loss is None else ("validation loss", loss, f"{loss:.4f}")
+    if accuracy is None:
+        return None if loss is None else ("test loss", loss, f"{loss:.4f}")
+    return "test accuracy", accuracy, f"{100 * accuracy:.2f}%"

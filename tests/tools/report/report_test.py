@@ -1,6 +1,7 @@
 """The pages that ddpreport makes, and the files that it takes."""
 
 import dataclasses
+import itertools
 import json
 import re
 import subprocess
@@ -32,6 +33,10 @@ class CasesTableTest(ReportCase):
         told |= {"windows_clock_fell": 2}
         row = self.row(told, told | {"scaling_efficiency_half_width": 0.006})
         self.assertEqual(row["efficiency in the job"], "93.1% +- 0.6")
+        limits = {"scaling_efficiency_low": 0.925, "scaling_efficiency_high": 0.94}
+        row = self.row(told | limits, told | limits | {"scaling_efficiency_low": 0.92})
+        self.assertEqual(row["efficiency in the job"], "93.1% (92.0 to 94.0)")
+        self.assertRegex(row["efficiency in the job"], NUMBER)
         self.assertEqual(row["clocks"], "1,530 MHz (sw_power_cap), fell in 4 windows")
         self.assertRegex(row["efficiency in the job"], NUMBER)
         bench = {"benchmark": "allreduce", "results": [{"bytes": 1024, "busbw_gbs": 1.0}], "gpus": gpus}
@@ -125,6 +130,19 @@ class PageTest(ReportCase):
         self.assertIn("| 2 | 180.0 | 90.0% | 1 | 90.0% | 30.0% | 25.0% | NV18 |", markdown)
         self.assertIn("| batch | images/s | runs | MFU |\n", self.report_of(case(1, 8, 100) + case(1, 16, 150)))
 
+    def test_what_training_came_to_is_a_column(self) -> None:
+        def large_batch(**summaries: Any) -> str:
+            made = (runs(f"{batch}", [100, 110], {"ranks": 2, "batch": batch}, summary={"test_loss": 0.4} | summaries)
+                    for batch in (64, 4096))  # fmt: skip
+            return self.report_of(list(itertools.chain(*made)))
+
+        self.assertIn("| batch | images/s | runs | test accuracy |\n", large_batch(accuracy=0.872))
+        self.assertIn("| 64 | 105.0 (100.0 to 110.0) | 2 | 87.20% (87.20% to 87.20%) |\n", large_batch(accuracy=0.872))
+        self.assertIn("| 2 | 0.4000 (0.4000 to 0.4000) |\n", large_batch(accuracy=0.4, perplexity=1.5))
+        self.assertIn("| runs | validation loss |\n", large_batch(accuracy=0.4, perplexity=1.5))
+        for nothing in ({"test_loss": None}, {"accuracy": "x", "test_loss": None}):
+            self.assertIn("| batch | images/s | runs |\n", large_batch(**nothing))
+
     def test_only_the_same_work_is_compared(self) -> None:
         def case(batch: int, overlap: str, rate: float) -> list[dict[str, Any]]:
             return runs(f"{batch}{overlap}", [rate], {"ranks": 2, "batch": batch, "overlap": overlap})
@@ -172,8 +190,9 @@ class PageTest(ReportCase):
         picture = Picture("A & <b>", Bars("%", [Bar("<l>", "<a>", [(1.0, "red")])], {"<k>": "red"}))
         table = Table("<i>", ["<u>"], [["<s> & (1 to 2)"]], "<q>")
         html = to_html("<t>", [Heading(2, "<h>"), Notes(["<n>"]), "<p1>", table, picture])
+        shown = html.partition("<script>")[0]
         for tag in ("<t>", "<h>", "<n>", "<p1>", "<i>", "<u>", "<s>", "<q>", "<b>", "<l>", "<a>", "<k>"):
-            self.assertNotIn(tag, html)
+            self.assertNotIn(tag, shown)
         cell = "&lt;s&gt; &amp; (1&nbsp;to&nbsp;2)</td>"
         for text in ("<h1>&lt;t&gt;</h1>", ">&lt;h&gt;</h2>", cell, "&lt;q&gt;</p>"):
             self.assertIn(text, html)

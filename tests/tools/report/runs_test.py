@@ -1,13 +1,15 @@
 """The page of training runs: which lines count, what is drawn, and what of the configurations differs."""
 
+import contextlib
+import io
 import pathlib
-import subprocess
 from typing import Any
 
 from ddptools.common.errors import UsageError
 from ddptools.common.files import read_records
-from ddptools.report.training import page, runs
-from tests.tools.support import FolderCase, gpt2_description, run_tool, write_lines
+from ddptools.report import program
+from ddptools.report.training import curves, key_numbers, page, runs
+from tests.tools.support import FolderCase, gpt2_description, write_lines
 
 
 def start(time: float, **changes: Any) -> dict[str, Any]:
@@ -30,8 +32,11 @@ class RunsTest(FolderCase):
     def write(self, name: str, lines: list[dict[str, Any]], cut: str = "") -> pathlib.Path:
         return write_lines(self.folder / name, lines, cut)
 
-    def report(self, *arguments: Any, code: int = 0) -> subprocess.CompletedProcess:
-        return run_tool("ddpreport", *arguments, cwd=self.folder, code=code)
+    def report(self, *arguments: Any) -> str:
+        """What it prints."""
+        with contextlib.chdir(self.folder), contextlib.redirect_stdout(io.StringIO()) as out:
+            self.assertEqual(program.main(list(map(str, arguments))), 0)
+        return out.getvalue()
 
     def test_what_a_resumed_run_did_again_counts_once(self) -> None:
         (run,) = runs.load_runs([self.write("a.jsonl", RESUMED, '{"event": "st')])
@@ -42,10 +47,12 @@ class RunsTest(FolderCase):
 
     def test_tables_tell_how_runs_ended_and_what_differs(self) -> None:
         a, b = runs.load_runs([self.write("a.jsonl", WHOLE), self.write("b.jsonl", RESUMED)])
-        rows = page.run_table([a, b]).rows
-        self.assertEqual(rows[0][:4], ["a", "complete", "20", "0"])
-        self.assertEqual(rows[0][4:], ["10 s", "1.0000", "0.9000", "50.0%", "2.000 M images/s"])
-        self.assertEqual(rows[1][:5], ["b", "ended by SIGINT", "20", "1", "1:42 min"])
+        table = page.run_table([a, b])
+        self.assertEqual(table.header, ["run", "end", "steps", "restarts", "time", "last loss", "test loss", "test accuracy",
+                                        "throughput"])  # fmt: skip
+        self.assertEqual(table.rows[0][:4], ["a", "complete", "20", "0"])
+        self.assertEqual(table.rows[0][4:], ["10 s", "1.0000", "0.9000", "50.00%", "2.000 M images/s"])
+        self.assertEqual(table.rows[1][:5], ["b", "ended by SIGINT", "20", "1", "1:42 min"])
         self.assertEqual(page.words([a, b]), ["Lowest test loss: a: 0.9 at step 20."])
         pair = runs.load_runs([self.write("a.jsonl", WHOLE), self.write("b.jsonl", RESUMED)])
         rows = page.configuration_table(pair).rows
@@ -68,22 +75,65 @@ class RunsTest(FolderCase):
 
     def test_pictures_have_every_run_and_mark_restarts(self) -> None:
         pair = runs.load_runs([self.write("a.jsonl", WHOLE), self.write("b.jsonl", RESUMED)])
-        drawn = page.run_pictures(pair)
-        expected = ["Loss", "Accuracy", "Learning", "Norm", "Throughput"]
+        drawn = curves.run_pictures(pair)
         first_words = [picture.caption.replace(":", "").split()[0] for picture in drawn]
-        self.assertEqual(first_words, [word for word in expected for _ in ("over steps", "over time")])
-        loss, over_time = drawn[0].chart, drawn[1].chart
+        self.assertEqual(first_words, ["Loss", "Throughput", "Accuracy", "Learning", "Norm"])  # each once
+        loss = drawn[0].chart
         self.assertEqual([line.label for line in loss.lines], ["a", "a: test", "b"])
-        self.assertEqual((loss.x_label, over_time.x_label), ("step", "time since the start"))
-        self.assertEqual([x for x, _ in loss.marks + over_time.marks], [15.0, 100.0])
-        self.assertEqual(over_time.lines[2].points, [(1.0, 2.5, 2.5, 2.5), (101.0, 1.5, 1.5, 1.5)])
+        self.assertEqual([axis.label for axis in loss.axes], ["step", "time"])
+        self.assertEqual([places for places, _ in loss.marks], [(15.0, 100.0)])
+        self.assertEqual(loss.lines[2].points, [((10.0, 1.0), 2.5, 2.5, 2.5), ((20.0, 101.0), 1.5, 1.5, 1.5)])
         self.assertIn("Dashed", drawn[0].caption)
-        self.assertNotIn("Dashed", page.run_pictures(pair[:1])[0].caption)
+        self.assertNotIn("Dashed", curves.run_pictures(pair[:1])[0].caption)
+        self.assertTrue(drawn[1].chart.from_zero)  # throughput
+
+    def axes(self, *lines: dict[str, Any]) -> tuple[list[str], list[Any]]:
+        """Of the loss, and the places of its last point."""
+        chart = curves.run_pictures(runs.load_runs([self.write("a.jsonl", list(lines))]))[0].chart
+        return [axis.label for axis in chart.axes], list(chart.lines[-1].points[-1][0])
+
+    def test_curves_stand_over_steps_samples_or_tokens_and_time(self) -> None:
+        told = step(10, 101, 2.0, samples=640)
+        self.assertEqual(self.axes(start(100), told, step(20, 102, 1.0, samples=1280)),
+                         (["step", "samples", "time"], [20.0, 1280.0, 2.0]))  # fmt: skip
+        epoch = {"event": "epoch", "step": 30, "test_loss": 0.5, "time": 103}  # which does not count samples
+        self.assertEqual(self.axes(start(100), told, epoch)[1], [30.0, 1920.0, 3.0])
+        words = {"tokens": 4000, "tokens_per_second": 5.0, "images_per_second": None}
+        self.assertEqual(self.axes(start(100), told | words)[0], ["step", "samples", "time"])  # it tells images first
+        words = {name: value for name, value in (told | words).items() if name != "images_per_second"}
+        self.assertEqual(self.axes(start(100), words), (["step", "tokens", "time"], [10.0, 4000.0, 1.0]))
+        batch = {"batch_per_rank": 32, "grad_accum": 2}
+        self.assertEqual(self.axes(start(100, **batch), step(10, 101, 2.0))[1], [10.0, 1280.0, 1.0])
+        self.assertEqual(self.axes(start(100, **batch, virtual_ranks=8), step(10, 101, 2.0))[1], [10.0, 5120.0, 1.0])
+        split = start(100, **batch, configuration={"tp": "2"})  # whose ranks are not all replicas
+        self.assertEqual(self.axes(split, step(10, 101, 2.0))[0], ["step", "time"])
+        untimed = {name: value for name, value in told.items() if name != "time"}
+        self.assertEqual(self.axes(start(100), untimed)[0], ["step", "samples"])
+
+    def test_a_curve_of_one_point_is_a_number(self) -> None:
+        file = self.write("a.jsonl", [start(100), step(10, 101, 0.123456), step(20, 102, 0.1)])
+        loss, *_ = curves.run_pictures(runs.load_runs([file]))
+        self.assertFalse(loss.chart.is_single)
+        file = self.write("a.jsonl", [start(100), step(10, 101, 0.123456)])
+        loss, *_ = curves.run_pictures(runs.load_runs([file]))
+        self.assertTrue(loss.chart.is_single)
+        self.report(file, "--out", "r.html")
+        page = (self.folder / "r.html").read_text()
+        self.assertIn('<div class="large">0.123</div>', page)
+        self.assertNotIn("data-curves=", page)
+
+    def test_epochs_stand_in_for_steps_that_were_not_logged(self) -> None:
+        epochs = [{"event": "epoch", "step": 10 * i, "loss": 1.0 / i, "images_per_second": 5.0, "time": 100 + i}
+                  for i in (1, 2)]  # fmt: skip
+        file = self.write("a.jsonl", [start(100), *epochs])
+        loss, rate, *_ = curves.run_pictures(runs.load_runs([file]))
+        self.assertEqual([value for _, value, _, _ in loss.chart.lines[0].points], [1.0, 0.5])
+        self.assertEqual([value for _, value, _, _ in rate.chart.lines[0].points], [5.0, 5.0])
 
     def test_a_curve_that_falls_far_is_logarithmic(self) -> None:
         lines = [start(100), *(step(i, 100 + i, 10.0**-i) for i in range(4))]
-        self.assertTrue(page.run_pictures(runs.load_runs([self.write("a.jsonl", lines)]))[0].chart.is_logarithmic)
-        self.assertFalse(page.run_pictures(runs.load_runs([self.write("b.jsonl", WHOLE)]))[0].chart.is_logarithmic)
+        self.assertTrue(curves.run_pictures(runs.load_runs([self.write("a.jsonl", lines)]))[0].chart.is_logarithmic)
+        self.assertFalse(curves.run_pictures(runs.load_runs([self.write("b.jsonl", WHOLE)]))[0].chart.is_logarithmic)
 
     def test_the_last_evaluation_is_told(self) -> None:
         images = {"event": "evaluated", "model": "cnn", "precision": "fp32", "images": 30, "test_loss": 0.25, "accuracy": 0.9}
@@ -105,21 +155,96 @@ class RunsTest(FolderCase):
 
     def test_pages(self) -> None:
         a, b = self.write("one/m.jsonl", WHOLE), self.write("two/m.jsonl", RESUMED)
-        done = self.report(a, b, "--out", "r.html", "--md", "r.md")
-        self.assertIn("training runs: 2", done.stdout)
+        self.assertIn("training runs: 2", self.report(a, b, "--out", "r.html", "--md", "r.md"))
         page = (self.folder / "r.html").read_text()
         for text in ("<h1>Training cnn, 1970-01-01</h1>", "one/m", "two/m", "<figure", "--lr"):
             self.assertIn(text, page)
         self.assertNotIn(str(self.folder), page)
         self.assertIn("| --lr | 0.001 | 0.01 |", (self.folder / "r.md").read_text())
 
-    def test_runs_without_steps_say_what_is_missing(self) -> None:
-        self.report(self.write("m.jsonl", [start(100)]))
-        self.assertIn("--log-every", (self.folder / "report.html").read_text())
+    def test_runs_without_curves_say_what_is_missing(self) -> None:
+        summary = {"event": "summary", "images_per_second": 1.0, "time": 120}
+        epoch = {"event": "epoch", "step": 468, "loss": 1.0, "time": 110}
+        for lines, hint in (([start(100), epoch, summary], "No curve of m: start the run with --log-every 10"),
+                            ([start(100), epoch | {"step": 31}, summary], "--log-every 3<"), (WHOLE, ""),
+                            ([start(100)], "")):  # it may still log steps  # fmt: skip
+            self.report(self.write("m.jsonl", lines))
+            text = (self.folder / "report.html").read_text()
+            self.assertEqual("--log-every" in text, bool(hint))
+            self.assertIn(hint, text)
+
+    def test_a_page_begins_with_key_numbers(self) -> None:
+        summary = WHOLE[-1] | {"images_per_second_min": 1.9e6, "images_per_second_max": 2.1e6, "world_size": 2,
+                               "scaling_efficiency": 0.947, "scaling_efficiency_low": 0.93, "scaling_efficiency_high": 0.96,
+                               "disturbed": "", "last_loss": 0.55, "parameter_hash": "4b80f0c2"}  # fmt: skip
+        numbers = self.numbers([*WHOLE[:-1], summary])
+        self.assertEqual(numbers, [("images per second", "2.000 M", "1.900 M to 2.100 M", ""),
+                                   ("scaling efficiency", "94.7%", "93.0 to 96.0, 95% interval", ""),
+                                   ("training loss", "0.5500", "step 20", ""), ("test loss", "0.9000", "", ""),
+                                   ("test accuracy", "50.00%", "", ""),
+                                   ("hash of the parameters", "4b80f0c2", "the same command gives the same hash", "")])  # fmt: skip
+        names = [name for name, *_ in self.numbers(WHOLE)]  # of a file without these fields
+        self.assertEqual(names, ["images per second", "training loss", "test loss", "test accuracy"])
+        self.assertEqual(self.numbers([start(100, steps=40), *WHOLE[1:3]])[0],
+                         ("progress", "50.0%", "step 20 of 40, not complete", ""))  # fmt: skip
+        alone = [name for name, *_ in self.numbers([*WHOLE[:-1], summary | {"world_size": 1}])]
+        self.assertNotIn("scaling efficiency", alone)
+        tokens = {"event": "epoch", "step": 20, "tokens_per_second": 5.0, "test_loss": 3.0, "perplexity": 20.1, "accuracy": 0.4}
+        numbers = self.numbers([start(100), tokens])
+        self.assertIn(("validation loss", "3.0000", "perplexity 20.1", ""), numbers)
+        self.assertNotIn("test accuracy", [name for name, *_ in numbers])
+        text = self.page_of([*WHOLE[:-1], summary])
+        self.assertLess(text.index('class="numbers"'), text.index("<figure"))
+
+    def numbers(self, lines: list[dict[str, Any]]) -> list[tuple[str, str, str, str]]:
+        (run,) = runs.load_runs([self.write("a.jsonl", lines)])
+        return [(one.name, one.value, one.about, one.mark) for one in key_numbers.key_numbers(run).numbers]
+
+    def page_of(self, lines: list[dict[str, Any]]) -> str:
+        self.report(self.write("a.jsonl", lines), "--out", "r.html", "--md", "r.md")
+        return (self.folder / "r.html").read_text().partition("<body>")[2]
+
+    def test_a_disturbed_run_is_marked(self) -> None:
+        told = {"world_size": 2, "scaling_efficiency": 0.547, "scaling_efficiency_half_width": 0.04}
+        new = told | {"scaling_efficiency_low": 0.51, "scaling_efficiency_high": 0.58, "calibration_limit_seconds": 30}
+        why = "other programs took 52% of the cores"
+        for summary, text, mark, reason, seconds in (
+            (new | {"disturbed": why}, "54.7% (51.0 to 58.0), disturbed", "disturbed", why, 90),
+            (new | {"disturbed": "", "cpu_share_per_rank": [0.4]}, "54.7% (51.0 to 58.0)", "", "", 0),
+            (told, "54.7% +- 4.0", "", "", 0),  # of older files
+            (told | {"cpu_share_per_rank": [0.5, 1.0]}, "54.7% +- 4.0, disturbed", "disturbed", "a core for 50%", 60),
+            (told | {"scaling_efficiency_half_width": 0.14}, "too noisy (54.7% +- 14.0)", "too noisy", "+- 14 points", 60),
+        ):
+            lines = [*WHOLE[:-1], WHOLE[-1] | summary]
+            page = self.page_of(lines)
+            first = page.partition("</h1>")[2].strip().partition("\n")[0]
+            self.assertEqual(first.startswith('<div class="disturbed"><p>Disturbed: '), bool(mark), first)
+            self.assertIn(reason, first)
+            self.assertEqual(f"--calibration-seconds {seconds}." in first, bool(mark))
+            self.assertIn(f"| {text} |", (self.folder / "r.md").read_text())
+            (efficiency,) = [one for one in self.numbers(lines) if one[0] == "scaling efficiency"]
+            self.assertEqual(efficiency[3], mark)
+            self.assertEqual('<div class="number marked">' in page, bool(mark))  # not bold
+            self.assertNotIn('class="warnings"', page)
+        pair = [self.write("a.jsonl", WHOLE), self.write("b.jsonl", [*WHOLE[:-1], WHOLE[-1] | told | {"disturbed": why}])]
+        self.report(*pair, "--out", "r.html")
+        page = (self.folder / "r.html").read_text().partition("</h1>")[2].strip()
+        self.assertTrue(page.startswith(f'<div class="disturbed"><p>Disturbed: b: {why}.'), page[:200])
+
+    def test_a_run_has_the_parts_of_its_step(self) -> None:
+        parts = {"world_size": 2, "step_seconds": 1e-3, "scaling_efficiency": 0.8, "step_seconds_without_communication": 9e-4,
+                 "step_seconds_without_communication_mean": 8.5e-4}  # fmt: skip
+        self.page_of([*WHOLE[:-1], WHOLE[-1] | parts])
+        text = (self.folder / "r.md").read_text()
+        self.assertIn("A step takes 1.00 ms with 2 ranks, and 0.80 ms with one rank alone.", text)
+        self.assertIn("| a | 1.00 | 0.80 | 0.10 | 0.05 | 0.05 | 80.0% |", text)
+        self.page_of(WHOLE)
+        self.assertNotIn("Where the time", (self.folder / "r.md").read_text())
 
     def test_other_files_are_refused(self) -> None:
         run, sweep = self.write("m.jsonl", WHOLE), self.write("results.jsonl", [{"record": 1, "sweep": "s"}])
         self.assertFalse(runs.are_runs([sweep, self.folder]))
         with self.assertRaisesRegex(UsageError, "results.jsonl: no file of ddptrain --metrics"):
             runs.are_runs([run, sweep])
-        self.assertEqual(self.report(*[run] * 11, code=2).stderr.count("\n"), 1)
+        with self.assertRaisesRegex(UsageError, "^11 runs: "):
+            self.report(*[run] * 11)

@@ -9,7 +9,7 @@ from ddptools.common.files import short_names
 from ddptools.report.sweeps.experiment import load
 from ddptools.report.sweeps.lost_time import losses, lost_time_table, lost_time_words
 from ddptools.report.sweeps.page import measured_on, title_of, titles_of
-from ddptools.report.sweeps.warnings import warnings_of
+from ddptools.report.sweeps.warnings import disturbed_cases, warnings_of
 from tests.tools.report.support import ReportCase, algo, over, runs
 from tests.tools.support import record, write_results
 
@@ -57,17 +57,41 @@ class WarningsTest(ReportCase):
         for rates, lines in (([202, 207, 199], 0), ([232, 237, 229], 1)):
             self.assertEqual(len(self.warnings(over("ranks", {1: [100, 103, 98], 2: rates}))), lines)
 
-    def test_baselines_of_a_loaded_machine(self) -> None:
+    def test_disturbed_cases(self) -> None:
         def told(**summary: Any) -> list[str]:
-            return self.warnings(runs("2", [1, 2], {"ranks": 2}, summary=summary))
+            return disturbed_cases(self.experiment(runs("2", [1, 2], {"ranks": 2}, summary=summary)))
 
         for usable in ({}, {"cpu_share_per_rank": [0.9, 1.0]}, {"scaling_efficiency_half_width": 0.05},
-                       {"cpu_share_per_rank": [None, "x"], "scaling_efficiency_half_width": "x"}):  # fmt: skip
+                       {"cpu_share_per_rank": [None, "x"], "scaling_efficiency_half_width": "x"},
+                       {"disturbed": "", "cpu_share_per_rank": [0.1]}):  # fmt: skip
             self.assertEqual(told(**usable), [], usable)
         (line,) = told(cpu_share_per_rank=[0.98, 0.53])
-        self.assertRegex(line, "^Efficiency and parts of a step are unusable in 2 of 2 runs of main: .* 53% of its time")
+        self.assertRegex(line, "^Do not trust the efficiency and .* in 2 of 2 runs of main: .* 53% of its time")
         (line,) = told(scaling_efficiency_half_width=0.14)
         self.assertIn("the interval of its efficiency is +- 14 points. Repeat them on an idle machine", line)
+        (line,) = told(disturbed="other programs took 52% of the cores", calibration_limit_seconds=30.0)
+        self.assertIn("took 52% of the cores. Repeat them on an idle machine, with --calibration-seconds 90.", line)
+
+    def test_disturbed_runs_are_marked_everywhere(self) -> None:
+        why = "other programs took 52% of the cores"
+        told = {"scaling_efficiency": 0.9, "scaling_efficiency_low": 0.85, "scaling_efficiency_high": 0.93, "disturbed": why}
+        told |= {"step_seconds": 1e-3, "step_seconds_without_communication": 9e-4}
+        told |= {"step_seconds_without_communication_mean": 9e-4}
+        records = runs("1", [100], {"ranks": 1}) + runs("2", [180], {"ranks": 2}, summary=told)
+        markdown = self.report_of(records)
+        first = self.page.partition("</h1>")[2].strip().partition("\n")[0]
+        self.assertTrue(first.startswith('<div class="disturbed"><p>Disturbed: 1 of 2 runs (' + why), first)
+        self.assertIn("| 2 | 180.0 | 90.0%, disturbed | 1 | 1 | 90.0% (85.0 to 93.0), disturbed |", markdown)
+        self.assertIn("| 2 ranks | 1.00 | 0.90 | 0.10 | 0.00 | 0.00 | 90.0%, disturbed |", markdown)
+        self.assertIn("- 2 ranks: 1.80 times one rank, efficiency 90.0%, disturbed (", markdown)  # not bold
+        self.assertNotRegex(self.page, r'class="(answer|warnings)"')
+        for cell in re.findall(r"<td[^>]*>[^<]*disturbed</td>", self.page):
+            self.assertIn("marked", cell)  # not bold in the row of the best case
+
+    def test_no_bold_efficiency_stands_above_a_warning(self) -> None:
+        self.report_of(over("ranks", {1: [100], 2: [230]}))
+        self.assertIn('efficiency 115.0% <span class="mark">above 100%</span>', self.page)
+        self.assertNotIn('class="answer"', self.page)
 
     def test_they_stand_on_the_page(self) -> None:
         markdown = self.report_of(over("ranks", {1: [100], 2: [230]}))

@@ -9,12 +9,14 @@ from ddptools.common.values import grouped
 from ddptools.page.blocks import Answer
 from ddptools.report.sweeps.experiment import Case, Experiment
 from ddptools.report.sweeps.noise import NO_DIFFERENCE, TOO_FEW, Effect, Effects
+from ddptools.results.efficiency import DISTURBED
 from ddptools.results.run import PLACEMENT
 
 MOST_SENTENCES = 12
 MOST_CONTEXTS = 200  # that are compared
 MOST_LISTED = 3  # cases in one sentence
 SATURATED = 0.95
+ABOVE_ALL = 1.0005  # of an efficiency: printed as more than 100.0%
 
 
 def measured_text(case: Case, unit: str) -> str:
@@ -109,13 +111,15 @@ def _ranks(experiment: Experiment) -> Iterator[Answer]:
         efficiencies = experiment.efficiencies(last)
         if not efficiencies:
             continue
-        own = last.medians("scaling_efficiency")
+        own = last.efficiency()
         about = [f"{number(last.rate)} {experiment.unit}", *([context] if context != experiment.product else [])]
-        about += [f"efficiency in the job {percent(own)}"] if own is not None else []
+        about += [f"efficiency in the job {own.text}"] if own is not None else []
+        efficiency = statistics.median(efficiencies)
         yield Answer(
-            f"{last.ranks} ranks: {last.rate / first.rate:.2f} times one rank, efficiency "
-            f"{percent(statistics.median(efficiencies))}{' (emulated)' if last.emulated else ''}",
+            f"{last.ranks} ranks: {last.rate / first.rate:.2f} times one rank, efficiency {percent(efficiency)}"
+            f"{' (emulated)' if last.emulated else ''}",
             "; ".join(about),
+            mark=DISTURBED if experiment.is_doubtful(last) else "above 100%" if efficiency > ABOVE_ALL else "",
         )
 
 

@@ -21,6 +21,7 @@ from ddptools.common.values import (
     setting_value,
     table_of,
 )
+from ddptools.results.efficiency import Efficiency, efficiency_of, why_disturbed
 from ddptools.results.run import PLACEMENT, WORKLOAD, Run, bench_choices, make_run, nccl_of, varied
 
 NCCL_CHOICES = ("algorithm", "protocol", "channels", "transport")
@@ -59,6 +60,19 @@ class Case:
         widths = [finite(run.summary.get(f"{name}_half_width")) for run in self.runs]
         known = [width for width in widths if width is not None]
         return max(known) if known and len(known) == len(widths) else None
+
+    @property
+    def summaries(self) -> list[Record]:
+        return [run.summary for run in self.runs]
+
+    def efficiency(self) -> Efficiency | None:
+        """That the jobs measured themselves; None of one rank, and where none did."""
+        return None if self.ranks == 1 else efficiency_of(self.summaries)
+
+    @property
+    def disturbed(self) -> str:
+        """Why the efficiency and the parts of a step are not to be trusted; empty: nothing is known against them."""
+        return why_disturbed(self.summaries)
 
     def nccl(self) -> tuple[str, ...] | None:
         """What NCCL chose, the same in all runs or joined with /; None where NCCL was not used."""
@@ -172,6 +186,11 @@ class Experiment:
             alone = [case for case in compared if not any(run.summary.get("shared_gpus") for run in case.runs)]
             found |= {case.key: one for case in alone if ranks == 1}
         return found
+
+    def is_doubtful(self, case: Case) -> bool:
+        """Whether other programs disturbed it, or the run of one rank that it is compared with."""
+        one = self.one_rank.get(case.key)
+        return bool(case.disturbed or (one and one.disturbed))
 
     def efficiencies(self, case: Case) -> list[float]:
         """Of each run, against the median of the case of one rank; empty without one."""

@@ -9,6 +9,7 @@ from ddptools.common.text import measured, percent
 from ddptools.common.values import positive
 from ddptools.report.sweeps.experiment import Case, Experiment
 from ddptools.report.sweeps.tables import MOST_ROWS
+from ddptools.results.efficiency import Efficiency
 
 EXPOSED = "exposed communication"
 TOGETHER = "contention"
@@ -31,6 +32,7 @@ class Loss:
     part_seconds: dict[str, float]  # which add up to what a step is longer than useful
     slowest: str = ""  # which rank, in words, where that is known
     half_width_seconds: dict[str, float] = dataclasses.field(default_factory=dict)  # 95% intervals, as far as known
+    efficiency: Efficiency | None = None  # that the jobs measured
 
     @property
     def share(self) -> float:
@@ -44,12 +46,12 @@ class Loss:
 
 
 def losses(experiment: Experiment) -> list[Loss]:
-    found = (_of_training(case, experiment.label(case)) for case in experiment.measured)
-    return sorted((loss for loss in found if loss and loss.credible), key=lambda loss: loss.ranks)
+    found = (loss_of(case, experiment.label(case)) for case in experiment.measured)
+    return sorted(filter(None, found), key=lambda loss: loss.ranks)
 
 
-def _of_training(case: Case, label: str) -> Loss | None:
-    """See docs/concepts/measuring.md."""
+def loss_of(case: Case, label: str) -> Loss | None:
+    """See docs/concepts/measuring.md. None where its runs did not measure it, and for damaged records."""
     step, efficiency = case.medians("step_seconds"), case.medians("scaling_efficiency")
     silent, mean = (case.medians(f"step_seconds_without_communication{of_ranks}") for of_ranks in ("", "_mean"))
     if not step or step <= 0 or not efficiency or efficiency <= 0 or not silent or not mean or case.ranks < 2:
@@ -61,7 +63,8 @@ def _of_training(case: Case, label: str) -> Loss | None:
         parts = {SLOWED_DOWN: 1e-6 * slowed_down, WAITING: step - silent - 1e-6 * slowed_down}
     parts |= {TOGETHER: mean - alone, STRAGGLERS: silent - mean}
     widths = {name: 1e-6 * us for name in parts if (us := case.half_width(FIELDS.get(name, ""))) is not None}
-    return Loss(label, case.ranks, step, alone, parts, _slowest_rank(case), widths)
+    loss = Loss(label, case.ranks, step, alone, parts, _slowest_rank(case), widths, case.efficiency())
+    return loss if loss.credible else None
 
 
 def _slowest_rank(case: Case) -> str:
@@ -99,7 +102,9 @@ def lost_time_table(found: list[Loss]) -> Table:
     rows = []
     for loss in found[:MOST_ROWS]:
         whole = [measured(factor * seconds) for seconds in (loss.step_seconds, loss.useful_seconds)]
-        rows.append([loss.label, *whole, *(_part_text(loss, name, factor) for name in names), percent(1 - loss.share)])
+        mark = loss.efficiency.mark if loss.efficiency else ""
+        efficiency = ", ".join(filter(None, [percent(1 - loss.share), mark]))
+        rows.append([loss.label, *whole, *(_part_text(loss, name, factor) for name in names), efficiency])
     return Table("The time of a step and its parts.", header, rows)
 
 

@@ -2,7 +2,7 @@
 
 from ddptools.common.files import short_names
 from ddptools.common.values import grouped
-from ddptools.page.blocks import Answer, Block, Entry, Heading, HowToRead, Notes, Summary, Warnings
+from ddptools.page.blocks import Answer, Block, Disturbed, Entry, Heading, HowToRead, Notes, Summary, Warnings
 from ddptools.pictures.charts import Picture
 from ddptools.report.sweeps.answers import answers, limited
 from ddptools.report.sweeps.experiment import Experiment, Results
@@ -10,14 +10,16 @@ from ddptools.report.sweeps.lost_time import losses, lost_time_table, lost_time_
 from ddptools.report.sweeps.numerics import UNEXPLAINED, choices, numerics
 from ddptools.report.sweeps.plots import lost_time_picture, pictures
 from ddptools.report.sweeps.tables import failures, gpus_text, machine_table, tables
-from ddptools.report.sweeps.warnings import warnings_of
+from ddptools.report.sweeps.warnings import disturbed_cases, first_line, warnings_of
 
 MOST_EXPERIMENTS = 50
 MOST_ANSWERS = 4  # of an experiment, in the summary
 
 
 def blocks_of(results: Results) -> list[Block]:
-    blocks: list[Block] = [Notes(results.notes)] if results.notes else []
+    disturbed = first_line(results.experiments)
+    blocks: list[Block] = [Disturbed([disturbed])] if disturbed else []
+    blocks += [Notes(results.notes)] if results.notes else []
     if not results.experiments:
         return [*blocks, "There are no runs in these results yet."]
     shown = results.experiments[:MOST_EXPERIMENTS]
@@ -78,6 +80,8 @@ def experiment_blocks(experiment: Experiment, drawn: list[Picture]) -> list[Bloc
         blocks.append(Notes([f"Nodes were emulated on one machine ({how}): numbers marked emulated are no network's."]))
     same = numerics(experiment)
     warned = warnings_of(experiment) + [line for line in same if UNEXPLAINED in line]
+    disturbed = disturbed_cases(experiment)
+    blocks += [Disturbed(disturbed)] if disturbed else []
     blocks += [Warnings(warned)] if warned else []
     further = answers(experiment)[MOST_ANSWERS:]
     if further:
@@ -86,7 +90,8 @@ def experiment_blocks(experiment: Experiment, drawn: list[Picture]) -> list[Bloc
         blocks += [Heading(3, "Measured"), *tables(experiment), *drawn]
     lost = losses(experiment)
     if lost:
-        blocks += [Heading(3, "Where the time went"), lost_time_words(lost), lost_time_picture(experiment, lost)]
+        blocks += [Heading(3, "Where the time went"), lost_time_words(lost)]
+        blocks += [lost_time_picture(lost, any(case.emulated for case in experiment.measured))]
         blocks += [lost_time_table(lost)]
     explained = [line for line in same if line not in warned]
     for heading, lines in (("What NCCL chose", choices(experiment)), ("Numerics", explained)):

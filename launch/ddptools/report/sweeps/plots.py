@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Iterator
 
 from ddptools.common.text import measured, number, size_text
-from ddptools.pictures.charts import COLORS, GRAY, Bar, Bars, Curves, Line, Picture
+from ddptools.pictures.charts import COLORS, GRAY, Axis, Bar, Bars, Curves, Line, Picture
 from ddptools.report.sweeps.experiment import Case, Experiment, Series
 from ddptools.report.sweeps.lost_time import ONE_RANK, Loss, part_names, time_unit
 from ddptools.report.sweeps.noise import Effects
@@ -24,7 +24,7 @@ def pictures(experiment: Experiment) -> list[Picture]:
 def _lines(series: list[tuple[str, Series]], names: list[str]) -> Iterator[Line]:
     """A line for each series, over `names` of numbers; of each case the median with the smallest and the largest."""
     for (label, points), color in zip(series, COLORS):
-        rows = [(float(names.index(f"{x:g}")), *_middle(case.rates)) for x, case in points]
+        rows = [((float(names.index(f"{x:g}")),), *_middle(case.rates)) for x, case in points]
         mark = " (emulated)" if any(case.emulated for _, case in points) else ""
         yield Line(label + mark, rows, color)
 
@@ -38,9 +38,12 @@ def _middle(values: list[float]) -> tuple[float, float, float]:
 
 
 def _caption(experiment: Experiment, text: str, left_out: int = 0) -> str:
+    return _with_remarks(text, left_out, any(case.emulated for case in experiment.measured))
+
+
+def _with_remarks(text: str, left_out: int, is_emulated: bool) -> str:
     left = f" {left_out} more are left out." if left_out > 0 else ""
-    emulated = " Nodes are emulated where marked." if any(case.emulated for case in experiment.measured) else ""
-    return f"{text}{left}{emulated}"
+    return f"{text}{left}{' Nodes are emulated where marked.' if is_emulated else ''}"
 
 
 def _scaling(experiment: Experiment) -> list[Picture]:
@@ -53,7 +56,7 @@ def _scaling(experiment: Experiment) -> list[Picture]:
     from_one = [(line, points) for line, (_, points) in zip(lines, shown) if points[0][1].ranks == 1]
     ideal = [_ideal(line, points) for line, points in from_one]
     text = f"Throughput of all ranks, median with smallest and largest{'; dashed: ideal' if ideal else ''}."
-    curves = Curves("ranks", experiment.unit, lines + ideal, names, is_logarithmic=True)
+    curves = Curves([Axis("ranks", names)], experiment.unit, lines + ideal, is_logarithmic=True)
     made = [Picture(_caption(experiment, text, len(series) - MOST_SERIES), curves)]
     return made + _efficiency(experiment, [points for _, points in from_one], [line for line, _ in from_one], names)
 
@@ -67,14 +70,14 @@ def _ideal(line: Line, points: Series) -> Line:
 def _efficiency(experiment: Experiment, series: list[Series], lines: list[Line], names: list[str]) -> list[Picture]:
     shown = []
     for points, line in zip(series, lines):
-        rows = [(float(names.index(f"{ranks:g}")), *_middle([100 * e for e in experiment.efficiencies(case)]))
+        rows = [((float(names.index(f"{ranks:g}")),), *_middle([100 * e for e in experiment.efficiencies(case)]))
                 for ranks, case in points if case.key in experiment.one_rank]  # fmt: skip
         shown += [Line(line.label, rows, line.color)] if rows else []
     if not shown:
         return []
     ends = (0.0, len(names) - 1.0)
-    shown.append(Line("ideal", [(x, 100.0, 100.0, 100.0) for x in ends], GRAY, (5, 4), False))
-    curves = Curves("ranks", "scaling efficiency, %", shown, names, from_zero=True)
+    shown.append(Line("ideal", [((x,), 100.0, 100.0, 100.0) for x in ends], GRAY, (5, 4), False))
+    curves = Curves([Axis("ranks", names)], "scaling efficiency, %", shown, from_zero=True)
     caption = _caption(experiment, "Efficiency: (rate on W ranks / W) / rate of the run of one rank.")
     return [Picture(caption, curves)]
 
@@ -88,7 +91,7 @@ def _numeric(experiment: Experiment) -> list[Picture]:
         if not shown:
             continue
         names = _names(shown)
-        curves = Curves(name, experiment.unit, list(_lines(shown, names)), names, from_zero=True)
+        curves = Curves([Axis(name, names)], experiment.unit, list(_lines(shown, names)), from_zero=True)
         text = f"Throughput against {name}, median with smallest and largest."
         caption = _caption(experiment, text, len(series) - MOST_SERIES)
         made.append(Picture(caption, curves))
@@ -130,14 +133,14 @@ def _bus_bandwidth(experiment: Experiment) -> list[Picture]:
     sizes = sorted({size for case in shown for size, _ in busbw_gbs_by_bytes(case)})
     lines = []
     for case, color in zip(shown, COLORS):
-        points = [(float(sizes.index(size)), rate, rate, rate) for size, rate in busbw_gbs_by_bytes(case)]
+        points = [((float(sizes.index(size)),), rate, rate, rate) for size, rate in busbw_gbs_by_bytes(case)]
         lines.append(Line(experiment.label(case), points, color))
     caption = _caption(experiment, f"Bus bandwidth of {operation(cases)} against size.", len(cases) - len(shown))
-    curves = Curves("size", "bus bandwidth, GB/s", lines, list(map(size_text, sizes)), is_logarithmic=True)
+    curves = Curves([Axis("size", list(map(size_text, sizes)))], "bus bandwidth, GB/s", lines, is_logarithmic=True)
     return [Picture(caption, curves)]
 
 
-def lost_time_picture(experiment: Experiment, found: list[Loss]) -> Picture:
+def lost_time_picture(found: list[Loss], is_emulated: bool = False) -> Picture:
     shown = found[:MOST_BARS]
     unit, factor = time_unit(shown)
     names = part_names(shown)
@@ -147,5 +150,6 @@ def lost_time_picture(experiment: Experiment, found: list[Loss]) -> Picture:
         seconds = [(loss.useful_seconds, GRAY)] + [(loss.part_seconds.get(n, 0.0), legend[n]) for n in names]
         parts = [(max(0.0, 100 * part / loss.step_seconds), color) for part, color in seconds]
         bars.append(Bar(loss.label, f"{measured(factor * loss.step_seconds)}\N{NO-BREAK SPACE}{unit}", parts))
-    caption = _caption(experiment, "Where the time of a step went, as shares of it. Behind a bar: the step's time.")
+    text = "Where the time of a step went, as shares of it. Behind a bar: the step's time."
+    caption = _with_remarks(text, len(found) - len(shown), is_emulated)
     return Picture(caption, Bars("share of a step, %", bars, legend))

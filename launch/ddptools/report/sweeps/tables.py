@@ -8,7 +8,8 @@ from ddptools.common.text import measured, number, percent, size_text
 from ddptools.common.values import finite, median_of, table_of
 from ddptools.report.sweeps.experiment import NCCL_CHOICES, Case, Experiment
 from ddptools.report.sweeps.noise import Effect, Effects
-from ddptools.results.run import MOST_HALF_WIDTH, Run, bench_rows, gpus_of, is_too_noisy
+from ddptools.results.efficiency import DISTURBED
+from ddptools.results.run import MOST_HALF_WIDTH, Run, bench_rows, gpus_of, quality_of
 
 MOST_ROWS = 200
 MOST_COLUMNS = 32
@@ -34,16 +35,39 @@ def _cases(experiment: Experiment) -> Table:
     found = {case.key: effect for case in shown if case.runs and (effect := effects.of(case)) is not None}
     columns = [(name, lambda case, name=name: _setting(case, name)) for name in experiment.varied]
     columns += [(experiment.unit or "rate", _rate)]
-    columns += [("efficiency", lambda case: spread(experiment.efficiencies(case), percent))]
+    columns += [("efficiency", lambda case: _efficiency(experiment, case))]
     columns += [("against reference", effects.text)]
     columns += [("p", lambda case: f"{p:.2g}" if case.key in found and (p := found[case.key].p) is not None else "")]
-    columns += [("runs", lambda case: str(len(case.runs))), *_case_columns()]
+    columns += [("runs", lambda case: str(len(case.runs))), *_quality_columns(shown), *_case_columns()]
     if len({case.path for case in experiment.measured} - {""}) > 1:
         columns.append(("gradient path", lambda case: case.path))
     columns = [(name, show) for name, show in columns if any(show(case) for case in shown)]
     rows = [[show(case) for _, show in columns] for case in shown]
     caption = _with_rest("All cases, median (smallest to largest).", len(experiment.cases))
     return Table(caption, [name for name, _ in columns], rows, winners=_winners(shown, effects, found))
+
+
+def _efficiency(experiment: Experiment, case: Case) -> str:
+    """Against the run of one rank."""
+    text = spread(experiment.efficiencies(case), percent)
+    return f"{text}, {DISTURBED}" if text and experiment.is_doubtful(case) else text
+
+
+def _quality_columns(cases: list[Case]) -> list[Column]:
+    """What training came to: accuracy, or the loss of language models."""
+    found = [quality for case in cases for summary in case.summaries if (quality := quality_of(summary))]
+
+    def column(name: str) -> Column:
+        return name, lambda case: _quality(case, name)
+
+    return [column(name) for name in dict.fromkeys(name for name, _, _ in found)]
+
+
+def _quality(case: Case, name: str) -> str:
+    told = [quality for summary in case.summaries if (quality := quality_of(summary)) and quality[0] == name]
+    if name == "test accuracy":
+        return spread([value for _, value, _ in told], lambda value: f"{100 * value:.2f}%")
+    return spread([value for _, value, _ in told], "{:.4f}".format)
 
 
 def _winners(cases: list[Case], effects: Effects, found: dict[str, Effect]) -> list[int]:
@@ -100,11 +124,10 @@ def _case_columns() -> list[Column]:
 
 
 def _own_efficiency(case: Case) -> str:
-    efficiency, half_width = case.medians("scaling_efficiency"), case.half_width("scaling_efficiency")
+    efficiency = case.efficiency()
     if efficiency is None:
-        return ""
-    text = percent(efficiency) + ("" if half_width is None else f" +- {100 * half_width:.1f}")
-    return f"too noisy ({text})" if is_too_noisy(half_width) else text
+        return DISTURBED if case.disturbed else ""
+    return efficiency.text
 
 
 def _exposed(case: Case) -> str:

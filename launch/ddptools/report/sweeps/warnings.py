@@ -1,33 +1,49 @@
-"""What a reader of a report must be warned of: numbers that cannot be what they are called."""
+"""What a reader of a report must be warned of: numbers that cannot be what they are called, or that other programs
+disturbed."""
 
 import itertools
 import statistics
 from collections.abc import Iterator
 
 from ddptools.common.text import percent
-from ddptools.report.sweeps.answers import limited
+from ddptools.report.sweeps.answers import ABOVE_ALL, limited
 from ddptools.report.sweeps.experiment import Case, Experiment
 from ddptools.report.sweeps.noise import ALPHA, welch_p
-from ddptools.results.run import why_unusable
+from ddptools.results.run import seconds_to_measure, why_unusable
 
 MOST_WARNINGS = 6
 
 
 def warnings_of(experiment: Experiment) -> list[str]:
-    """Numbers that are wrong: of baselines that say too little, and efficiencies above 100% by more than the noise."""
-    found = itertools.chain(_unusable_baselines(experiment), _efficiencies_above_all(experiment))
-    return limited(found, MOST_WARNINGS)
+    """Efficiencies above 100% by more than the noise."""
+    return limited(_efficiencies_above_all(experiment), MOST_WARNINGS)
 
 
-def _unusable_baselines(experiment: Experiment) -> Iterator[str]:
+def disturbed_cases(experiment: Experiment) -> list[str]:
+    """Cases whose efficiency and parts of a step are not to be trusted."""
+    return limited(_disturbed_cases(experiment), MOST_WARNINGS)
+
+
+def _disturbed_cases(experiment: Experiment) -> Iterator[str]:
     for case in experiment.measured:
-        reasons = [why for run in case.runs if (why := why_unusable(run.summary))]
+        reasons = [why for summary in case.summaries if (why := why_unusable(summary))]
         if reasons:
             runs = f"{len(reasons)} of {len(case.runs)} runs of {experiment.label(case)}"
             yield (
-                f"Efficiency and parts of a step are unusable in {runs}: {reasons[0]}. Repeat them on an idle machine, "
-                "or with a longer --calibration-seconds."
+                f"Do not trust the efficiency and the parts of a step in {runs}: {reasons[0]}. Repeat them on an idle "
+                f"machine, with --calibration-seconds {seconds_to_measure(case.summaries)}."
             )
+
+
+def first_line(experiments: list[Experiment]) -> str:
+    """Of a page with disturbed runs; empty without one."""
+    cases = [case for experiment in experiments for case in experiment.measured]
+    reasons = [why for case in cases for summary in case.summaries if (why := why_unusable(summary))]
+    if not reasons:
+        return ""
+    runs = sum(len(case.runs) for case in cases)
+    others = f" ({reasons[0]})" if len(reasons) == 1 else f" (the first one: {reasons[0]})"
+    return f"Disturbed: {len(reasons)} of {runs} runs{others}. Do not trust their efficiency and the parts of their steps."
 
 
 def _efficiencies_above_all(experiment: Experiment) -> Iterator[str]:
@@ -35,17 +51,19 @@ def _efficiencies_above_all(experiment: Experiment) -> Iterator[str]:
     compared = [case for case in experiment.measured if case.key in experiment.one_rank]
     for case in compared:
         value = statistics.median(experiment.efficiencies(case))
-        if _above_all(value) and not _is_noise(case, experiment.one_rank[case.key]):
+        if above_all(value) and not _is_noise(case, experiment.one_rank[case.key]):
             label = experiment.label(case)
             yield f"An efficiency above 100%: {percent(value)} of {label}. No rank gains by others: {why}."
     for case in experiment.measured:
-        value = case.medians("scaling_efficiency") if case.ranks != 1 else None
-        half_width = case.half_width("scaling_efficiency") or 0.0
-        if value is not None and _above_all(value - half_width):
-            interval = f" (95% interval {percent(value - half_width)} to {percent(value + half_width)})"
+        efficiency = case.efficiency()
+        if efficiency is None or efficiency.mark:
+            continue
+        low, high = efficiency.limits
+        if above_all(low):
+            interval = f" (95% interval {percent(low)} to {percent(high)})" if low < high else ""
             yield (
-                f"An efficiency in the job above 100%: {percent(value)} of {experiment.label(case)}"
-                f"{interval if half_width else ''}. No rank gains by others: its baseline is too slow."
+                f"An efficiency in the job above 100%: {percent(efficiency.value)} of {experiment.label(case)}"
+                f"{interval}. No rank gains by others: its baseline is too slow."
             )
 
 
@@ -55,5 +73,5 @@ def _is_noise(case: Case, one: Case) -> bool:
     return min(len(each), len(one.rates)) > 1 and welch_p(each, one.rates) >= ALPHA
 
 
-def _above_all(efficiency: float) -> bool:
-    return efficiency > 1.0005  # printed as more than 100.0%
+def above_all(efficiency: float) -> bool:
+    return efficiency > ABOVE_ALL

@@ -1,56 +1,31 @@
 """The page that ddpreport writes of training runs."""
 
-import dataclasses
-import math
 import time
 from collections.abc import Callable
 
 from ddptools.common.files import Record
 from ddptools.common.table import Table
-from ddptools.common.text import duration, number, percent
-from ddptools.common.values import finite, grouped, median_of, table_of
+from ddptools.common.text import duration, measured, number, percent
+from ddptools.common.values import finite, grouped, table_of
 from ddptools.page.blocks import Block, Heading, Notes
-from ddptools.pictures.charts import COLORS, Curves, Line, Picture
-from ddptools.report.training.runs import Point, TrainingRun, step_of
+from ddptools.report.sweeps.experiment import Case
+from ddptools.report.sweeps.lost_time import Loss, loss_of, lost_time_table, time_unit
+from ddptools.report.sweeps.plots import lost_time_picture
+from ddptools.report.training.curves import run_pictures
+from ddptools.report.training.key_numbers import (
+    disturbed_runs,
+    in_words,
+    key_numbers,
+    last_loss,
+    last_test,
+    rate_of,
+)
+from ddptools.report.training.runs import TrainingRun
 from ddptools.results.description import parsed
+from ddptools.results.run import make_run
 
-MOST_POINTS = 2000  # of a curve
-LOGARITHMIC = 20.0  # from this ratio of the largest to the smallest value on
 MESH = {"pp": "1", "tp": "1", "zero": "0"}  # flags, and their values where replicas are ranks that keep everything
 WAITS = {"waits_for_stages": "stages", "in_split_layers": "split layers", "waits_for_replicas": "replicas"}
-
-
-@dataclasses.dataclass
-class Quantity:
-    """What a picture shows: a field of step lines as a line, one of tests as points."""
-
-    caption: str
-    label: str
-    field: str = ""
-    tested: str = ""
-    logarithmic: bool = False
-    from_zero: bool = False
-    scale: float = 1.0
-
-
-def quantities(units: list[str]) -> list[Quantity]:
-    rates = [
-        Quantity("Throughput of all ranks.", f"{unit}/s", f"{unit}_per_second", from_zero=True)
-        for unit in dict.fromkeys(units)
-    ]
-    loss = "Loss: mean of the steps since the line before; points: of the test or validation data."
-    exposed = "Communication that backward did not hide, per step."
-    memory = "Memory in use on the GPU where most is."
-    return [
-        Quantity(loss, "loss", "loss", "test_loss", logarithmic=True),
-        Quantity("Accuracy on the test data.", "accuracy, %", tested="accuracy", scale=100.0),
-        Quantity("Learning rate.", "learning rate", "learning_rate", from_zero=True),
-        Quantity("Norm of the gradient, before clipping.", "norm", "gradient_norm", logarithmic=True),
-        *rates,
-        Quantity(exposed, "ms", "exposed_comm_seconds", from_zero=True, scale=1e3),
-        Quantity(memory, "GB", "memory_used_bytes", from_zero=True, scale=1e-9),
-        Quantity("Clock of the slowest GPU's multiprocessors, lowest reading.", "MHz", "sm_mhz_min"),
-    ]
 
 
 def title_of_runs(runs: list[TrainingRun]) -> str:
@@ -65,18 +40,54 @@ def blocks_of_runs(runs: list[TrainingRun]) -> list[Block]:
     notes = [
         f"{run.name}: {run.bad_lines} lines are cut or damaged, and left out." for run in runs if run.bad_lines > 0
     ]
-    unlogged = [run for run in runs if all(line["event"] != "step" for line in run.lines)]
-    notes += [f"{run.name}: no steps: --log-every N writes a line each N steps." for run in unlogged]
-    blocks: list[Block] = [Notes(notes)] if notes else []
-    drawn = run_pictures(runs)
-    blocks += [*words(runs), *drawn[:2], Heading(2, "Runs"), run_table(runs), *mesh_tables(runs)]
-    if drawn[2:]:
-        blocks += [Heading(2, "Over steps and over time"), *drawn[2:]]
+    notes += [hint for run in runs if (hint := missing_curve(run))]
+    blocks: list[Block] = [*disturbed_runs(runs), *(in_words(run) for run in runs if len(runs) == 1)]
+    blocks += [key_numbers(run) for run in runs if len(runs) == 1]
+    blocks += [Notes(notes)] if notes else []
+    tables = [run_table(runs), *mesh_tables(runs)]
+    if len(runs) > 1:
+        blocks += [*words(runs), *tables]
+    blocks += run_pictures(runs)
+    blocks += step_parts(runs)
+    if len(runs) == 1:
+        blocks += [Heading(2, "Results"), *words(runs), *tables]
     for run in runs:
         if run.evaluation is not None:
             title = f"Evaluation of {run.name}" if len(runs) > 1 else "Evaluation"
             blocks += [Heading(2, title), evaluated(run.evaluation)]
     return [*blocks, Heading(2, "Configuration"), configuration_table(runs)]
+
+
+def missing_curve(run: TrainingRun) -> str:
+    """What to do about a run that has ended without two points of a curve; empty if it has them, or may get them."""
+    if run.summary is None or any(len(run.curve("loss", event)) > 1 for event in ("step", "epoch")):
+        return ""
+    every = max(1, min(10, run.steps // 10))
+    return f"No curve of {run.name}: start the run with --log-every {every}"
+
+
+def step_parts(runs: list[TrainingRun]) -> list[Block]:
+    """What a step lost against a step of one rank, of the runs that measured it."""
+    found = [(run, loss) for run in runs if (loss := _loss_of_run(run)) is not None]
+    if not found:
+        return []
+    losses = [loss for _, loss in found]
+    told = [parts_in_words(run, loss) for run, loss in found] if len(found) == 1 else []
+    return [Heading(2, "Where the time of a step went"), *told, lost_time_picture(losses), lost_time_table(losses)]
+
+
+def _loss_of_run(run: TrainingRun) -> Loss | None:
+    made = make_run({"status": "ok", "summary": run.summary})
+    ranks = finite((run.summary or {}).get("world_size"))
+    return None if made is None or ranks is None else loss_of(Case(run.name, {"ranks": f"{ranks:g}"}, [made]), run.name)
+
+
+def parts_in_words(run: TrainingRun, loss: Loss) -> str:
+    unit, factor = time_unit([loss])
+    step, alone = (measured(factor * seconds) for seconds in (loss.step_seconds, loss.useful_seconds))
+    slowest = f" Its slowest rank is {loss.slowest}." if loss.slowest else ""
+    text = f"A step takes {step} {unit} with {loss.ranks} ranks, and {alone} {unit} with one rank alone.{slowest}"
+    return f"{text} The run was disturbed: do not trust these numbers." if run.disturbed else text
 
 
 def words(runs: list[TrainingRun]) -> list[str]:
@@ -87,26 +98,30 @@ def words(runs: list[TrainingRun]) -> list[str]:
 
 
 def run_table(runs: list[TrainingRun]) -> Table:
-    rows = []
-    for run in runs:
-        last = {line["event"]: line for line in run.lines}
-        test = max((last[e] for e in ("epoch", "evaluation") if e in last), key=step_of, default={})
-        per_second = f"{run.unit}_per_second"
-        rates = run.curve(per_second, "step") or run.curve(per_second, "epoch")
-        rate = (run.summary or {}).get(per_second) or median_of(value for *_, value in rates)
-        seconds = [run.seconds(line) for line in [*run.lines, *filter(None, [run.summary, run.interruption])]]
-        took = max((s for s in seconds if math.isfinite(s)), default=math.nan)
-        losses = run.curve("loss", "step") or run.curve("last_loss", "epoch")
-        rows.append([
-            run.name, run.end, str(run.steps), str(len(run.restarts)),
-            duration(took) if math.isfinite(took) else "",
-            f"{losses[-1][-1]:.4f}" if losses else "",
-            _shown(test.get("test_loss"), lambda v: f"{v:.4f}"), _shown(test.get("accuracy"), percent),
-            _shown(rate, lambda v: f"{number(v)} {run.unit}/s"),
-        ])  # fmt: skip
-    header = ["run", "end", "steps", "restarts", "time", "last loss", "test loss", "accuracy", "throughput"]
-    footnote = "Last loss: of the last line of steps. Throughput: median. Time: from the first start on, with breaks."
-    return Table("What the runs came to.", header, rows, footnote)
+    """Columns that no run fills are left out."""
+    columns: list[tuple[str, Callable[[TrainingRun], str]]] = [
+        ("run", lambda run: run.name),
+        ("end", lambda run: run.end),
+        ("steps", lambda run: str(run.steps)),
+        ("restarts", lambda run: str(len(run.restarts))),
+        ("time", lambda run: _shown(run.took, duration)),
+        ("last loss", lambda run: _shown(last_loss(run), "{:.4f}".format)),
+        ("test loss", lambda run: _shown(last_test(run).get("test_loss"), "{:.4f}".format)),
+        ("perplexity", lambda run: _shown(last_test(run).get("perplexity"), number)),
+        ("test accuracy", lambda run: _shown(last_test(run).get("accuracy"), lambda v: f"{100 * v:.2f}%")),
+        ("throughput", lambda run: _shown(rate_of(run), lambda v: f"{number(v)} {run.unit}/s")),
+        ("efficiency", _efficiency),
+    ]
+    columns = [(name, show) for name, show in columns if any(show(run) for run in runs)]
+    rows = [[show(run) for _, show in columns] for run in runs]
+    footnote = "Test loss: of language models on validation data. Throughput: median. Time: from the first start on, with breaks."
+    return Table("What the runs came to.", [name for name, _ in columns], rows, footnote)
+
+
+def _efficiency(run: TrainingRun) -> str:
+    if run.efficiency is not None:
+        return run.efficiency.text
+    return "disturbed" if run.disturbed else ""
 
 
 def mesh_tables(runs: list[TrainingRun]) -> list[Table]:
@@ -152,38 +167,3 @@ def configuration_table(runs: list[TrainingRun]) -> Table:
     rows = [[name, *(configuration.get(name, "") for configuration in told)] for name in names]
     same = "The runs were told the same, on the same machine." if not rows else "What differs between the runs."
     return Table(same if len(runs) > 1 else "What the run was told.", ["", *(run.name for run in runs)], rows)
-
-
-def run_pictures(runs: list[TrainingRun]) -> list[Picture]:
-    """Of each quantity that the runs have, over steps and, if they tell the time, over time."""
-    shown = quantities([run.unit for run in runs])
-    made = [(quantity, _curves(quantity, runs, is_time)) for quantity in shown for is_time in (False, True)]
-    marked = " Dashed: the run was resumed there." if any(run.restarts for run in runs) else ""
-    return [Picture(quantity.caption + marked, curves) for quantity, curves in made if curves is not None]
-
-
-def _curves(quantity: Quantity, runs: list[TrainingRun], is_time: bool) -> Curves | None:
-    lines: list[Line] = []
-    for run, color in zip(runs, COLORS):
-        curve = _line(quantity, run.curve(quantity.field, "step"), is_time, run.name, color)
-        test_name = f"{run.name}: test" if curve else run.name
-        test = _line(quantity, run.curve(quantity.tested, "epoch", "evaluation"), is_time, test_name, color)
-        if test is not None:
-            test.dashes, test.has_dots = (2, 2) if curve else None, True
-        lines += filter(None, [curve, test])
-    values = [value for line in lines for _, value, _, _ in line.points]
-    if not values or (quantity.field == "exposed_comm_seconds" and not any(values)):
-        return None
-    marks = [(run.seconds(restart) if is_time else float(step_of(restart)), color)
-             for run, color in zip(runs, COLORS) for restart in run.restarts]  # fmt: skip
-    is_logarithmic = quantity.logarithmic and min(values) > 0 and max(values) > LOGARITHMIC * min(values)
-    return Curves("time since the start" if is_time else "step", quantity.label, lines, is_time=is_time,
-                  is_logarithmic=is_logarithmic, from_zero=quantity.from_zero,
-                  marks=[mark for mark in marks if math.isfinite(mark[0])])  # fmt: skip
-
-
-def _line(quantity: Quantity, curve: list[Point], is_time: bool, label: str, color: str) -> Line | None:
-    places = ((seconds if is_time else float(step), value) for step, seconds, value in curve)
-    points = [(place, *3 * (quantity.scale * value,)) for place, value in places if math.isfinite(place)]
-    every = 1 + len(points) // MOST_POINTS
-    return Line(label, points[::every], color, has_dots=False) if points else None

@@ -1,12 +1,15 @@
 """What files of ddptrain --metrics say of training runs."""
 
 import dataclasses
+import functools
 import math
 import pathlib
 
 from ddptools.common.errors import UsageError
 from ddptools.common.files import Record, read_records, short_names
-from ddptools.common.values import finite, table_of
+from ddptools.common.values import finite, positive, table_of
+from ddptools.results.efficiency import Efficiency, efficiency_of
+from ddptools.results.run import why_unusable
 
 MOST_RUNS = 10  # on a page
 WRITTEN_TO = ("metrics", "tensorboard")  # flags, also of older runs, that say where a run writes, not what it does
@@ -65,6 +68,46 @@ class TrainingRun:
         if self.interruption is not None:
             return f"ended by {self.interruption.get('signal', 'a signal')}"
         return "not complete"
+
+    @property
+    def disturbed(self) -> str:
+        """Why its efficiency and the parts of its step are not to be trusted; empty: nothing is known against them."""
+        return why_unusable(self.summary or {})
+
+    @property
+    def efficiency(self) -> Efficiency | None:
+        """None of one rank, and where it was not measured."""
+        is_alone = finite((self.summary or self.start).get("world_size")) == 1
+        return None if self.summary is None or is_alone else efficiency_of([self.summary])
+
+    @property
+    def counted(self) -> str:
+        """What a step line counts besides steps: samples, or tokens of language models."""
+        return "tokens" if self.unit == "tokens" else "samples"
+
+    @functools.cached_property
+    def counted_per_step(self) -> float | None:
+        """By the newest line that tells, or by the batch; None where neither is known."""
+        for line in reversed(self.lines):
+            count = positive(line.get(self.counted))
+            if count is not None and step_of(line) > 0:
+                return count / step_of(line)
+        return self._batch() if self.counted == "samples" else None
+
+    def _batch(self) -> float | None:
+        """Samples of all ranks in a step, of a run whose ranks are replicas."""
+        flags = table_of(self.start.get("configuration"))
+        if any(str(flags.get(name, "1")).strip('"') != "1" for name in ("pp", "tp")):
+            return None
+        replicas = positive(self.start.get("virtual_ranks")) or positive(self.start.get("world_size"))
+        batch, micro_steps = (positive(self.start.get(name)) for name in ("batch_per_rank", "grad_accum"))
+        return None if None in (replicas, batch, micro_steps) else replicas * batch * micro_steps
+
+    @property
+    def took(self) -> float | None:
+        """Seconds from the first start to the last line, with breaks; None where no line tells its time."""
+        known = [*self.lines, *filter(None, [self.summary, self.interruption])]
+        return max((s for line in known if math.isfinite(s := self.seconds(line))), default=None)
 
     def curve(self, field: str, *events: str) -> list[Point]:
         """The field of lines of these kinds, where it is a number; of several with the same step the last one."""

@@ -1,0 +1,101 @@
+"""One picture for each quantity of training runs, over steps, samples or tokens, and time."""
+
+import dataclasses
+import math
+
+from ddptools.pictures.charts import COLORS, Axis, Curves, Line, Picture, Places
+from ddptools.report.training.runs import Point, TrainingRun, step_of
+
+MOST_POINTS = 2000  # of a curve
+LOGARITHMIC = 20.0  # from this ratio of the largest to the smallest value on
+
+
+@dataclasses.dataclass
+class Quantity:
+    """What a picture shows: a field of step lines as a line, one of tests as points."""
+
+    caption: str
+    label: str
+    field: str = ""
+    tested: str = ""
+    of_epoch: str = ""  # the field of epoch lines that stands in for runs without step lines
+    logarithmic: bool = False
+    from_zero: bool = False
+    scale: float = 1.0
+
+
+def quantities(units: list[str]) -> list[Quantity]:
+    rates = [
+        Quantity("Throughput of all ranks.", f"{unit}/s", f"{unit}_per_second", of_epoch=f"{unit}_per_second", from_zero=True)
+        for unit in dict.fromkeys(units)
+    ]
+    loss = "Loss: mean of the steps since the line before; points: of the test or validation data."
+    exposed = "Communication that backward did not hide, per step."
+    memory = "Memory in use on the GPU where most is."
+    return [
+        Quantity(loss, "loss", "loss", "test_loss", of_epoch="loss", logarithmic=True),
+        *rates,
+        Quantity("Accuracy on the test data.", "accuracy, %", tested="accuracy", scale=100.0),
+        Quantity("Learning rate.", "learning rate", "learning_rate", from_zero=True),
+        Quantity("Norm of the gradient, before clipping.", "norm", "gradient_norm", logarithmic=True),
+        Quantity(exposed, "ms", "exposed_comm_seconds", from_zero=True, scale=1e3),
+        Quantity(memory, "GB", "memory_used_bytes", from_zero=True, scale=1e-9),
+        Quantity("Clock of the slowest GPU's multiprocessors, lowest reading.", "MHz", "sm_mhz_min"),
+    ]
+
+
+def run_pictures(runs: list[TrainingRun]) -> list[Picture]:
+    """Of each quantity that the runs have."""
+    made = [(quantity, _curves(quantity, runs)) for quantity in quantities([run.unit for run in runs])]
+    marked = " Dashed: the run was resumed there." if any(run.restarts for run in runs) else ""
+    return [Picture(quantity.caption + marked, curves) for quantity, curves in made if curves is not None]
+
+
+def _curves(quantity: Quantity, runs: list[TrainingRun]) -> Curves | None:
+    lines: list[Line] = []
+    for run, color in zip(runs, COLORS):
+        points = run.curve(quantity.field, "step") or run.curve(quantity.of_epoch, "epoch")
+        curve = _line(quantity, run, points, run.name, color)
+        test_name = f"{run.name}: test" if curve else run.name
+        test = _line(quantity, run, run.curve(quantity.tested, "epoch", "evaluation"), test_name, color)
+        if test is not None:
+            test.dashes, test.has_dots = (2, 2) if curve else None, True
+        lines += filter(None, [curve, test])
+    values = [value for line in lines for _, value, _, _ in line.points]
+    if not values or (quantity.field == "exposed_comm_seconds" and not any(values)):
+        return None
+    counted = {run.counted for run in runs}
+    axes = [Axis("step"), Axis(counted.pop() if len(counted) == 1 else "samples"), Axis("time", is_time=True)]
+    marks = [(_places(run, step_of(restart), run.seconds(restart)), color)
+             for run, color in zip(runs, COLORS) for restart in run.restarts]  # fmt: skip
+    is_logarithmic = quantity.logarithmic and min(values) > 0 and max(values) > LOGARITHMIC * min(values)
+    curves = Curves(axes, quantity.label, lines, is_logarithmic, quantity.from_zero, marks)
+    _drop_unknown_axes(curves)
+    return curves
+
+
+def _line(quantity: Quantity, run: TrainingRun, curve: list[Point], label: str, color: str) -> Line | None:
+    every = 1 + len(curve) // MOST_POINTS
+    points = [(_places(run, step, seconds), *3 * (quantity.scale * value,)) for step, seconds, value in curve[::every]]
+    return Line(label, points, color, has_dots=False) if points else None
+
+
+def _places(run: TrainingRun, step: int, seconds: float) -> Places:
+    """As steps, samples or tokens, and seconds since the run began."""
+    per_step = run.counted_per_step
+    return (
+        float(step),
+        None if per_step is None else per_step * step,
+        round(seconds, 3) if math.isfinite(seconds) else None,
+    )
+
+
+def _drop_unknown_axes(curves: Curves) -> None:
+    """Axes on which no point of any line has a place."""
+    kept = [
+        i for i in range(len(curves.axes)) if any(places[i] is not None for line in curves.lines for places, *_ in line.points)
+    ]
+    curves.axes = [curves.axes[i] for i in kept]
+    for line in curves.lines:
+        line.points = [(tuple(places[i] for i in kept), *values) for places, *values in line.points]
+    curves.marks = [(tuple(places[i] for i in kept), color) for places, color in curves.marks]
