@@ -1,19 +1,25 @@
 """What launch/tensorboard-events writes, read back by TensorBoard itself."""
 
+import json
+import logging
 import os
 import pathlib
+import signal
+import subprocess
 import sys
 import unittest
+from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
-from tests.tools.support import FolderCase, run  # noqa: E402
+from tests.tools.support import FolderCase, run, wait_for  # noqa: E402
 
 try:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 except ImportError:
     EventAccumulator = None
 
+logging.getLogger("tensorboard").setLevel(logging.ERROR)  # it tells whenever it drops what a resumed run does again
 DDPTRAIN = os.environ["DDPTRAIN"]
 MLP = ["--model", "mlp", "--hidden", "16", "--data", "synthetic:320", "--batch", "16", "--log-every", "5"]
 PROGRAM = [sys.executable, str(ROOT / "launch" / "tensorboard-events")]
@@ -26,11 +32,15 @@ class TensorBoardTest(FolderCase):
     def curve(self, tag: str) -> dict[int, float]:
         """By step, of the events that are written now."""
         run([*PROGRAM, "m.jsonl"], cwd=self.folder)
-        board = EventAccumulator(str(self.folder / "board" / "m"), {"tensors": 0})  # 0: no sampling
+        return self.read(tag)
+
+    def read(self, tag: str) -> dict[int, float]:
+        """By step, as any version of TensorBoard reads scalars; empty where there are none."""
+        board = EventAccumulator(str(self.folder / "board" / "m"), {"scalars": 0})  # 0: no sampling
         board.Reload()
-        tensors = board.Tensors(tag)
-        self.assertEqual(len({event.step for event in tensors}), len(tensors), "a step is there twice")
-        return {event.step: event.tensor_proto.float_val[0] for event in tensors}
+        scalars = board.Scalars(tag) if tag in board.Tags()["scalars"] else []
+        self.assertEqual(len({event.step for event in scalars}), len(scalars), "a step is there twice")
+        return {event.step: event.value for event in scalars}
 
     @unittest.skipIf(EventAccumulator is None, "needs the package tensorboard")
     def test_tensorboard_reads_what_metrics_say(self) -> None:
@@ -52,6 +62,45 @@ class TensorBoardTest(FolderCase):
         self.assertEqual(list(self.curve("train/loss")), list(range(5, 36, 5)))
         self.train(*saving, "--resume", "auto")
         self.assertEqual(list(self.curve("train/loss")), list(range(5, 61, 5)))
+
+    @unittest.skipIf(EventAccumulator is None, "needs the package tensorboard")
+    def test_a_run_is_followed(self) -> None:
+        def line(event: str, **fields: Any) -> str:
+            return json.dumps({"event": event} | fields) + "\n"
+
+        def steps(*numbers: int) -> str:
+            return "".join(line("step", step=number, loss=1.0 / number) for number in numbers)
+
+        def wait_for_steps(*numbers: int) -> None:
+            wait_for(lambda: list(self.read("train/loss")) == list(numbers), running=lambda: following.poll() is None)
+
+        file, board = self.folder / "m.jsonl", self.folder / "board" / "m"
+        following = subprocess.Popen([*PROGRAM, "m.jsonl", "--follow"], cwd=self.folder)
+        self.addCleanup(following.wait)
+        self.addCleanup(following.kill)
+        wait_for(lambda: any(board.glob("events.*")))  # the run has no file yet
+        with file.open("a") as log:
+            log.write(line("start") + steps(10, 20))
+            log.flush()
+            wait_for_steps(10, 20)
+            log.write(steps(30) + line("start") + line("restart", step=15) + steps(18))
+            log.flush()
+            wait_for_steps(10, 18)
+        file.write_text(line("start") + steps(5))  # another run
+        wait_for_steps(5)
+        self.assertEqual(len(list(board.glob("events.*"))), 1)  # TensorBoard reads on in the same file
+        with file.open("a") as log:
+            log.write(steps(8) + line("summary"))
+        self.assertEqual(following.wait(), 0)
+        self.assertEqual(list(self.read("train/loss")), [5, 8])
+
+    @unittest.skipIf(EventAccumulator is None, "needs the package tensorboard")
+    def test_following_ends_with_an_interrupt(self) -> None:
+        following = subprocess.Popen([*PROGRAM, "m.jsonl", "--follow"], cwd=self.folder)
+        self.addCleanup(following.kill)
+        wait_for(lambda: any((self.folder / "board" / "m").glob("events.*")))
+        following.send_signal(signal.SIGINT)
+        self.assertEqual(following.wait(), 0)
 
     @unittest.skipIf(EventAccumulator is None, "needs the package tensorboard")
     def test_all_events_are_in_the_folder(self) -> None:

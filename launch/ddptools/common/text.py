@@ -19,7 +19,7 @@ def measured(value: float, half_width: float | None = None, most_places: int = 2
     """About four digits, with half of the 95% interval in as many decimal places: what is smaller is no measurement."""
     size = max(abs(value), half_width or 0.0)
     places = 0 if size >= 1000 else 1 if size >= 100 else most_places
-    text = f"{value:,.{places}f}"
+    text = f"{round(value, places) + 0.0:,.{places}f}"  # + 0.0: no "-0.00"
     return text if half_width is None else f"{text} +- {half_width:,.{places}f}"
 
 

@@ -9,11 +9,15 @@ from ddptools.common.errors import UsageError
 from ddptools.common.files import write_atomically
 from ddptools.page.blocks import Block
 from ddptools.page.render import to_html, to_markdown
+from ddptools.report.csv_rows import Row, to_csv
 from ddptools.report.flight import report_flight
 from ddptools.report.sweeps.experiment import load
 from ddptools.report.sweeps.page import blocks_of, title_of
+from ddptools.report.sweeps.rows import rows_of_experiments
 from ddptools.report.training.page import blocks_of_runs, title_of_runs
-from ddptools.report.training.runs import MOST_RUNS, are_runs, load_runs
+from ddptools.report.training.rows import rows_of_runs
+from ddptools.report.training.runs import MOST_RUNS, TrainingRun, are_runs, load_runs
+from ddptools.report.training.watch import REFRESH_SECONDS, check_watched, watch
 
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
@@ -26,17 +30,20 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     add("results", nargs="*", type=path,
         help="folders of ddpsweep, their results.jsonl, or files of ddptrain --metrics")  # fmt: skip
     add("--out", type=path, metavar="FILE", help="the page (report.html); with --trace: a .svg or .png file")
+    add("--csv", type=path, metavar="FILE", help="also write a row per case or run, with units in the header")
     add("--md", type=path, metavar="FILE", help="also write the report as Markdown, without pictures")
     add("--title", help="title of the page")
+    add("--watch", action="store_true", help="write the page again while runs of ddptrain --metrics go on, and let the "
+        "browser read it again; ends with the runs")  # fmt: skip
     instead = parser.add_mutually_exclusive_group().add_argument
     instead("--trace", type=path, metavar="FILE", help="draw the timeline of ddptrain --trace, instead of results")
     instead("--flight", type=path, metavar="DIR",
         help="explain the flight records of ddptrain --flight, instead of results")  # fmt: skip
     add("--step", type=int, metavar="N", help="draw only this step of the trace, counted from 0")
     arguments = parser.parse_args(argv)
-    page_alone = arguments.results or arguments.md
+    page_alone = arguments.results or arguments.md or arguments.csv or arguments.watch
     if arguments.flight is not None and (page_alone or arguments.out) or arguments.trace is not None and page_alone:
-        parser.error("--trace and --flight stand alone: results and --md belong to a page")
+        parser.error("--trace and --flight stand alone: results, --md, --csv and --watch belong to a page")
     if arguments.trace is None and arguments.step is not None:
         parser.error("--step belongs to --trace")
     if arguments.trace is None and arguments.flight is None:
@@ -55,23 +62,51 @@ def main(argv: list[str]) -> int:
         from ddptools.report.trace.picture import report_trace  # here: matplotlib takes a second to import
 
         return report_trace(arguments.trace, arguments.out, arguments.step)
+    if arguments.watch:
+        return watch_runs(arguments)
     if are_runs(arguments.results):
-        if len(arguments.results) > MOST_RUNS:
-            raise UsageError(f"{len(arguments.results)} runs: a picture shows {MOST_RUNS} at most: give fewer")
+        check_number_of_runs(arguments.results)
         runs = load_runs(arguments.results)
-        return write_report(arguments, title_of_runs(runs), blocks_of_runs(runs), f"training runs: {len(runs)}")
+        write_report(arguments, title_of_runs(runs), blocks_of_runs(runs), rows_of_runs(runs))
+        print(f"{page_file(arguments)}: training runs: {len(runs)}")
+        return 0
     results = load(arguments.results)
     for note in results.notes:
         print(f"ddpreport: {note}", file=sys.stderr)
-    told = f"{len(results.experiments)} experiments, {sum(len(experiment.runs) for experiment in results.experiments)} runs"
-    return write_report(arguments, title_of(results.experiments), blocks_of(results), told)
+    write_report(arguments, title_of(results.experiments), blocks_of(results), rows_of_experiments(results.experiments))
+    runs_made = sum(len(experiment.runs) for experiment in results.experiments)
+    print(f"{page_file(arguments)}: {len(results.experiments)} experiments, {runs_made} runs")
+    return 0
 
 
-def write_report(arguments: argparse.Namespace, title: str, blocks: list[Block], told: str) -> int:
-    out = arguments.out or pathlib.Path("report.html")
+def watch_runs(arguments: argparse.Namespace) -> int:
+    def write(runs: list[TrainingRun], refresh_seconds: int) -> None:
+        write_report(arguments, title_of_runs(runs), blocks_of_runs(runs), rows_of_runs(runs), refresh_seconds)
+
+    check_number_of_runs(arguments.results)
+    check_watched(arguments.results)
+    print(f"{page_file(arguments)}: open it in a browser, which reads it again every {REFRESH_SECONDS} s. Ctrl-C ends.", flush=True)
+    told = watch(arguments.results, write)
+    print(f"{page_file(arguments)}: {told}")
+    return 0
+
+
+def check_number_of_runs(paths: list[pathlib.Path]) -> None:
+    if len(paths) > MOST_RUNS:
+        raise UsageError(f"{len(paths)} runs: a picture shows {MOST_RUNS} at most: give fewer")
+
+
+def page_file(arguments: argparse.Namespace) -> pathlib.Path:
+    return arguments.out or pathlib.Path("report.html")
+
+
+def write_report(
+    arguments: argparse.Namespace, title: str, blocks: list[Block], rows: list[Row], refresh_seconds: int = 0
+) -> None:
+    """The page, and what else was asked for."""
     title = arguments.title or title
     if arguments.md:
         write_atomically(arguments.md, to_markdown(title, blocks))
-    write_atomically(out, to_html(title, blocks))
-    print(f"{out}: {told}")
-    return 0
+    if arguments.csv:
+        write_atomically(arguments.csv, to_csv(rows))
+    write_atomically(page_file(arguments), to_html(title, blocks, refresh_seconds))

@@ -35,12 +35,11 @@ class Efficiency:
         return "" if self.half_width is None else f"+- {100 * self.half_width:.1f}"
 
     @property
-    def limits(self) -> tuple[float, float]:
-        """The value itself twice where no interval is known."""
+    def limits(self) -> tuple[float, float] | None:
+        """Of the 95% interval; None where it is not known."""
         if self.low is not None and self.high is not None:
             return self.low, self.high
-        half_width = self.half_width or 0.0
-        return self.value - half_width, self.value + half_width
+        return None if self.half_width is None else (self.value - self.half_width, self.value + self.half_width)
 
     @property
     def text(self) -> str:

@@ -8,6 +8,7 @@ from ddptools.common.files import Record
 from ddptools.common.text import size_text
 from ddptools.common.values import finite, list_of, positive, table_of
 
+NCCL_CHOICES = ("algorithm", "protocol", "channels", "transport")
 UNITS = ("images", "tokens", "samples")
 LEAST_CPU_SHARE = 0.9  # of a rank that computes; with less, ddptrain warns of other programs
 MOST_HALF_WIDTH = 0.05  # of the efficiency; with more, ddptrain calls the scaling not measured

@@ -1,5 +1,6 @@
 """The pages that ddpreport makes, and the files that it takes."""
 
+import csv
 import dataclasses
 import itertools
 import json
@@ -16,7 +17,7 @@ from ddptools.page.render import NUMBER, to_html
 from ddptools.pictures.charts import Bar, Bars, Picture
 from ddptools.report.sweeps.plots import pictures
 from ddptools.report.sweeps.tables import tables
-from tests.tools.report.support import ReportCase, algo, everything, run_report, runs
+from tests.tools.report.support import RING, ReportCase, algo, everything, run_report, runs, undocumented_columns
 from tests.tools.support import ROOT, record, write_results
 
 
@@ -142,6 +143,27 @@ class PageTest(ReportCase):
         self.assertIn("| runs | validation loss |\n", large_batch(accuracy=0.4, perplexity=1.5))
         for nothing in ({"test_loss": None}, {"accuracy": "x", "test_loss": None}):
             self.assertIn("| batch | images/s | runs |\n", large_batch(**nothing))
+
+    def test_rows_of_numbers(self) -> None:
+        told = {"scaling_efficiency": 0.9, "scaling_efficiency_half_width": 0.01, "nccl": RING, "accuracy": 0.8}
+        records = runs("1", [100, 110], {"ranks": 1}) + runs("2", [200, 190, None], {"ranks": 2}, summary=told)
+        rows = [{"bytes": 2**10, "busbw_gbs": 1.5, "algorithm": "Ring", "protocol": "LL"}, {"bytes": 2**20, "busbw_gbs": 99.0}]
+        bench = {"benchmark": "allreduce", "results": rows}
+        records += [record("b", 0, 1.0, {"ranks": 2}, product="bench", bench=bench) | {"summary": None}]
+        self.report_of(records, "--csv", self.folder / "r.csv")
+        found = list(csv.DictReader((self.folder / "r.csv").read_text().splitlines()))
+        self.assertEqual([row["table"] for row in found], ["cases", "cases", "failures", "cases", "sizes", "sizes"])
+        self.assertEqual(undocumented_columns(found[0]), [])
+        one, two, failed, largest, size, _ = found
+        expected = {"experiment": "made-up", "case": "2 ranks", "settings.ranks": "2", "runs": "2", "accuracy": "0.8",
+                    "images_per_second": "195", "images_per_second_min": "190", "images_per_second_max": "200",
+                    "scaling_efficiency": "0.9", "scaling_efficiency_low": "0.89", "scaling_efficiency_high": "0.91",
+                    "efficiency_against_one_rank": "0.928571429", "nccl_algorithm": "Ring", "nccl_channels": "24"}  # fmt: skip
+        self.assertEqual({name: two[name] for name in expected}, expected)
+        self.assertEqual(one["scaling_efficiency"], "")
+        self.assertEqual((failed["status"], failed["reason"], failed["run"]), ("failed", "exit code 1: no luck", "3"))
+        self.assertEqual((largest["busbw_gbs"], size["busbw_gbs"], size["size_bytes"]), ("99", "1.5", "1024"))
+        self.assertEqual((size["nccl_algorithm"], size["nccl_protocol"]), ("Ring", "LL"))
 
     def test_only_the_same_work_is_compared(self) -> None:
         def case(batch: int, overlap: str, rate: float) -> list[dict[str, Any]]:

@@ -1,14 +1,18 @@
 """The page of training runs: which lines count, what is drawn, and what of the configurations differs."""
 
 import contextlib
+import csv
 import io
 import pathlib
 from typing import Any
+from unittest import mock
 
 from ddptools.common.errors import UsageError
 from ddptools.common.files import read_records
+from ddptools.page.render import to_html
 from ddptools.report import program
-from ddptools.report.training import curves, key_numbers, page, runs
+from ddptools.report.training import curves, key_numbers, page, runs, watch
+from tests.tools.report.support import undocumented_columns
 from tests.tools.support import FolderCase, gpt2_description, write_lines
 
 
@@ -240,6 +244,64 @@ class RunsTest(FolderCase):
         self.assertIn("| a | 1.00 | 0.80 | 0.10 | 0.05 | 0.05 | 80.0% |", text)
         self.page_of(WHOLE)
         self.assertNotIn("Where the time", (self.folder / "r.md").read_text())
+
+    def test_a_row_of_numbers_for_each_run(self) -> None:
+        told = {"world_size": 2, "scaling_efficiency": 0.9, "scaling_efficiency_low": 0.85, "scaling_efficiency_high": 0.93,
+                "disturbed": "busy", "cores_taken": 0.52, "exposed_comm_us": 12.5, "parameter_hash": "ab"}  # fmt: skip
+        a, b = self.write("a.jsonl", [*WHOLE[:-1], WHOLE[-1] | told]), self.write("b.jsonl", RESUMED)
+        self.report(a, b, "--csv", "r.csv")
+        first, second = csv.DictReader((self.folder / "r.csv").read_text().splitlines())
+        expected = {"table": "runs", "run": "a", "end": "complete", "steps": "20", "restarts": "0", "run_seconds": "10",
+                    "images_per_second": "2000000", "scaling_efficiency": "0.9", "scaling_efficiency_low": "0.85",
+                    "scaling_efficiency_high": "0.93", "disturbed": "busy", "cores_taken": "0.52", "exposed_comm_us": "12.5",
+                    "parameter_hash": "ab", "last_loss": "1", "test_loss": "0.9", "accuracy": "0.5", "settings.batch": "512",
+                    "settings.lr": "0.001"}  # fmt: skip
+        self.assertEqual({name: first[name] for name in expected}, expected)
+        self.assertEqual((second["run"], second["restarts"], second["settings.NCCL_ALGO"]), ("b", "1", "Ring"))
+        self.assertEqual(second["images_per_second"], "1000000")  # so far
+        self.assertEqual(undocumented_columns(first), [])
+
+    def test_the_page_of_a_run_that_goes_on_is_written_again(self) -> None:
+        """By steps of the run, in place of a second of time each."""
+        file, page = self.folder / "m.jsonl", self.folder / "report.html"
+        pages = []
+
+        def go_on(_: float) -> None:
+            pages.append(page.read_text())
+            if len(pages) == 1:
+                write_lines(file, WHOLE[:1])
+            elif len(pages) == 4:  # nothing changes in between
+                write_lines(file, WHOLE[:3], '{"event": "epo')
+            elif len(pages) == 5:
+                write_lines(file, WHOLE)
+
+        with mock.patch.object(watch.time, "sleep", go_on), mock.patch.object(program, "to_html", wraps=to_html) as written:
+            self.assertIn("training runs: 1, complete", self.report(file, "--watch"))
+        self.assertEqual((len(pages), written.call_count), (5, 4))
+        self.assertIn("m has no lines yet.", pages[0])
+        self.assertNotIn("<figure", pages[2])
+        self.assertIn("<figure", pages[4])
+        for text in pages:
+            self.assertIn('<body data-refresh-seconds="5">', text)
+        self.assertIn("<body>", page.read_text())  # which is not read again
+        self.assertIn("complete", page.read_text())
+        self.assertIn("complete", self.report(file, "--watch"))  # ends at once
+
+    def test_watching_ends_with_an_interrupt(self) -> None:
+        file = self.write("m.jsonl", WHOLE[:2])
+        with mock.patch.object(watch.time, "sleep", side_effect=KeyboardInterrupt):
+            self.assertIn("training runs: 1, not complete", self.report(file, "--watch"))
+        self.assertIn("<body>", (self.folder / "report.html").read_text())
+
+    def test_only_runs_are_watched(self) -> None:
+        results = self.write("results/results.jsonl", [{"record": 1, "sweep": "s"}])
+        for path in (results, results.parent):
+            with self.assertRaisesRegex(UsageError, "give files of ddptrain --metrics"):
+                self.report(path, "--watch")
+        for more in (["--trace", "t.json"], ["--flight", "f"]):
+            for flag in ("--watch", "--csv=r.csv"):
+                with self.assertRaisesRegex(UsageError, "stand alone"):
+                    self.report(flag, *more)
 
     def test_other_files_are_refused(self) -> None:
         run, sweep = self.write("m.jsonl", WHOLE), self.write("results.jsonl", [{"record": 1, "sweep": "s"}])

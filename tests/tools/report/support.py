@@ -3,13 +3,14 @@
 import contextlib
 import io
 import os
+import re
 import subprocess
 from typing import Any
 
 from ddptools.report.program import main
 from ddptools.report.sweeps.answers import answers
 from ddptools.report.sweeps.experiment import load
-from tests.tools.support import FolderCase, cnn_description, record, run_tool, write_results
+from tests.tools.support import ROOT, FolderCase, cnn_description, record, run_tool, write_results
 
 os.environ.pop("MPLBACKEND", None)  # what the user draws with is no part of a test
 
@@ -34,6 +35,13 @@ def algo(value: str, rates: list[float], **changes: Any) -> list[dict[str, Any]]
 
 def run_report(*arguments: Any, **settings: Any) -> subprocess.CompletedProcess:
     return run_tool("ddpreport", *arguments, **settings)
+
+
+def undocumented_columns(row: dict[str, str]) -> list[str]:
+    """Of a file of ddpreport --csv, those that docs/reference/results.md does not name."""
+    page = (ROOT / "docs" / "reference" / "results.md").read_text()
+    names = [re.sub("_(min|max)$", "", name) for name in row if not name.startswith("settings.")]
+    return [name for name in names if f"`{name}`" not in page]
 
 
 def everything() -> list[dict[str, Any]]:

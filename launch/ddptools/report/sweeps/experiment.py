@@ -22,9 +22,17 @@ from ddptools.common.values import (
     table_of,
 )
 from ddptools.results.efficiency import Efficiency, efficiency_of, why_disturbed
-from ddptools.results.run import PLACEMENT, WORKLOAD, Run, bench_choices, make_run, nccl_of, varied
+from ddptools.results.run import (
+    NCCL_CHOICES,
+    PLACEMENT,
+    WORKLOAD,
+    Run,
+    bench_choices,
+    make_run,
+    nccl_of,
+    varied,
+)
 
-NCCL_CHOICES = ("algorithm", "protocol", "channels", "transport")
 SYMMETRIC = ("symmetric", "symmetric+fused", "peers")  # paths of gradients
 
 

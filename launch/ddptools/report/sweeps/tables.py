@@ -3,13 +3,14 @@
 from collections.abc import Callable
 from typing import Any
 
+from ddptools.common.files import Record
 from ddptools.common.table import Table, spread
 from ddptools.common.text import measured, number, percent, size_text
 from ddptools.common.values import finite, median_of, table_of
-from ddptools.report.sweeps.experiment import NCCL_CHOICES, Case, Experiment
+from ddptools.report.sweeps.experiment import Case, Experiment
 from ddptools.report.sweeps.noise import Effect, Effects
 from ddptools.results.efficiency import DISTURBED
-from ddptools.results.run import MOST_HALF_WIDTH, Run, bench_rows, gpus_of, quality_of
+from ddptools.results.run import MOST_HALF_WIDTH, NCCL_CHOICES, Run, bench_rows, gpus_of, quality_of
 
 MOST_ROWS = 200
 MOST_COLUMNS = 32
@@ -186,13 +187,18 @@ def _tables_by_size(
     return [Table(caption, ["size", *(experiment.label(case) for case, _ in shown)], rows)] if shown else []
 
 
+def why_failed(record: Record) -> tuple[str, str]:
+    """Its status and the reason."""
+    status = "no result" if record.get("status") == "ok" else str(record.get("status"))
+    return status, str(record.get("reason") or _no_number(record))
+
+
 def failures(experiment: Experiment) -> Table:
     """A row for all runs of a case that ended for the same reason; the log is that of the first."""
     found: dict[tuple[str, str, str], tuple[list[str], str]] = {}
     for case, record in ((case, record) for case in experiment.cases for record in case.failures):
         repeat = record.get("repeat")
-        reason = str(record.get("reason") or _no_number(record))
-        status = "no result" if record.get("status") == "ok" else str(record.get("status"))
+        status, reason = why_failed(record)
         numbers, _ = found.setdefault((experiment.label(case), status, reason), ([], str(record.get("log") or "")))
         numbers.append(str(repeat + 1) if isinstance(repeat, int) else "?")
     rows = [[label, ", ".join(n), status, reason, log] for (label, status, reason), (n, log) in found.items()]

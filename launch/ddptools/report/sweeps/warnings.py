@@ -58,7 +58,7 @@ def _efficiencies_above_all(experiment: Experiment) -> Iterator[str]:
         efficiency = case.efficiency()
         if efficiency is None or efficiency.mark:
             continue
-        low, high = efficiency.limits
+        low, high = efficiency.limits or (efficiency.value, efficiency.value)
         if above_all(low):
             interval = f" (95% interval {percent(low)} to {percent(high)})" if low < high else ""
             yield (

@@ -148,13 +148,14 @@ def are_runs(paths: list[pathlib.Path]) -> bool:
     return True
 
 
-def load_runs(paths: list[pathlib.Path]) -> list[TrainingRun]:
+def load_runs(paths: list[pathlib.Path], may_be_missing: bool = False) -> list[TrainingRun]:
     runs = []
     for path, name in zip(paths, short_names([path.with_suffix("") for path in paths])):
         bad: list[int] = []
         run = TrainingRun(name)
-        for line in read_records(path, bad, needed="event"):
-            run.add(line)
+        if path.exists() or not may_be_missing:
+            for line in read_records(path, bad, needed="event"):
+                run.add(line)
         run.bad_lines = len(bad)
         runs.append(run)
     return runs
