@@ -34,7 +34,14 @@ void write_weights(const std::filesystem::path& folder, const std::map<std::stri
   for (const auto& [name, tensor] : tensors) {
     stored[name] = {StoredType::f32, tensor.shape, reinterpret_cast<const std::uint8_t*>(tensor.values.data())};
   }
-  write_safetensors(folder / "model.safetensors", stored, {{"format", "pt"}});
+  write_safetensors(folder / "model.safetensors", stored, {{"format", "pt"}, {"producer", "ddptrain"}});
+}
+
+OutputFile saved_weights(const std::string& flag, const std::filesystem::path& folder) {
+  OutputFile file = {flag, folder / "model.safetensors", {R"({"__metadata__":{"format":"pt","producer":"ddptrain"})"}};
+  file.begins_at = sizeof(std::uint64_t);  // behind the length of the header
+  file.may_replace_input = true;
+  return file;
 }
 
 }  // namespace ddptrain

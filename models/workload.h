@@ -10,6 +10,7 @@
 
 #include "runtime/comm/mesh_shape.h"
 #include "runtime/comm/world.h"
+#include "runtime/core/files/outputs.h"
 #include "runtime/core/files/writable.h"
 #include "runtime/core/flags.h"
 #include "runtime/device/device.h"
@@ -30,6 +31,8 @@ std::vector<float> transposed(const std::vector<float>& values, std::int64_t out
                               std::int64_t columns);
 /// Writes tensors, by name, to model.safetensors in a folder that is made if there is none. UsageError if that fails.
 void write_weights(const std::filesystem::path& folder, const std::map<std::string, HostTensor>& tensors);
+/// The file of write_weights() in the folder that `flag` names, for check_outputs().
+OutputFile saved_weights(const std::string& flag, const std::filesystem::path& folder);
 
 /// Facts about the run that the program tells a workload.
 struct RunFacts {

@@ -23,6 +23,7 @@
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/mesh.h"
 #include "runtime/core/error.h"
+#include "runtime/core/files/outputs.h"
 #include "runtime/core/files/writable.h"
 #include "runtime/core/log.h"
 #include "runtime/core/process/host.h"
@@ -111,6 +112,21 @@ DeviceKind choose_kind(const World& world, const Options& options, const EarlySt
   return DeviceKind::cuda;
 }
 
+/// Says what one rank that was started without a launcher leaves unused, and what is lost at its end.
+void explain_one_rank(const Job& job, DeviceKind kind, int cores) {
+  if (job.task() != Task::train || job.world.size() > 1 || job.early.launch.by_launcher) return;
+  const bool cuda = kind == DeviceKind::cuda;
+  const int all = cuda ? job.early.visible_gpus : cores;
+  const int used = cuda ? 1 : std::min(job.options().compute.threads, cores);
+  if (all > used) {
+    const char* thing = cuda ? "GPU" : "core";
+    spdlog::info("1 rank on {} of {}. To use all: mpirun -np {} --bind-to none ddptrain ...", used,
+                 counted(all, thing), all / (cuda ? 1 : job.options().compute.threads));
+  }
+  if (job.workload().saves() || !job.options().checkpoint.folder.empty()) return;
+  spdlog::info("The trained weights are lost at the end: --save DIR keeps them, --checkpoint DIR lets a run resume");
+}
+
 /// The device of this rank.
 struct RankDevice {
   explicit RankDevice(Job& job);
@@ -126,6 +142,7 @@ RankDevice::RankDevice(Job& job) : kind(choose_kind(job.world, job.options(), jo
   const World& world = job.world;
   const Options& options = job.options();
   const bool cuda = kind == DeviceKind::cuda;
+  explain_one_rank(job, kind, usable_cores());
   if (cuda) {
     world.agree([&] { pci_bus_id = cuda_pci_bus_id(own_gpu(world)); });
     gpus = use_gpus(world, pci_bus_id, options.share_gpu);
@@ -149,6 +166,7 @@ RankDevice::RankDevice(Job& job) : kind(choose_kind(job.world, job.options(), jo
 RankDevice start_device(Job& job) {
   const World& world = job.world;
   job.clock.mark("MPI");
+  if (world.size() == 1 && !job.early.launch.warning.empty()) spdlog::warn("{}", job.early.launch.warning);
   if (world.nodes() > 1) {
     warn(world, host_differences(gather_host_facts(world)));
     job.clock.mark("check of hosts");
@@ -488,6 +506,9 @@ void run(const World& world, CommandLine command_line, EarlyStart& early) {
     return;
   }
   init_logging(command_line.options.log_level, world.rank());
+  world.agree([&] {
+    if (world.rank() == 0) check_outputs(command_line.outputs, command_line.inputs, command_line.options.force);
+  });
   if (command_line.task == Task::inspect) return inspect_checkpoints(world, command_line.options.inspect);
   if (command_line.task == Task::export_weights) return export_weights(world, command_line.options);
   if (!uses_device(command_line.task)) return print_description(world, std::move(command_line));
@@ -513,5 +534,6 @@ int main(int argc, char** argv) {
     if (command_line.task == Task::train) early.signals = std::make_unique<SignalRequests>();
   };
   const auto work = [&](const World& world) { run(world, std::move(command_line), early); };
-  return run_program("ddptrain", &argc, &argv, prepare, work, watch);
+  const auto needs_ranks = [&] { return !command_line.print && uses_device(command_line.task); };
+  return run_program("ddptrain", &argc, &argv, prepare, work, watch, needs_ranks);
 }

@@ -21,6 +21,7 @@
 
 #include "runtime/comm/mpi/mpi_check.h"
 #include "runtime/core/error.h"
+#include "runtime/core/process/host.h"
 
 namespace ddptrain {
 
@@ -77,6 +78,7 @@ std::optional<std::uint64_t> host_identity(const std::string& hostname) {
 }
 
 double reduce(double value, MPI_Op op, MPI_Comm comm, Watch& watch) {
+  if (comm == MPI_COMM_NULL) return value;
   const Watch::Collective collective(watch, "reduction", sizeof(value));
   DDP_MPI_CHECK(MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_DOUBLE, op, comm));
   return value;
@@ -86,9 +88,10 @@ double reduce(double value, MPI_Op op, MPI_Comm comm, Watch& watch) {
 
 struct World::Impl {
   Impl(MPI_Comm ranks, std::shared_ptr<Watch> told);
+  explicit Impl(std::shared_ptr<Watch> told) : watch(std::move(told)), hostname(system_host_name()) {}
 
   std::shared_ptr<Watch> watch;
-  MPI_Comm comm;
+  MPI_Comm comm = MPI_COMM_NULL;  ///< Null: one rank without MPI.
   int rank = 0;
   int size = 1;
   int local_rank = 0;
@@ -97,6 +100,7 @@ struct World::Impl {
   int nodes = 1;
   std::string hostname;
 
+  bool is_alone() const { return comm == MPI_COMM_NULL; }
   void find_nodes();
 };
 
@@ -138,11 +142,13 @@ World::World(int* argc, char*** argv, std::shared_ptr<Watch> watch) {
   impl_ = std::make_unique<Impl>(MPI_COMM_WORLD, watch);
 }
 
+World::World(std::shared_ptr<Watch> watch) : impl_(std::make_unique<Impl>(std::move(watch))) {}
+
 World::World(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 World::~World() {
   // During an exception, other ranks may never reach MPI_Finalize. A rank that exits without it ends them, too.
-  if (std::uncaught_exceptions() > 0) return;
+  if (std::uncaught_exceptions() > 0 || impl_->is_alone()) return;
   const Watch::Phase phase(*impl_->watch, "end");
   // Open MPI 4.1's mpirun hangs or crashes if it ends ranks that are in MPI_Finalize. So the ranks meet here first.
   if (impl_->comm == MPI_COMM_WORLD) {
@@ -173,11 +179,13 @@ const std::string& World::hostname() const { return impl_->hostname; }
 const std::shared_ptr<Watch>& World::watch() const { return impl_->watch; }
 
 void World::barrier() const {
+  if (impl_->is_alone()) return;
   const Watch::Collective collective(*impl_->watch, "barrier", 0);
   DDP_MPI_CHECK(MPI_Barrier(impl_->comm));
 }
 
 void World::quiet_barrier() const {
+  if (impl_->is_alone()) return;
   using std::chrono::microseconds;
   max(0.0, [nap = microseconds{50}]() mutable {
     std::this_thread::sleep_for(nap);
@@ -186,11 +194,13 @@ void World::quiet_barrier() const {
 }
 
 void World::broadcast(void* data, std::size_t bytes, int root) const {
+  if (impl_->is_alone()) return;
   const Watch::Collective collective(*impl_->watch, "broadcast", bytes);
   mpi_broadcast_bytes(data, bytes, root, impl_->comm);
 }
 
 std::vector<std::string> World::all_gather(const std::string& mine) const {
+  if (impl_->is_alone()) return {mine};
   const Watch::Collective collective(*impl_->watch, "all-gather", mine.size());
   const std::uint64_t length = mine.size();
   std::vector<std::uint64_t> lengths(static_cast<std::size_t>(size()));
@@ -215,6 +225,7 @@ double World::sum(double value) const { return reduce(value, MPI_SUM, impl_->com
 double World::max(double value) const { return reduce(value, MPI_MAX, impl_->comm, *impl_->watch); }
 
 double World::max(double value, const std::function<void()>& progress) const {
+  if (impl_->is_alone()) return value;
   const Watch::Collective collective(*impl_->watch, "reduction", sizeof(value));
   MPI_Request request = MPI_REQUEST_NULL;
   DDP_MPI_CHECK(MPI_Iallreduce(MPI_IN_PLACE, &value, 1, MPI_DOUBLE, MPI_MAX, impl_->comm, &request));
@@ -231,7 +242,7 @@ double World::min(double value) const { return reduce(value, MPI_MIN, impl_->com
 void World::agree(const std::function<void()>& check) const {
   Verdict verdict = outcome_of(check);
   int first = verdict.outcome == Outcome::good ? size() : rank();
-  {
+  if (!impl_->is_alone()) {
     const Watch::Collective collective(*impl_->watch, "agreement", sizeof(first));
     DDP_MPI_CHECK(MPI_Allreduce(MPI_IN_PLACE, &first, 1, MPI_INT, MPI_MIN, impl_->comm));
   }
@@ -250,7 +261,7 @@ void World::abort(int exit_code) const {
   impl_->watch->set_ending(exit_code);
   std::fflush(nullptr);
   wait_until_errors_are_read();
-  MPI_Abort(MPI_COMM_WORLD, exit_code);
+  if (!impl_->is_alone()) MPI_Abort(MPI_COMM_WORLD, exit_code);
   std::_Exit(exit_code);
 }
 

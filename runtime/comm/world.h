@@ -20,6 +20,8 @@ class World {
  public:
   /// `watch` records every wait for other ranks, also while MPI starts and ends.
   World(int* argc, char*** argv, std::shared_ptr<Watch> watch = std::make_shared<Watch>());
+  /// A world of one rank without MPI, for work that sends nothing. It has no split() and no communicator of MPI.
+  explicit World(std::shared_ptr<Watch> watch);
   ~World();
   /// A world of the ranks with the same `color`, in the order of their ranks here. It must be destroyed before this
   /// one.

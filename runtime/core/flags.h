@@ -1,6 +1,7 @@
 #pragma once
 
 #include <charconv>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -83,6 +84,7 @@ FlagValue number(T& variable, Range range = {}) {
     if (error == std::errc::invalid_argument || rest != end) return kind;
     auto kept = static_cast<double>(value);
     if constexpr (!integral) kept = static_cast<T>(value);
+    if (std::isinf(kept)) return std::string(range.words) + ", not infinite";
     if (error != std::errc() || !(kept >= range.least && kept <= range.most)) return range.words;
     variable = static_cast<T>(value);
     text = fmt::format("{}", value);

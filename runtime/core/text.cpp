@@ -28,7 +28,36 @@ std::size_t edit_distance(const std::string& a, const std::string& b) {
   return cost[a.size()][b.size()];
 }
 
+/// Bytes of the character at the start of `text`, which is not empty: 1 to 4. 0: not UTF-8.
+std::size_t utf8_length(std::string_view text) {
+  const auto first = static_cast<unsigned char>(text.front());
+  const std::size_t length = first < 0x80 ? 1 : first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
+  if (length > text.size()) return 0;
+  for (std::size_t i = 1; i < length; ++i) {
+    if ((static_cast<unsigned char>(text[i]) & 0xc0) != 0x80) return 0;
+  }
+  return length;
+}
+
 }  // namespace
+
+std::string without_controls(std::string_view text) {
+  std::string shown;
+  while (!text.empty()) {
+    const std::size_t length = utf8_length(text);
+    const char first = text.front();
+    const bool is_ascii_control = length == 1 && (first == 0x7f || (first < ' ' && first != '\n' && first != '\t'));
+    const bool is_c1_control = length == 2 && first == '\xc2' && static_cast<unsigned char>(text[1]) < 0xa0;
+    const std::size_t taken = std::max<std::size_t>(length, 1);
+    if (length == 0 || is_ascii_control || is_c1_control) {
+      shown += '?';
+    } else {
+      shown += text.substr(0, taken);
+    }
+    text.remove_prefix(taken);
+  }
+  return shown;
+}
 
 std::string printable(std::string_view text, std::size_t most) {
   std::string shown(text.substr(0, most));

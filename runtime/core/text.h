@@ -14,6 +14,10 @@ namespace ddptrain {
 /// '?' for every byte that is no visible ASCII character or space, so that no file writes to the terminal.
 std::string printable(std::string_view text, std::size_t most = 90);
 
+/// A message of a program without characters that control a terminal, which names of files may have: '?' in place of
+/// control characters and of what is not UTF-8. Line feeds and tabs stay.
+std::string without_controls(std::string_view text);
+
 /// "1 rank", "2 ranks".
 std::string counted(std::int64_t number, std::string_view thing);
 

@@ -34,6 +34,11 @@ TEST(Flags, BoundsOfRealNumbersAreThoseOfTheVariable) {
   EXPECT_EQ(advice(number(share, kBelowOne), "0.999999999"), kBelowOne.words);  // 1 as a float
   EXPECT_EQ(advice(number(share, kBelowOne), "nan"), kBelowOne.words);
   EXPECT_EQ(advice(number(share, kBelowOne), "0.999"), "");
+  float decay = 0.0f;
+  for (const char* infinite : {"inf", "infinity", "1e39"}) {  // the last one as a float
+    EXPECT_EQ(advice(number(decay, kZeroOrMore), infinite), "0 or more, not infinite") << infinite;
+  }
+  EXPECT_EQ(advice(number(decay, kZeroOrMore), "nan"), kZeroOrMore.words);
   double rate = 0.5;
   const Range positive = {"a number above 0", kLeastAboveZero};
   EXPECT_EQ(advice(number(rate, positive), "0"), positive.words);

@@ -1,6 +1,7 @@
 #include "runtime/core/process/host.h"
 
 #include <gtest/gtest.h>
+#include <spdlog/fmt/fmt.h>
 
 #include <fstream>
 #include <string>
@@ -52,6 +53,28 @@ TEST_F(HostMemory, AContainersLimitIsAtTheMount) {
   write("sys/fs/cgroup/memory.max", "4000\n");
   write("sys/fs/cgroup/memory.current", "1500\n");
   EXPECT_EQ(available(), 2500u);
+}
+
+TEST(UsableCores, HyperthreadsShareOneAndACgroupLimitsThem) {
+  tests::TempFolder root;
+  const auto write = [&](const std::filesystem::path& name, const std::string& text) {
+    std::filesystem::create_directories((root / name).parent_path());
+    std::ofstream(root / name) << text;
+  };
+  const int processors = usable_cores(root.path());  // without a word about siblings
+  EXPECT_GE(processors, 1);
+  for (int i = 0; i < 1024; ++i) {
+    write(fmt::format("sys/devices/system/cpu/cpu{}/topology/thread_siblings_list", i), "0-1023\n");
+  }
+  EXPECT_EQ(usable_cores(root.path()), 1);
+  for (int i = 0; i < 1024; ++i) {
+    write(fmt::format("sys/devices/system/cpu/cpu{}/topology/thread_siblings_list", i), fmt::format("{}\n", i));
+  }
+  EXPECT_EQ(usable_cores(root.path()), processors);
+  write("sys/fs/cgroup/cpu.max", "max 100000\n");
+  EXPECT_EQ(usable_cores(root.path()), processors);
+  write("sys/fs/cgroup/cpu.max", "50000 100000\n");
+  EXPECT_EQ(usable_cores(root.path()), 1);
 }
 
 }  // namespace

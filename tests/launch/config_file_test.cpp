@@ -52,6 +52,18 @@ TEST(ConfigFile, NumbersAndNamesNeedNoQuotesWhereTheyAreNumbers) {
   }
 }
 
+TEST(ConfigFile, NamesOfOtherProgramsAreTaken) {
+  const std::string path = file_with(
+      "other_names.toml",
+      "arch = \"gpt\"\nbatch_size = 12\nn_layer = 3\nblock_size = 64\nmax_iters = 5\nbf16 = true\nfp32 = false\n");
+  const std::string printed = *parse({"--config", path.c_str(), "--print-config"}).print;
+  for (const char* line :
+       {"model = \"gpt\"\n", "batch = 12\n", "layers = 3\n", "seq = 64\n", "steps = 5\n", "precision = \"bf16\"\n"}) {
+    EXPECT_CONTAINS(printed, line);
+  }
+  EXPECT_EQ(parse({"--config", path.c_str(), "--micro-batch-size", "2"}).options.trainer.batch, 2);
+}
+
 TEST(ConfigFile, ABatchIsANumberOrAWord) {
   for (const char* line : {"batch = 48\n", "batch = \"auto\"\n"}) {
     const std::string path = file_with("batch.toml", line);
@@ -88,7 +100,10 @@ TEST(ConfigFile, WhatIsWrongInItIsToldWithFileAndLine) {
         {"[optimizer]\nlr = 1\n", ":1:2: optimizer is a table"},
         {"zero = 4\nbatch = 1.5\n", ":1:1: zero = 4: give one of 0|1|2|3"},
         {"batch = 3\nthreads = 0\n", ":2:1: threads = 0: give 1 to 1024"},
-        {"batch = 64\nbatchsize = 3\n", ":2:1: batchsize is not an option"},
+        {"batch = 64\nbatches = 3\n", ":2:1: batches is not an option"},
+        {"batch = 64\nbatch_size = 3\n", ":2:1: batch and batch_size are the same option"},
+        {"nproc_per_node = 3\n", ":1:1: nproc_per_node is not an option that a file can give: mpirun sets"},
+        {"weight-decay = inf\n", ":1:1: weight-decay = inf: give 0 or more, not infinite"},
         {"fail-at = \"0:1\"\n", ":1:1: fail-at is not an option"}}) {
     const std::string path = file_with("wrong.toml", text);
     const std::string found = message_of({"--config", path.c_str()});

@@ -12,7 +12,8 @@ const std::string kQuick = "--device cpu --data synthetic:600 --batch 16 ";
 
 TEST(Ddptrain, BadInputIsOneMessageAndOverwritesNothing) {
   const std::string metrics = temporary("untouched.jsonl");
-  std::ofstream(metrics) << "what was there\n";
+  const std::string before = "{\"event\":\"start\"}\n";
+  std::ofstream(metrics) << before;
   for (const auto& [arguments, message] :
        {std::pair{kQuick + "--foo 1", "--foo"},
         {kQuick + "--batch 301", "the largest batch that fits is 300"},
@@ -28,15 +29,65 @@ TEST(Ddptrain, BadInputIsOneMessageAndOverwritesNothing) {
         {kQuick + "--virtual-ranks 6", "Use a power of two"},
         {kQuick + "--virtual-ranks 1", "1 on 2 replicas: "},
         {kQuick + "--virtual-ranks 512", "the largest batch that fits"},
-        {kQuick + "--precision bf16", "fp32"}}) {
+        {kQuick + "--precision bf16", "--precision bf16: the CPU computes in fp32"},
+        {kQuick + "--nproc_per_node 2", "unknown flag --nproc-per-node: mpirun sets the number of ranks"},
+        {kQuick + "--model gpt --precision fp8", "--precision fp8: the CPU computes in fp32"},
+        {kQuick + "--save /nonexistent/\x1b[2Jfolder", "/nonexistent/?[2Jfolder"}}) {
     const Outcome outcome =
         train_on_cpu(2, fmt::format("--metrics {} {}", metrics, arguments), "CUDA_VISIBLE_DEVICES=");
     EXPECT_EQ(outcome.exit_code, 2) << arguments;
     EXPECT_EQ(outcome.count("ddptrain: "), 1) << outcome.output;
     EXPECT_TRUE(outcome.says(message)) << outcome.output;
     EXPECT_FALSE(outcome.says("Epoch")) << outcome.output;
-    EXPECT_EQ(content_of(metrics), "what was there\n") << arguments;
+    EXPECT_EQ(content_of(metrics), before) << arguments;
   }
+}
+
+TEST(Ddptrain, TheCommandsOfOtherProgramsTrain) {
+  const Outcome outcome =
+      train_on_cpu(2, "--model mlp --hidden 8 --data synthetic:600 --batch_size=16 --num-epochs 1 --no-cuda --baseline off",
+                   "NCCL_DEBUG=INFO CUDA_VISIBLE_DEVICES=0,3");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_TRUE(outcome.says("Epoch 1/1")) << outcome.output;
+}
+
+TEST(Ddptrain, FilesOfOthersAreNotOverwritten) {
+  const std::string model = temporary("a_model"), run = temporary("own_run.jsonl"), foreign = temporary("notes.txt");
+  const std::string trace = temporary("own_trace.json");
+  const std::string quick = "--device cpu --model mlp --hidden 8 --batch 16 --steps 2 --baseline off ";
+  const auto train = [&](const std::string& arguments) {
+    return run_command(fmt::format("timeout 600 {} {}{}", DDPTRAIN_PROGRAM, quick, arguments));
+  };
+  const std::string own = fmt::format("--data synthetic:600 --save {} --metrics {} --trace {}", model, run, trace);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(train(own).exit_code, 0) << "twice the same command: " << train(own).output;
+  std::ofstream(foreign) << "words";
+  for (const std::string& arguments :
+       {"--data synthetic:600 --metrics " + foreign, "--data synthetic:600 --trace " + run,
+        fmt::format("--data synthetic:600 --init {0} --metrics {0}/model.safetensors", model),
+        fmt::format("--data {0} --metrics {0}", foreign)}) {
+    const Outcome outcome = train(arguments);
+    EXPECT_EQ(outcome.exit_code, 2) << arguments << outcome.output;
+    EXPECT_TRUE(outcome.says("Give another name")) << outcome.output;
+  }
+  EXPECT_EQ(content_of(foreign), "words");
+  EXPECT_EQ(train("--data synthetic:600 --force --metrics " + foreign).exit_code, 0);
+  EXPECT_EQ(train("--data synthetic:600 --metrics /dev/null --trace /dev/null").exit_code, 0);
+}
+
+TEST(Ddptrain, DescriptionsNeedNoMpi) {
+  const std::string no_session = "OMPI_MCA_orte_tmpdir_base=/nonexistent TMPDIR=/nonexistent timeout 600 ";
+  for (const char* flags : {"--describe", "--dry-run", "--describe --ranks 1000", "--print-config", "--help"}) {
+    const Outcome outcome = run_command(fmt::format("{}{} --device cpu --data synthetic:4000 --model mlp --batch 2 {}",
+                                                    no_session, DDPTRAIN_PROGRAM, flags));
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    EXPECT_FALSE(outcome.says("rte_init")) << outcome.output;
+  }
+}
+
+TEST(Ddptrain, OneRankSaysWhatItLeavesUnused) {
+  const Outcome outcome = run_command(
+      fmt::format("timeout 600 {} --model mlp --hidden 8 --steps 2 {} 2>&1 >/dev/null", DDPTRAIN_PROGRAM, kQuick));
+  EXPECT_TRUE(outcome.says("--save DIR keeps them")) << outcome.output;
 }
 
 TEST(Ddptrain, AWarmupThatIsLongerThanTheRunIsTold) {

@@ -16,6 +16,16 @@
 namespace ddptrain {
 namespace {
 
+/// Of the UsageError; empty if there is none.
+std::string message_if_any(const std::vector<const char*>& arguments) {
+  try {
+    parse(arguments);
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return {};
+}
+
 TEST(Options, DefaultsAreThePublishedRecipe) {
   const Options defaults = parse({}).options;
   const Options preset = parse({"--config", DDP_SOURCE_DIR "/configs/cnn.toml"}).options;
@@ -153,7 +163,76 @@ TEST(Options, UnknownFlagsAreNamedWithTheirNeighboursInTheOrderTyped) {
   EXPECT_EQ(message_of({"--\x1b[2J"}), "unknown flag --?[2J" + help);
   EXPECT_CONTAINS(message_of({"--layers=3"}), "flag --layers, a flag of model gpt, not of cnn");
   EXPECT_EQ(message_of({"--help", "vgg"}),
-            fmt::format("--help vgg: unknown topic. Topics: all, {}", fmt::join(model_names(), ", ")));
+            fmt::format("--help vgg: unknown topic. Topics: all, {}, names", fmt::join(model_names(), ", ")));
+}
+
+std::string printed(std::vector<const char*> arguments) {
+  arguments.push_back("--print-config");
+  return parse(std::move(arguments)).print.value();
+}
+
+TEST(Options, NamesOfOtherProgramsMeanTheSame) {
+  for (const auto& [typed, line] :
+       {std::pair{"--batch-size=7", "batch = 7\n"}, {"--batch_size=7", "batch = 7\n"}, {"--bs=7", "batch = 7\n"},
+        {"--micro-batch-size=7", "batch = 7\n"}, {"--per_device_train_batch_size=7", "batch = 7\n"},
+        {"--learning-rate=0.5", "lr = 0.5\n"}, {"--learning_rate=0.5", "lr = 0.5\n"}, {"--num-epochs=2", "epochs = 2\n"},
+        {"--num_epochs=2", "epochs = 2\n"}, {"--max-epochs=2", "epochs = 2\n"}, {"--num_train_epochs=2", "epochs = 2\n"},
+        {"--gradient-accumulation-steps=3", "grad-accum = 3\n"}, {"--accumulate_grad_batches=3", "grad-accum = 3\n"},
+        {"--max_iters=9", "steps = 9\n"}, {"--grad-clip=1.5", "clip-norm = 1.5\n"}, {"--max_grad_norm=1.5", "clip-norm = 1.5\n"},
+        {"--weight_decay=0.25", "weight-decay = 0.25\n"}, {"--warmup-steps=4", "warmup = 4\n"},
+        {"--bf16", "precision = \"bf16\"\n"}, {"--bf16=True", "precision = \"bf16\"\n"}, {"--bf16=false", "precision = \"auto\"\n"},
+        {"--amp", "precision = \"auto\"\n"}, {"--precision=bf16-mixed", "precision = \"bf16\"\n"},
+        {"--dtype=bfloat16", "precision = \"bf16\"\n"}, {"--no-cuda", "device = \"cpu\"\n"}, {"--device=gpu", "device = \"cuda\"\n"},
+        {"--dist-backend=nccl", "comm = \"nccl\"\n"}, {"--zero_stage=2", "zero = \"2\"\n"}}) {
+    EXPECT_CONTAINS(printed({typed}), line) << ": " << typed;
+  }
+  EXPECT_CONTAINS(printed({"--arch", "gpt", "--block-size", "32", "--n_head", "2"}), "seq = 32\n");
+  EXPECT_CONTAINS(printed({"--model=gpt", "--hidden-size=768"}), "width = 768\n");
+  EXPECT_CONTAINS(printed({"--model=mlp", "--hidden-size=768"}), "hidden = 768\n");
+  EXPECT_CONTAINS(printed({"--bf16", "False", "--batch", "3"}), "batch = 3\n");
+}
+
+TEST(Options, FlagsOfOtherProgramsWithoutACounterpartHaveAHint) {
+  for (const auto& [line, hint] :
+       {std::pair{"--nproc-per-node 4", "unknown flag --nproc-per-node: mpirun sets the number of ranks: mpirun -np N"},
+        {"--nnodes=2 --nproc_per_node=8", "unknown flags --nnodes, --nproc-per-node: mpirun"},
+        {"--master_addr n1 --master_port 29500", "unknown flags --master-addr, --master-port: MPI connects"},
+        {"-np 4", "unknown flag -np: mpirun"},
+        {"--warmup-epochs 5", "--warmup counts steps"},
+        {"-b 16", "unknown flag -b: --batch"},
+        {"--fp16", "--precision fp16: give one of"},
+        {"--n_layer 3", "unknown flag --n-layer, a flag (--layers here) of model gpt, not of cnn"}}) {
+    EXPECT_CONTAINS(message_of_line(line), hint) << ": " << line;
+  }
+}
+
+/// Words of the lines of --help names: a flag and its aliases, or names and their hint.
+TEST(Options, EveryOtherNameIsAnAliasOrHasAHint) {
+  std::istringstream lines(parse({"--help", "names"}).print.value());
+  std::set<std::string> names;
+  bool hints = false;
+  int count = 0;
+  for (std::string line; std::getline(lines, line);) {
+    hints |= line.find("no counterpart") != std::string::npos;
+    const bool lists_names = line.rfind(hints ? "  -" : "      -", 0) == 0;
+    for (const std::string& name : lists_names ? words_of(line) : std::vector<std::string>{}) {
+      ++count;
+      if (name != "--hidden-size") {
+        EXPECT_TRUE(names.insert(name).second) << name << " is listed twice";
+      }
+      if (hints) {
+        EXPECT_CONTAINS(message_of({name.c_str()}), "unknown flag " + name + ": ");
+        continue;
+      }
+      bool is_taken = false;
+      for (const std::string& model : model_names()) {
+        const std::string message = message_if_any({"--model", model.c_str(), (name + "=\x01").c_str()});
+        is_taken |= message.find("unknown flag") == std::string::npos;
+      }
+      EXPECT_TRUE(is_taken) << name;
+    }
+  }
+  EXPECT_GT(count, 250);
 }
 
 TEST(Options, EmptyPathsAndNegativeCountsAreTold) {
@@ -224,6 +303,10 @@ TEST(Options, FlagsThatDoNotGoWithThePrecisionAreTold) {
   EXPECT_CONTAINS(message({"--comm-dtype", "fp32", "--precision", "bf16"}), "model cnn");
   check({"--model", "gpt", "--comm-dtype", "fp32", "--precision", "bf16"});
   check({"--comm-dtype", "bf16"}, DeviceKind::cpu);
+  for (const char* precision : {"fp8", "bf16", "tf32"}) {
+    EXPECT_CONTAINS(message({"--model", "gpt", "--precision", precision}, DeviceKind::cpu),
+                    fmt::format("--precision {}: the CPU computes in fp32", precision));
+  }
   check({"--comm-dtype", "bf16", "--precision", "fp32", "--comm", "mpi"});
   EXPECT_CONTAINS(message({"--comm-dtype", "bf16", "--zero", "1"}, DeviceKind::cpu), "--zero 1");
   EXPECT_CONTAINS(message({"--comm-dtype", "bf16", "--virtual-ranks", "2"}, DeviceKind::cpu), "--virtual-ranks");
@@ -263,7 +346,9 @@ TEST(Options, WrongValuesAreUsageErrorsThatNameTheFlag) {
   std::istringstream lines(
       "--foo; --batch 0; --batch many; --epochs 0; --epochs 9223372036854775807; --steps -1; "
       "--steps 99999999999999999999; --log-every 99999999999999999999; --model resnet; --overlap maybe; --lr 0; "
-      "--lr nan; --beta1 1; --momentum -0.1; --optimizer adagrad; --precision fp9; --device tpu; --threads 0; "
+      "--lr nan; --lr inf; --weight-decay inf; --weight-decay nan; --clip-norm inf; --beta1 nan; --momentum inf; "
+      "--bucket-mb inf; --last-bucket-kb nan; --min-seconds inf; --peak-tflops inf; --timeout inf; --timeout nan; "
+      "--checkpoint-every inf; --val-fraction nan --model gpt; --dropout inf --model gpt; --beta1 1; --momentum -0.1; --optimizer adagrad; --precision fp9; --device tpu; --threads 0; "
       "--threads 100000; --grad-accum 0; --bucket-mb 0; --clip-norm -1; --zero 4; --comm-dtype fp16; "
       "--peak-tflops -1; --peak-tflops gemm; --fail-at 3; --hang-at 1; --hang-at 1:lunch; --timeout soon; "
       "--timeout -1; --timeout 5mx; --config /nonexistent.toml; --log-level loud; --dropout 0.5; --seq 8; "

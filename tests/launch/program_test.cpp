@@ -1,11 +1,14 @@
 #include "launch/app/job/program.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+#include <tuple>
 
 #include "launch/app/job/early_start.h"
+#include "launch/app/job/launchers.h"
 #include "runtime/core/process/scoped_environment.h"
 #include "runtime/device/device.h"
 #include "tests/launch/process.h"
@@ -58,6 +61,72 @@ TEST(Program, TheMpirunOfAnotherMpiIsAMistake) {
     EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
     EXPECT_TRUE(outcome.says("mpirun belongs to another MPI")) << outcome.output;
   }
+}
+
+/// What is wrong with one rank in this environment ("NAME=VALUE NAME=VALUE").
+Launch launched_in(const std::string& variables, bool at_terminal = false) {
+  ScopedEnvironment environment;
+  for (const char* name :
+       {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "PMI_SIZE", "PMI_RANK", "PMIX_RANK", "SLURM_NTASKS", "SLURM_PROCID",
+        "SLURM_STEP_NUM_TASKS", "SLURM_TASK_PID", "SLURM_PTY_PORT", "FLUX_JOB_SIZE", "FLUX_TASK_RANK", "PALS_SIZE",
+        "PALS_LOCAL_SIZE", "PALS_RANKID", "WORLD_SIZE", "RANK", "LOCAL_RANK"}) {
+    environment.set(name, std::nullopt);
+  }
+  for (const std::string& word : words_of(variables)) {
+    const std::size_t equals = word.find('=');
+    environment.set(word.substr(0, equals).c_str(), word.substr(equals + 1));
+  }
+  return find_launch("ddptrain", at_terminal);
+}
+
+TEST(Launch, ProcessesThatMpiDoesNotConnectAreAMistakeThatNamesTheLauncher) {
+  for (const auto& [variables, variable, command] :
+       {std::tuple{"SLURM_NTASKS=2 SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0", "SLURM_STEP_NUM_TASKS=2", "srun --mpi=pm"},
+        {"SLURM_NTASKS=4 SLURM_PROCID=1", "SLURM_PROCID=1", "srun --mpi=pm"},
+        {"PMI_SIZE=4 PMI_RANK=0 SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=0", "SLURM_STEP_NUM_TASKS=4", "-n 4 ddptrain"},
+        {"RANK=1 LOCAL_RANK=1 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2", "WORLD_SIZE=2", "mpirun -np 2 ddptrain"},
+        {"RANK=0 WORLD_SIZE=8", "WORLD_SIZE=8", "mpirun -np 8 ddptrain"},
+        {"FLUX_JOB_SIZE=4 FLUX_TASK_RANK=0", "FLUX_JOB_SIZE=4", "flux run -o pmi=pmix -n 4 ddptrain"},
+        {"PALS_RANKID=3", "PALS_RANKID=3", "mpiexec --pmi=pmix"},
+        {"PALS_RANKID=0 PALS_LOCAL_SIZE=4", "PALS_LOCAL_SIZE=4", "mpiexec --pmi=pmix -n 4"},
+        {"JSM_NAMESPACE_SIZE=6 JSM_NAMESPACE_RANK=0", "JSM_NAMESPACE_SIZE=6", "mpirun -np 6"},
+        {"HOROVOD_SIZE=2 HOROVOD_RANK=0", "HOROVOD_SIZE=2", "mpirun -np 2"},
+        {"MV2_COMM_WORLD_SIZE=2 MV2_COMM_WORLD_RANK=1", "MV2_COMM_WORLD_SIZE=2", "mpirun -np 2"},
+        {"PMIX_RANK=1", "PMIX_RANK=1", "mpirun -np N"},
+        {"PMI_SIZE=2", "PMI_SIZE=2", "mpirun belongs to another MPI"},
+        {"OMPI_COMM_WORLD_SIZE=2 SLURM_STEP_NUM_TASKS=4", "OMPI_COMM_WORLD_SIZE=2", "mpirun belongs to another MPI"}}) {
+    const Launch launch = launched_in(variables);
+    EXPECT_CONTAINS(launch.mistake, variable) << ": " << variables;
+    EXPECT_CONTAINS(launch.mistake, command) << ": " << variables;
+    EXPECT_TRUE(launch.by_launcher) << variables;
+    EXPECT_EQ(launch.warning, "") << variables;
+  }
+}
+
+TEST(Launch, VariablesOfAShellOrABatchScriptAreAWarning) {
+  for (const auto& [variables, at_terminal] :
+       {std::pair{"SLURM_NTASKS=8 SLURM_PROCID=0", false}, {"SLURM_NTASKS=8 SLURM_STEP_NUM_TASKS=1 SLURM_PROCID=0", false},
+        {"SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0 SLURM_PTY_PORT=4711", false},
+        {"SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0 SLURM_TASK_PID=1", true}, {"WORLD_SIZE=8", false},
+        {"FLUX_JOB_SIZE=4 FLUX_TASK_RANK=0", true}}) {
+    const Launch launch = launched_in(variables, at_terminal);
+    EXPECT_EQ(launch.mistake, "") << variables;
+    EXPECT_NE(launch.warning, "") << variables;
+  }
+  const std::string own = fmt::format("SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0 SLURM_PTY_PORT=1 SLURM_TASK_PID={}", getpid());
+  EXPECT_NE(launched_in(own).mistake, "") << "srun --pty ddptrain";
+}
+
+TEST(Launch, OneRankIsAsWanted) {
+  for (const char* variables :
+       {"", "SLURM_NTASKS=1 SLURM_STEP_NUM_TASKS=1 SLURM_PROCID=0", "WORLD_SIZE=1 RANK=0 LOCAL_RANK=0",
+        "OMPI_COMM_WORLD_SIZE=1 SLURM_STEP_NUM_TASKS=3 SLURM_PROCID=2", "PMI_SIZE=1 PMI_RANK=0 SLURM_NTASKS=2",
+        "FLUX_JOB_SIZE=1 FLUX_TASK_RANK=0", "PALS_RANKID=0", "PMIX_RANK=0"}) {
+    const Launch launch = launched_in(variables);
+    EXPECT_EQ(launch.mistake + launch.warning, "") << variables;
+  }
+  EXPECT_FALSE(launched_in("").by_launcher);
+  EXPECT_TRUE(launched_in("OMPI_COMM_WORLD_SIZE=1").by_launcher);
 }
 
 // Each part is `mpirun -np COUNT COMMAND`.

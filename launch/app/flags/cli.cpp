@@ -1,7 +1,9 @@
 #include "launch/app/flags/cli.h"
 
+#include <algorithm>
 #include <cctype>
 #include <sstream>
+#include <utility>
 
 #include "runtime/core/error.h"
 #include "runtime/core/text.h"
@@ -42,23 +44,50 @@ bool is_flag(const std::string& word) {
   return word.size() > 1 && word[0] == '-' && std::isdigit(static_cast<unsigned char>(word[1])) == 0 && word[1] != '.';
 }
 
-std::string about_flag(const CLI::App& app, const std::string& flag, const ExplainFlag& explain) {
-  const std::string text = "unknown flag " + printable(flag);
-  if (const std::string known = explain ? explain(flag) : ""; !known.empty()) return text + ", " + known;
+/// What to say behind an unknown flag.
+std::string explanation_of(const CLI::App& app, const std::string& flag, const ExplainFlag& explain) {
+  if (const std::string known = explain ? explain(flag) : ""; !known.empty()) return known;
   const std::string meant = nearest(flag, flags_of(app));
-  return meant.empty() ? text : fmt::format("{}, did you mean {}?", text, meant);
+  return meant.empty() ? "" : fmt::format(", did you mean {}?", meant);
 }
 
-/// Of the flags where there are some, as other words are then their values.
+/// Names the unknown flags if there are any, because other words are then their values. Flags with the same explanation
+/// have it once.
 std::string about_unknown(const CLI::App& app, const std::vector<std::string>& words, const ExplainFlag& explain) {
-  std::vector<std::string> parts;
+  std::vector<std::pair<std::string, std::vector<std::string>>> groups;  // flags by their explanation
   for (const std::string& word : words) {
-    if (is_flag(word)) parts.push_back(about_flag(app, word.substr(0, word.find('=')), explain));
+    if (!is_flag(word)) continue;
+    const std::string flag = word.substr(0, word.find('='));
+    const std::string explanation = explanation_of(app, flag, explain);
+    const auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& known) {
+      return !explanation.empty() && known.first == explanation;
+    });
+    (group == groups.end() ? groups.emplace_back(explanation, 0) : *group).second.push_back(printable(flag));
+  }
+  std::vector<std::string> parts;
+  for (const auto& [explanation, flags] : groups) {
+    parts.push_back(fmt::format("unknown flag{} {}{}", flags.size() > 1 ? "s" : "", fmt::join(flags, ", "), explanation));
   }
   if (parts.empty()) {
     for (const std::string& word : words) parts.push_back("unexpected word " + printable(word));
   }
   return fmt::format("{}", fmt::join(parts, "; "));
+}
+
+/// The words behind the program's name. Underscores in the name of a flag count as hyphens.
+std::vector<std::string> words_of(const CLI::App& app, int argc, const char* const* argv) {
+  std::vector<std::string> known = flags_of(app);
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    for (const std::string& flag : flags_of(*command)) known.push_back(flag);
+  }
+  std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
+  for (std::string& word : words) {
+    std::string name = word.substr(0, word.find('='));
+    if (name.rfind("--", 0) != 0) continue;
+    std::replace(name.begin(), name.end(), '_', '-');
+    if (std::find(known.begin(), known.end(), name) != known.end()) word.replace(0, name.size(), name);
+  }
+  return words;
 }
 
 bool takes_path(const std::string& type) {
@@ -123,13 +152,15 @@ void add_flags(CLI::App& app, Flags& flags) {
 
 void parse_flags(CLI::App& app, int argc, const char* const* argv, const std::string& help,
                  const ExplainFlag& explain) {
+  std::vector<std::string> words = words_of(app, argc, argv);
+  std::reverse(words.begin(), words.end());  // as CLI11 takes them
   try {
-    app.parse(argc, argv);
+    app.parse(std::move(words));
   } catch (const CLI::Success&) {  // help or version
     throw;
   } catch (const CLI::ParseError& error) {
-    const auto words = unknown_words(app);
-    const std::string text = words.empty() ? error.what() : about_unknown(app, words, explain);
+    const auto unknown = unknown_words(app);
+    const std::string text = unknown.empty() ? error.what() : about_unknown(app, unknown, explain);
     usage_error("{} ({} the flags)", text, help);
   }
   check_paths(app);

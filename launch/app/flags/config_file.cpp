@@ -9,6 +9,7 @@
 #include <map>
 #include <sstream>
 
+#include "launch/app/flags/other_names.h"
 #include "runtime/core/error.h"
 #include "runtime/core/text.h"
 
@@ -83,6 +84,7 @@ void read_config(Flags& flags, const std::string& path) {
   const toml::table table = parse(path);
   std::map<toml::source_position, std::pair<std::string, const toml::node*>> lines;  // in the order of the file
   for (const auto& [key, node] : table) lines[key.source().begin] = {std::string(key.str()), &node};
+  std::map<std::string, std::string> keys;  // by the names of the flags that they set
   for (const auto& [position, line] : lines) {
     const auto& [key, node] = line;
     const std::string place = fmt::format("{}:{}:{}", path, position.line, position.column);
@@ -90,19 +92,30 @@ void read_config(Flags& flags, const std::string& path) {
     if (node->is_table()) {
       usage_error("{}: {} is a table, and this file has none: write lines as: option = value", place, name);
     }
-    Flag* const flag = find_flag(flags, "--" + key);
+    const OwnLine own = own_line(key, text_of(*node), flags);
+    if (own.name.empty()) continue;
+    Flag* const flag = find_flag(flags, "--" + own.name);
     if (flag == nullptr || !flag->in_file) {
-      usage_error("{}: {} is not an option that a file can give (ddptrain --print-config shows all)", place, name);
+      const std::string hint = hint_about("--" + key);
+      usage_error("{}: {} is not an option that a file can give{}", place, name,
+                  hint.empty() ? " (ddptrain --print-config shows all)" : ": " + hint);
     }
+    const auto [earlier, is_first] = keys.try_emplace(own.name, key);
+    if (!is_first) usage_error("{}: {} and {} are the same option: give one", place, printable(earlier->second), name);
     if (flag->given) continue;
-    const std::string advice = set(*flag, *node);
+    const std::string advice = own.value.empty() ? set(*flag, *node) : set(*flag, *toml::array{own.value}.get(0));
     if (!advice.empty()) usage_error("{}: {} = {}: give {}", place, name, printable(text_of(*node)), advice);
   }
 }
 
 std::optional<std::string> text_in_config(const std::string& path, const std::string& name) {
+  std::string unused;
+  const Flags flags = {{"--" + name, text(unused)}};
   try {
-    return parse(path)[name].value<std::string>();
+    for (const auto& [key, node] : parse(path)) {
+      if (own_line(std::string(key.str()), "", flags).name == name) return node.value<std::string>();
+    }
+    return std::nullopt;
   } catch (const UsageError&) {
     return std::nullopt;
   }

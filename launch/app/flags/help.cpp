@@ -6,6 +6,7 @@
 
 #include "launch/app/flags/cli.h"
 #include "launch/app/flags/flag_table.h"
+#include "launch/app/flags/other_names.h"
 #include "models/registry.h"
 #include "runtime/core/error.h"
 #include "runtime/core/text.h"
@@ -91,9 +92,10 @@ std::optional<std::string> help_topic(int argc, const char* const* argv) {
 std::string help_text(const CLI::App& app, const std::string& topic) {
   if (topic.empty()) return short_help(app);
   if (topic == "all") return full_help(app);
+  if (topic == "names") return other_names_text();
   const auto models = model_names();
   if (std::find(models.begin(), models.end(), topic) == models.end()) {
-    usage_error("--help {}: unknown topic. Topics: all, {}", printable(topic), fmt::join(models, ", "));
+    usage_error("--help {}: unknown topic. Topics: all, {}, names", printable(topic), fmt::join(models, ", "));
   }
   return model_help(topic) + "ddptrain --help lists the common flags, --help all every flag.\n";
 }

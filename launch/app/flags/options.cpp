@@ -9,11 +9,27 @@
 
 #include "launch/app/flags/cli.h"
 #include "launch/app/flags/flag_table.h"
+#include "launch/app/flags/other_names.h"
 #include "models/registry.h"
 #include "runtime/comm/communicator.h"
 
 namespace ddptrain {
 namespace {
+
+/// A command line with the names of this program: see with_own_names().
+class OwnArguments {
+ public:
+  OwnArguments(int argc, const char* const* argv, const Flags& flags) : words_(with_own_names(argc, argv, flags)) {
+    pointers_.push_back("ddptrain");
+    for (const std::string& word : words_) pointers_.push_back(word.c_str());
+  }
+  int count() const { return static_cast<int>(pointers_.size()); }
+  const char* const* words() const { return pointers_.data(); }
+
+ private:
+  std::vector<std::string> words_;
+  std::vector<const char*> pointers_;
+};
 
 struct ChosenModel {
   std::string name;
@@ -31,8 +47,9 @@ ChosenModel find_model(int argc, const char* const* argv) {
   app.set_help_flag();
   app.allow_extras();
   add_flags(app, flags);
+  const OwnArguments arguments(argc, argv, flags);
   try {
-    app.parse(argc, argv);
+    app.parse(arguments.count(), arguments.words());
   } catch (const CLI::ParseError&) {
     return {model, named};
   }
@@ -41,14 +58,18 @@ ChosenModel find_model(int argc, const char* const* argv) {
   return {in_file.value_or(model), in_file.has_value()};
 }
 
-/// The model that has a flag which the chosen one lacks; empty: none has.
-std::string owner_of(const std::string& flag, const std::string& chosen) {
+/// The model that has a flag which the chosen one lacks, or what to do in place of a flag of other programs. Empty:
+/// neither.
+std::string explanation_of(const std::string& flag, const std::string& chosen) {
   for (const std::string& model : model_names()) {
     const auto workload = make_workload(model);
     Flags flags = workload->flags();
-    if (find_flag(flags, flag) != nullptr) return fmt::format("a flag of model {}, not of {}", model, chosen);
+    if (find_flag(flags, own_name(flag)) == nullptr) continue;
+    const std::string own = own_name(flag) == flag ? "" : fmt::format(" ({} here)", own_name(flag));
+    return fmt::format(", a flag{} of model {}, not of {}", own, model, chosen);
   }
-  return {};
+  const std::string hint = hint_about(flag);
+  return hint.empty() ? "" : ": " + hint;
 }
 
 NamedValues program_and_task(const std::string& task) {
@@ -78,7 +99,7 @@ struct Modes {
 };
 
 Flags mode_flags(Modes& modes, Options& options) {
-  const std::string topics = fmt::format("[all|{}]", fmt::join(model_names(), "|"));
+  const std::string topics = fmt::format("[all|{}|names]", fmt::join(model_names(), "|"));
   Flags flags = {
       {"--evaluate", given(modes.evaluate), "Evaluate the weights of --init on the test set", Effect::output},
       {"--inspect", text(options.inspect, "PATH"),
@@ -91,9 +112,10 @@ Flags mode_flags(Modes& modes, Options& options) {
        Effect::output},
       {"--ranks", number(options.ranks, {"0 to 1000000", 0, 1e6}),
        "Ranks that --describe and --dry-run are about (0: those of this job)", Effect::output},
+      {"--force", given(options.force), "Overwrite files that no run wrote", Effect::output},
       {"--print-config", given(modes.print_config), "Print a file for --config", Effect::output},
       {"--version", given(modes.version), "Print the versions of ddptrain and its libraries", Effect::output},
-      {"-h,--help", text(modes.help, topics), "Print the common flags, all flags, or the flags of a model",
+      {"-h,--help", text(modes.help, topics), "Print the common flags, all flags, the flags of a model, or names of flags in other programs",
        Effect::output},
       {"--config", text(modes.config, "FILE"), "Read flags from a TOML file (name = value); the command line wins",
        Effect::parameters, "Training"}};
@@ -102,6 +124,31 @@ Flags mode_flags(Modes& modes, Options& options) {
     if (flag.group.empty()) flag.group = kModesGroup;
   }
   return flags;
+}
+
+std::vector<InputPath> inputs_of(Flags& flags) {
+  std::vector<InputPath> inputs;
+  for (const char* name : {"--data", "--init", "--config", "--resume"}) {
+    const Flag* const flag = find_flag(flags, name);
+    if (flag == nullptr || flag->value.text.empty()) continue;
+    const bool is_file = flag->value.text != "auto" && flag->value.text.rfind("synthetic", 0) != 0;
+    if (is_file) inputs.push_back({name, flag->value.text});
+  }
+  return inputs;
+}
+
+std::vector<OutputFile> outputs_of(Flags& flags) {
+  const auto path_of = [&](const char* name) {
+    const Flag* const flag = find_flag(flags, name);
+    return flag == nullptr ? "" : flag->value.text;
+  };
+  std::vector<OutputFile> outputs = {{"--metrics", path_of("--metrics"), {"{\"event\":"}},
+                                     {"--trace", path_of("--trace"), {"{\"traceEvents\":"}}};
+  for (const char* name : {"--save", "--export"}) {
+    if (path_of(name).empty()) continue;
+    outputs.push_back(saved_weights(name, path_of(name)));
+  }
+  return outputs;
 }
 
 Task task_of(const Modes& modes, const Options& options) {
@@ -147,6 +194,7 @@ CommandLine parse_command_line(int argc, const char* const* argv, const std::map
   Modes modes;
   Flags flags = flags_of(options, model.name, *result.workload);
   for (Flag& flag : mode_flags(modes, options)) flags.push_back(std::move(flag));
+  take_other_values(flags);
   for (const auto& [flag, value] : defaults) find_flag(flags, flag)->set(value);
   CLI::App app{"", "ddptrain"};
   app.set_help_flag();
@@ -156,8 +204,9 @@ CommandLine parse_command_line(int argc, const char* const* argv, const std::map
     result.same_on_all_ranks = program_and_task("--help");
     return result;
   }
-  parse_flags(app, argc, argv, "ddptrain --help all lists",
-              [&](const std::string& flag) { return owner_of(flag, model.name); });
+  const OwnArguments arguments(argc, argv, flags);
+  parse_flags(app, arguments.count(), arguments.words(), "ddptrain --help all lists",
+              [&](const std::string& flag) { return explanation_of(flag, model.name); });
   if (modes.version) {
     result.print = version_text();
     result.same_on_all_ranks = program_and_task("--version");
@@ -169,6 +218,8 @@ CommandLine parse_command_line(int argc, const char* const* argv, const std::map
   check_flags(options, *result.workload);
   if (result.task == Task::evaluate) check_evaluation(options, *result.workload);
   result.settings = settings_of(flags);
+  result.inputs = inputs_of(flags);
+  result.outputs = outputs_of(flags);
   result.decides_parameters = flags_that_decide_parameters(flags);
   if (modes.print_config) result.print = config_text(result.settings);
   result.same_on_all_ranks = program_and_task(modes.print_config ? "--print-config" : name_of(result.task));
@@ -202,6 +253,11 @@ bool sends_bf16_between_hosts(const Options& options, DeviceKind device) {
 }
 
 void check_precision(const Options& options, const Workload& workload, DeviceKind device) {
+  if (device == DeviceKind::cpu && options.precision != "auto" && options.precision != "fp32") {
+    usage_error(
+        "--precision {}: the CPU computes in fp32. Use --precision fp32, or --device cuda on a machine with a GPU.",
+        options.precision);
+  }
   const Precision precision = chosen_precision(options, device);
   const bool bf16 = precision == Precision::bf16;
   const std::optional<DType> gradients = options.trainer.gradient_type;

@@ -10,6 +10,7 @@
 #include "launch/app/flags/config_file.h"
 #include "launch/app/job/same_on_all_ranks.h"
 #include "models/workload.h"
+#include "runtime/core/files/outputs.h"
 #include "runtime/device/device.h"
 #include "runtime/diagnostics/watchdog.h"
 #include "runtime/train/checkpoint/checkpoint_writer.h"
@@ -65,6 +66,7 @@ struct Options {
   std::string metrics;
   double peak_tflops = 0.0;  ///< 0: the data sheet's.
   std::string log_level = "info";
+  bool force = false;  ///< Overwrite files that no run wrote.
 
   Options() {
     run.epochs = 4;
@@ -93,6 +95,8 @@ struct CommandLine {
   std::vector<Setting> settings;                ///< The values of all flags that a file can have.
   std::vector<std::string> decides_parameters;  ///< Flags that change the parameters after training.
   NamedValues same_on_all_ranks;                ///< Program, task and settings.
+  std::vector<InputPath> inputs;                ///< Files and folders that the flags name: see check_outputs().
+  std::vector<OutputFile> outputs;
 };
 
 /// Reads flags and the file of --config; flags win. `defaults` has values, by name, for flags that neither sets

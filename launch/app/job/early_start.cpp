@@ -56,6 +56,7 @@ std::optional<int> launched_local_rank() {
 
 EarlyStart start_early(const Options& options, std::shared_ptr<Watch> watch) {
   EarlyStart early = start_gpu_early(options);
+  early.launch = find_launch("ddptrain");
   const int rank = launched_rank().value_or(-1);
   early.watchdog = std::make_unique<Watchdog>("ddptrain", rank, options.watchdog, std::move(watch));
   return early;

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "launch/app/flags/options.h"
+#include "launch/app/job/launchers.h"
 #include "runtime/core/process/signal_requests.h"
 #include "runtime/core/process/watch.h"
 #include "runtime/diagnostics/nccl_log.h"
@@ -22,6 +23,7 @@ struct EarlyStart {
   std::unique_ptr<NcclLogCapture> nccl_log;          ///< On rank 0, if NCCL may be used.
   int visible_gpus = 0;                              ///< Number of GPUs that this process saw at first.
   std::optional<int> gpu;                            ///< The only GPU that it still sees.
+  Launch launch;
   std::unique_ptr<Watchdog> watchdog;                ///< Null: not started.
   std::unique_ptr<SignalRequests> signals;           ///< Null except for training, which alone heeds them.
 };

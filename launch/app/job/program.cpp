@@ -2,13 +2,14 @@
 
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <thread>
 #include <utility>
 
+#include "launch/app/job/launchers.h"
 #include "runtime/core/error.h"
 #include "runtime/core/process/signal_requests.h"
+#include "runtime/core/text.h"
 
 namespace ddptrain {
 
@@ -17,40 +18,33 @@ namespace {
 /// A rank that has died makes others fail at once. In this time mpirun sees it, ends the others, and names it.
 constexpr std::chrono::seconds kLauncherTellsFirst{1};
 
-/// For a job of one rank. The mpirun of another MPI makes each rank such a job, and all of them train the same.
-void check_that_no_more_were_started() {
-  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
-    const char* ranks = std::getenv(name);
-    if (ranks == nullptr || std::atoi(ranks) <= 1) continue;
-    usage_error("{}={}, but {} knows one rank: mpirun belongs to another MPI. Use the mpirun of the program's MPI",
-                name, ranks, mpi_version());
-  }
-}
-
 }  // namespace
 
 int run_program(const char* name, int* argc, char*** argv, const std::function<void()>& prepare,
-                const std::function<void(const World&)>& work, std::shared_ptr<Watch> watch) {
+                const std::function<void(const World&)>& work, std::shared_ptr<Watch> watch,
+                const std::function<bool()>& needs_ranks) {
   shorten_mpi_start();
+  const Launch launch = find_launch(name);
   std::exception_ptr mistake;
   try {
     prepare();
   } catch (...) {
     mistake = std::current_exception();
   }
+  const bool with_mpi = launch.by_launcher || (!mistake && needs_ranks());
   try {
-    const World world(argc, argv, std::move(watch));
+    const World world = with_mpi ? World(argc, argv, std::move(watch)) : World(std::move(watch));
     try {
       run_or_end_job(name, world, [&] {
         world.agree([&] {
-          if (world.size() == 1) check_that_no_more_were_started();
+          if (world.size() == 1 && !launch.mistake.empty()) usage_error("{}", launch.mistake);
           if (mistake) std::rethrow_exception(mistake);
         });
         work(world);
       });
       return 0;
     } catch (const Error& error) {  // agreed
-      if (world.rank() == 0) std::fprintf(stderr, "%s: %s\n", name, error.what());
+      if (world.rank() == 0) std::fprintf(stderr, "%s: %s\n", name, without_controls(error.what()).c_str());
       if (const auto* ended = dynamic_cast<const EndedBySignal*>(&error)) return ended->exit_code();
       return dynamic_cast<const UsageError*>(&error) != nullptr ? 2 : 1;
     }
@@ -66,7 +60,8 @@ void run_or_end_job(const char* name, const World& world, const std::function<vo
   } catch (const std::exception& error) {
     const auto* known = dynamic_cast<const Error*>(&error);
     if (known != nullptr && known->agreed()) throw;
-    std::fprintf(stderr, "%s: error on rank %d (%s): %s\n", name, world.rank(), world.hostname().c_str(), error.what());
+    std::fprintf(stderr, "%s: error on rank %d (%s): %s\n", name, world.rank(), world.hostname().c_str(),
+                 without_controls(error.what()).c_str());
     std::fflush(stderr);
     if (world.size() > 1) std::this_thread::sleep_for(kLauncherTellsFirst);
     world.abort(1);

@@ -73,7 +73,7 @@ void inspect_checkpoints(const World& world, const std::string& path) {
     std::size_t usable = 0, incomplete = 0;
     for (const fs::path& checkpoint : paths) {
       const std::string fault = fault_of(checkpoint);
-      std::fputs(inspected(checkpoint, fault).c_str(), stdout);
+      std::fputs(without_controls(inspected(checkpoint, fault)).c_str(), stdout);
       usable += fault.empty() ? 1 : 0;
       incomplete += has_manifest(checkpoint) ? 0 : 1;
     }
@@ -95,10 +95,9 @@ void export_weights(const World& world, const Options& options) {
     }
     const RunIdentity& run = checkpoint->manifest.run;
     make_workload(run.model)->export_weights(options.export_to, run.sizes, weights);
-    std::fputs(fmt::format("{}: weights of {} after step {}\n", options.export_to, checkpoint->path.string(),
-                           checkpoint->manifest.progress.step)
-                   .c_str(),
-               stdout);
+    const std::string line = fmt::format("{}: weights of {} after step {}\n", options.export_to,
+                                         checkpoint->path.string(), checkpoint->manifest.progress.step);
+    std::fputs(without_controls(line).c_str(), stdout);
   });
 }
 

@@ -48,6 +48,13 @@ double shared_library_bytes(const MeshShape& mesh, std::size_t units, Zero zero)
   return bytes;
 }
 
+/// Synthetic data can have as many samples as a planned job needs.
+bool has_synthetic_data(const CommandLine& command_line) {
+  const auto is_data = [](const Setting& setting) { return setting.name == "data"; };
+  const auto data = std::find_if(command_line.settings.begin(), command_line.settings.end(), is_data);
+  return data != command_line.settings.end() && data->value.find("synthetic") == 1;  // behind the quotation mark
+}
+
 /// Of the stage that keeps most, with the most that any stage sends. After Workload::load(); the workload is opened
 /// again for each stage.
 Description describe_stages(const Options& options, Workload& workload, const MeshShape& mesh, DeviceKind kind) {
@@ -151,8 +158,9 @@ void print_description(const World& world, CommandLine command_line) {
     }
   });
   if (options.auto_batch) options.trainer.batch = largest_batch_that_fits(world, kind, 1, options, workload);
+  const bool needs_data = options.ranks == 0 || command_line.task != Task::describe || !has_synthetic_data(command_line);
   world.agree([&] {
-    make_sampler(options.trainer, workload.data(), 0, mesh.replicas);
+    if (needs_data) make_sampler(options.trainer, workload.data(), 0, mesh.replicas);
     if (world.rank() != 0) return;
     Description description = describe_stages(options, workload, mesh, kind);
     description.decides_parameters = std::move(command_line.decides_parameters);

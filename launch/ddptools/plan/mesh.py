@@ -121,8 +121,10 @@ def _seconds(axis: Case, name: str, when: str) -> float:
 
 @dataclasses.dataclass
 class Meshes:
-    there_gb: float  # memory of a GPU
+    there_gb: float  # memory of a device; infinite: not known
+    device: str = "cuda"
     planned: list[PlannedMesh] = dataclasses.field(default_factory=list)  # the simplest first
+    cases: list[Case] = dataclasses.field(default_factory=list)  # that were predicted
 
     def fits(self, planned: PlannedMesh) -> bool:
         return planned.memory_gb <= self.there_gb
@@ -131,6 +133,9 @@ class Meshes:
         fitting = list(filter(self.fits, self.planned))
         enough = SAME * max((p.samples_per_second for p in fitting), default=0.0)
         return next((p for p in fitting if p.samples_per_second >= enough), None)
+
+    def _room(self) -> str:
+        return f"{self.there_gb:g} GB of a rank" if self.device == "cpu" else f"a GPU's {self.there_gb:g} GB"
 
     def document(self) -> dict[str, Any]:
         best = self.fastest()
@@ -147,9 +152,11 @@ class Meshes:
         header = ["replicas", "--zero", "--pp", "--tp", "--grad-accum", "GB", "bubble", "compute ms", "pipeline", "tensor",
                   "data", "step ms", "samples/s"]  # fmt: skip
         cut = f". The first {MOST_ROWS} of {len(self.planned)}; --json has all" if len(self.planned) > MOST_ROWS else ""
-        notes = [f"Order: samples/s; last the meshes that do not fit a GPU's {self.there_gb:g} GB (!){cut}",
+        limit = "" if math.isinf(self.there_gb) else f"; last the meshes that do not fit {self._room()} (!)"
+        notes = [f"Order: samples/s{limit}{cut}",
                  "Bubble: share of the passes' time in which a stage waits. Pipeline, tensor, data: ms"]  # fmt: skip
         flags = " ".join(f"--{name} {value}" for name, value in (self.document()["fastest"] or {}).items())
-        notes.append(f"Fastest that fits: {flags}" if flags else "None fits: give a smaller --batch, or more ranks")
+        fastest = "Fastest" if math.isinf(self.there_gb) else "Fastest that fits"
+        notes.append(f"{fastest}: {flags}" if flags else "None fits: give a smaller --batch, or more ranks")
         return Table("Meshes with the same samples per step. Communication is what no compute hides:", header, rows,
                      "\n".join(notes))  # fmt: skip

@@ -20,11 +20,21 @@ from ddptools.plan.mesh import Meshes, meshes_of, predict_mesh
 from ddptools.plan.measured import NotMeasured, warning_of
 from ddptools.plan.out_of_sample import out_of_sample, out_of_sample_table
 from ddptools.plan.prediction import Case, needed_gbs, predict
-from ddptools.plan.text import Answer, Memory, Planned, all_links, bytes_to_move, text_of
+from ddptools.plan.text import (
+    Answer,
+    Memory,
+    Planned,
+    all_links,
+    bytes_to_move,
+    leaves_out,
+    limits_text,
+    text_of,
+)
 from ddptools.results.description import Description, NotDescribed, complete, describe, language_model
 
 ASSUMED_MFU = 0.5  # of the peak, where nothing better is known
 MOST_GPUS = 1_000_000
+SYNTHETIC_SIZE = 100_000  # images or tokens: enough for a sample, and quick to make
 STANDARD_OUTPUT = pathlib.Path("-")
 PROCESSORS = {"cpu": "CPU cores", "cuda": "GPUs"}
 SUFFIXES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
@@ -41,7 +51,8 @@ def main(arguments: list[str]) -> int:
         return 0
     if options.mesh is not None:
         meshes = plan_meshes(options, records)
-        show(options, meshes.document(), to_text(meshes.table()))
+        told = meshes.document() | {"leaves_out": leaves_out(meshes.cases)}
+        show(options, told, to_text(meshes.table()) + limits_text(meshes.cases))
         return 0
     answer = make_answer(options, records)
     show(options, document(answer), text_of(answer))
@@ -172,17 +183,24 @@ def plan_meshes(options: argparse.Namespace, records: list[dict[str, Any]]) -> M
     answer = Answer(options, calibration, describe_work(options, calibration))
     check_devices(answer)
     micro_steps, batch = options.grad_accum or answer.work.grad_accum, int(options.batch or answer.work.batch)
-    found = Meshes(options.memory or (math.inf if answer.work.device == "cpu" else GPUS[options.gpu].memory_gb))
-    why_not = ""
+    there_gb = options.memory or (math.inf if answer.work.device == "cpu" else GPUS[options.gpu].memory_gb)
+    found = Meshes(there_gb, answer.work.device)
+    refused: dict[tuple[int, int], str] = {}  # reasons, by stages and tensor ranks
     for mesh in meshes_of(options.mesh):
+        too_many_stages = refused.get((mesh.stages, 1), "").startswith("--pp")
+        too_many_slices = refused.get((1, mesh.tensor), "").startswith("--tp")
+        if too_many_stages or too_many_slices or (mesh.stages, mesh.tensor) in refused:
+            continue
         flags = mesh.flags | {"ranks": options.mesh, "batch": batch, "grad-accum": micro_steps * mesh.ranks_per_replica}
         try:
             answer.work = describe_work(options, calibration, flags)
-            found.planned.append(predict_mesh(make_case(answer, nodes), mesh))
+            case = make_case(answer, nodes)
+            found.cases.append(case)
+            found.planned.append(predict_mesh(case, mesh))
         except NotDescribed as error:
-            why_not = str(error)
+            refused[mesh.stages, mesh.tensor] = str(error)
     if not found.planned:
-        raise UsageError(f"--mesh {options.mesh}: {why_not}")
+        raise UsageError(f"--mesh {options.mesh}: {next(iter(refused.values()))}")
     return found
 
 
@@ -275,7 +293,9 @@ def flags_of_work(options: argparse.Namespace) -> dict[str, Any]:
         flags = {"config": f"configs/{options.model}.toml"}
     else:
         flags = {"config" if options.model.endswith(".toml") else "model": options.model}
-    flags |= {"device": "cuda", "data": "synthetic", "seq": options.seq, "comm-dtype": options.gradients}
+    # --describe does not need all samples of a step.
+    data = f"synthetic:{max(SYNTHETIC_SIZE, 32 * (options.seq or 1))}"
+    flags |= {"device": "cuda", "data": data, "seq": options.seq, "comm-dtype": options.gradients}
     flags |= {"recompute": "block" if options.recompute else None}
     flags |= {"bucket-mb": options.bucket_mb, "last-bucket-kb": options.last_bucket_kb}
     return {name: value for name, value in flags.items() if value is not None}
@@ -286,7 +306,8 @@ def memory_of(answer: Answer) -> Memory | None:
     options = answer.options
     if options.params is not None or answer.work.device == "cpu":
         return None
-    flags = flags_of_work(options) | {"grad-accum": 1, "batch": max(round(answer.planned[0].case.batch), 1)}
+    batch = max(round(answer.planned[0].case.batch), 1)
+    flags = flags_of_work(options) | {"grad-accum": 1, "batch": batch, "ranks": 1}
     try:
         work = describe(program_folder(options.bin) / "ddptrain", flags, options.ddptrain_flags)
     except NotDescribed:  # as where the data have fewer samples
@@ -314,6 +335,7 @@ def document(answer: Answer) -> dict[str, Any]:
         ],
         "predictions": [dataclasses.asdict(planned.prediction) for planned in answer.planned],
         "memory": dataclasses.asdict(answer.memory) | {"fits": answer.memory.fits} if answer.memory else None,
+        "leaves_out": leaves_out([planned.case for planned in answer.planned]),
         "left_out": [{"nodes": nodes, "reason": reason} for nodes, reason in answer.left_out.items()],
     }
     if target is not None:

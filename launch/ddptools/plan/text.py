@@ -159,7 +159,25 @@ def steps_text(answer: Answer) -> str:
     for reason in dict.fromkeys(answer.left_out.values()):
         nodes = ", ".join(str(n) for n, why in answer.left_out.items() if why == reason)
         text += f"Left out: {nodes} nodes, because {reason}\n"
-    return text
+    return text + limits_text([planned.case for planned in answer.planned])
+
+
+def leaves_out(cases: list[Case]) -> list[str]:
+    """What the predictions do not contain."""
+    effects = [
+        "ranks that compute at different speeds, or pause: every step waits for the slowest",
+        "other traffic in the network, and switches with less bandwidth than their ports together",
+        "reading data, evaluation, checkpoints, and restarts after a failure",
+    ]
+    if all(case.interference == 0.0 for case in cases):
+        effects.insert(0, "compute that slows down while it overlaps with communication (--interference)")
+    return effects
+
+
+def limits_text(cases: list[Case]) -> str:
+    """Below a table."""
+    lines = "".join(f"  - {effect}\n" for effect in leaves_out(cases))
+    return f"Upper limits: the prediction leaves out what often costs most on many ranks:\n{lines}"
 
 
 def target_text(answer: Answer) -> str:

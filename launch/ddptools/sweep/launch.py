@@ -33,6 +33,10 @@ def uses_gpus(case: Case, machine: Machine) -> bool:
     return device == "cuda" or (device == "auto" and bool(machine.gpus))
 
 
+def needs_gpus(case: Case) -> bool:
+    return case.flags.get("device") == "cuda" or case.gpus != "all"
+
+
 def plan_launch(
     case: Case, machine: Machine, program: pathlib.Path, result_file: pathlib.Path, base: Mapping[str, str]
 ) -> Launch:

@@ -23,7 +23,7 @@ from ddptools.common.values import table_of
 from ddptools.results.run import make_run
 from ddptools.sweep.cases import Case, expand, interleaved, label, varied_settings
 from ddptools.sweep.folder import ResultFolder
-from ddptools.sweep.launch import Impossible, Launch, plan_launch
+from ddptools.sweep.launch import Impossible, Launch, needs_gpus, plan_launch
 from ddptools.sweep.machine import Machine, find_machine, read_topology
 from ddptools.sweep.sweep_file import Sweep, load_sweep
 
@@ -85,18 +85,30 @@ class SweepRun:
                 message = [line for line in done.stderr.splitlines() if line.startswith("ddptrain:")]
                 raise UsageError(f"{self.sweep.path}: product {case.product}: {' '.join(message) or done.stderr}")
 
+    def lacks_gpus(self) -> str:
+        """Why no case can run, if each needs a GPU and there is none; else empty. Names the sweep for CPUs."""
+        if self.machine.gpus or len(self.machine.hosts) > 1 or not all(map(needs_gpus, self.cases)):
+            return ""
+        for_cpus = self.sweep.path.with_stem(f"{self.sweep.path.stem}-cpu")
+        advice = f"Its CPU version: ddpsweep {for_cpus}" if for_cpus.exists() else "It has no CPU version"
+        return f"{self.sweep.path} needs GPUs, and this machine has none. {advice}"
+
     def dry_run(self) -> None:
+        lacks_gpus = self.lacks_gpus()
         for place, case in enumerate(self.cases, 1):
             print(f"{place}. {case.key}  {label(case, self.varied)}")
             try:
                 launch = self.launch(case, pathlib.Path("RESULT"))
             except Impossible as reason:
-                print(f"   skipped: {reason}")
+                if not lacks_gpus:
+                    print(f"   skipped: {reason}")
                 continue
             changes = [f"{k}={v}" for k, v in launch.changes.items() if v is not None]
             unset = [word for k, v in launch.changes.items() if v is None for word in ("-u", k)]
             prefix = ["env", *unset, *changes] if launch.changes else []
             print(f"   {shlex.join(prefix + launch.command)}{'  (emulated nodes)' if launch.emulation else ''}")
+        if lacks_gpus:
+            print(f"ddpsweep: {lacks_gpus}", file=sys.stderr)
 
     def run_all(self, folder: ResultFolder, repeats: int, timeout_seconds: float, retry_failed: bool) -> int:
         done = runs_done(folder, retry_failed)
@@ -245,6 +257,8 @@ def main(argv: list[str]) -> int:
         sweep_run.dry_run()
         return 0
     sweep_run.check_programs()
+    if lacks_gpus := sweep_run.lacks_gpus():
+        raise UsageError(lacks_gpus)
     sweep_run.check_flags()
     out = arguments.out or pathlib.Path("results") / sweep.name
     folder = ResultFolder(out, sweep.name, arguments.resume or arguments.retry_failed)

@@ -1,18 +1,23 @@
 #include "runtime/core/process/host.h"
 
+#include <sched.h>
+#include <spdlog/fmt/fmt.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <fstream>
 #include <iterator>
 #include <limits>
 #include <map>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <string>
+#include <vector>
 
 namespace ddptrain {
 namespace {
@@ -54,18 +59,28 @@ std::uint64_t left_in(const fs::path& group) {
   return left(*limit, left(*used, left(stat["file"], stat["shmem"])));
 }
 
-/// The least of this process's cgroup (version 2) and the groups around it.
-std::uint64_t left_in_cgroups(const fs::path& root) {
+/// The folders of this process's cgroup (version 2) and of the groups around it.
+std::vector<fs::path> cgroups(const fs::path& root) {
   std::string path;  // 0::/GROUP/GROUP
   std::getline(std::ifstream(root / "proc/self/cgroup"), path);
-  fs::path group = root / "sys/fs/cgroup";
-  std::uint64_t least = left_in(group);
-  if (!path.starts_with("0::")) return least;
-  for (const fs::path& part : fs::path(path.substr(3)).relative_path()) {
-    group /= part;
-    least = std::min(least, left_in(group));
-  }
+  std::vector<fs::path> groups = {root / "sys/fs/cgroup"};
+  if (!path.starts_with("0::")) return groups;
+  for (const fs::path& part : fs::path(path.substr(3)).relative_path()) groups.push_back(groups.back() / part);
+  return groups;
+}
+
+std::uint64_t left_in_cgroups(const fs::path& root) {
+  std::uint64_t least = kNoLimit;
+  for (const fs::path& group : cgroups(root)) least = std::min(least, left_in(group));
   return least;
+}
+
+/// Processors whose time a cgroup gives: "cpu.max" has microseconds, or "max", and the period that they are for.
+std::optional<int> processors_of(const fs::path& group) {
+  std::ifstream file(group / "cpu.max");
+  double quota = 0.0, period = 0.0;
+  if (!(file >> quota >> period) || quota <= 0.0 || period <= 0.0) return std::nullopt;
+  return static_cast<int>(std::ceil(quota / period));
 }
 
 }  // namespace
@@ -81,6 +96,23 @@ std::size_t available_host_memory(const fs::path& root) {
   const std::uint64_t in_groups = left_in_cgroups(root);
   const std::uint64_t memory = std::min(host.count("MemAvailable:") > 0 ? host["MemAvailable:"] : kNoLimit, in_groups);
   return memory == kNoLimit ? kNoLimit : memory + host["SwapFree:"];
+}
+
+int usable_cores(const fs::path& root) {
+  cpu_set_t processors;
+  CPU_ZERO(&processors);
+  if (sched_getaffinity(0, sizeof(processors), &processors) != 0) return 1;
+  std::set<std::string> cores;
+  for (int i = 0; i < CPU_SETSIZE; ++i) {
+    if (!CPU_ISSET(i, &processors)) continue;
+    std::string siblings = std::to_string(i);
+    std::getline(std::ifstream(root / fmt::format("sys/devices/system/cpu/cpu{}/topology/thread_siblings_list", i)),
+                 siblings);
+    cores.insert(siblings.empty() ? std::to_string(i) : siblings);
+  }
+  int count = static_cast<int>(cores.size());
+  for (const fs::path& group : cgroups(root)) count = std::min(count, processors_of(group).value_or(count));
+  return std::max(count, 1);
 }
 
 double seconds_since_process_start() {

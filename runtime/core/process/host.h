@@ -14,6 +14,10 @@ std::string system_host_name();
 /// ended: what Linux calls available, and swap. `root`: where /proc and /sys are.
 std::size_t available_host_memory(const std::filesystem::path& root = "/");
 
+/// Cores that this process may use: those of the processors that it may run on, as hyperthreads share one, and no more
+/// than its cgroup (version 2) gives time for. At least 1. `root`: where /proc and /sys are.
+int usable_cores(const std::filesystem::path& root = "/");
+
 /// Seconds since the operating system started this process.
 double seconds_since_process_start();
 

@@ -196,6 +196,7 @@ std::string hash_note(const RunInfo& info) {
   const bool alone = run.mesh.replicas > 1 && info.gradient_path.name == "none";
   if (run.virtual_ranks == 0 || alone) return "the same command gives the same hash";
   if (run.mesh.tensor > 1) return fmt::format("the same on every mesh with --tp {}: --virtual-ranks", run.mesh.tensor);
+  if (run.virtual_ranks == 1) return "the same command gives the same hash";
   return fmt::format("the same on 1 rank and on {}: --virtual-ranks", run.virtual_ranks);
 }
 

@@ -127,7 +127,7 @@ TEST_F(Gpt2FolderTest, WhatIsSavedIsLoaded) {
 TEST_F(Gpt2FolderTest, TheFileIsLaidOutAsTransformersDoes) {
   const SafetensorsFile file(model_);
   const Bytes bytes = read_all(model_);
-  EXPECT_CONTAINS(std::string(bytes.begin(), bytes.end()), R"("__metadata__":{"format":"pt"})");
+  EXPECT_CONTAINS(std::string(bytes.begin(), bytes.end()), R"("__metadata__":{"format":"pt","producer":"ddptrain"})");
   EXPECT_EQ(file.tensors().size(), 2u + 2 * 12 + 2);
   EXPECT_EQ(file.tensors().count("lm_head.weight"), 0u);
   EXPECT_EQ(file.tensor("transformer.wte.weight").shape, (Shape{11, 6}));

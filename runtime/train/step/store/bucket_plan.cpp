@@ -129,8 +129,12 @@ std::vector<UpdateChunk> chunks_of(std::size_t index, const BucketPlan& plan, co
   const Bucket& bucket = plan.buckets[index];
   const std::int64_t part = bucket.size / partition.parts;
   const std::int64_t begin = bucket.begin + partition.index * part;
-  DDP_CHECK(bucket.size <= std::int64_t{UINT32_MAX}, "a bucket of {} elements: too many for 32-bit positions",
-            bucket.size);
+  if (bucket.size > std::int64_t{UINT32_MAX}) {  // positions have 32 bits
+    usage_error("{} has {} elements{}, and a gradient bucket has less than 2^32. Use {}.",
+                specs[bucket.first_parameter].name, bucket.size,
+                bucket.parameter_count > 1 ? " with the other parameters of its bucket" : "",
+                bucket.parameter_count > 1 ? "a smaller --bucket-mb or a smaller model" : "a smaller model");
+  }
   std::vector<UpdateChunk> chunks;
   for (std::size_t k = 0; k < bucket.parameter_count; ++k) {
     const std::size_t parameter = bucket.first_parameter + k;
