@@ -132,7 +132,9 @@ std::vector<InputPath> inputs_of(Flags& flags) {
     const Flag* const flag = find_flag(flags, name);
     if (flag == nullptr || flag->value.text.empty()) continue;
     const bool is_file = flag->value.text != "auto" && flag->value.text.rfind("synthetic", 0) != 0;
-    if (is_file) inputs.push_back({name, flag->value.text});
+    if (!is_file) continue;
+    inputs.push_back({name, flag->value.text});
+    if (name == std::string("--init")) inputs.push_back({name, saved_weights(name, flag->value.text).path});
   }
   return inputs;
 }
