@@ -3,6 +3,8 @@
 import sys
 from collections.abc import Callable
 
+from ddptools.common.text import without_controls
+
 
 class UsageError(Exception):
     """What the user can put right; ends the program with exit code 2."""
@@ -23,5 +25,5 @@ def run_program(name: str, main: Callable[[list[str]], int]) -> int:
         if error.filename is None:
             raise
         reason = f"{error.filename}: {error.strerror}"
-    print(f"{name}: {reason}", file=sys.stderr)
+    print(f"{name}: {without_controls(reason)}", file=sys.stderr)
     return 2

@@ -9,19 +9,28 @@ from collections.abc import Iterable
 from ddptools.common.errors import UsageError
 
 MOST_READ = 4096  # of a file, to see what it is
-METRICS = b'{"event":'
-PAGE = b'<metaname="generator"content="ddpreport">'
-MARKDOWN = b"<!--ddpreport-->"
-PICTURES = (b"\x89PNG", b"<?xml")  # and `ddptrain` in their metadata
-PLAN = (b'{"case":', b'{"meshes":')
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """Files that a program of this project writes, without white space."""
+
+    beginnings: tuple[bytes, ...] = ()
+    contains: bytes = b""  # near the beginning
+
+
+PAGE = Kind(contains=b'<metaname="generator"content="ddpreport">')
+MARKDOWN = Kind(contains=b"<!--ddpreport-->")
+CSV = Kind((b"table,run,", b"table,experiment,"))
+PICTURE = Kind((b"\x89PNG", b"<?xml"), b"ddptrain")
+PLAN = Kind((b'{"case":', b'{"meshes":'))
 
 
 @dataclasses.dataclass(frozen=True)
 class Output:
     flag: str
     path: pathlib.Path | None
-    beginnings: tuple[bytes, ...]  # without white space; a file of this project begins with one of them
-    contains: bytes = b""  # and has this near its beginning, without white space
+    kind: Kind
 
     def is_own(self) -> bool:
         """Whether no content of others would be lost."""
@@ -29,7 +38,7 @@ class Output:
             return True
         with open(self.path, "rb") as file:
             text = b"".join(file.read(MOST_READ).split())
-        return text.startswith(self.beginnings) and self.contains in text
+        return (not self.kind.beginnings or text.startswith(self.kind.beginnings)) and self.kind.contains in text
 
 
 @dataclasses.dataclass(frozen=True)

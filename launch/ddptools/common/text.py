@@ -5,6 +5,11 @@ from collections.abc import Sequence
 from ddptools.common.values import grouped
 
 
+def without_controls(text: str) -> str:
+    """A message without characters that control a terminal, which names of files may have. Line feeds and tabs stay."""
+    return "".join(c if c.isprintable() or c in "\n\t\u00a0" else "?" for c in text)
+
+
 def number(value: float) -> str:
     """Four digits: 15.24 M, 349,600, 325.7; below 100, three."""
     magnitude = abs(value)

@@ -23,9 +23,13 @@ STYLE = {
 }
 
 
+# Without a date or versions: the same picture is the same file.
+METADATA = {"png": {"Software": "ddptrain"}, "svg": {"Date": None, "Creator": "ddptrain"}}
+
+
 def image_of(figure: Figure, kind: str) -> bytes:
     """`kind`: png or svg."""
     data = io.BytesIO()
-    figure.savefig(data, format=kind, dpi=150, metadata={"Software" if kind == "png" else "Date": None})
+    figure.savefig(data, format=kind, dpi=150, metadata=METADATA[kind])
     plt.close(figure)
     return data.getvalue()

@@ -11,6 +11,7 @@ from typing import Any
 from ddptools.common.arguments import Parser, number, path, whole
 from ddptools.common.errors import UsageError
 from ddptools.common.files import write_atomically
+from ddptools.common.outputs import PLAN, Input, Output, check_outputs
 from ddptools.common.programs import ROOT, flag_arguments, program_folder
 from ddptools.common.table import to_text
 from ddptools.plan import hardware
@@ -42,6 +43,10 @@ SUFFIXES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
+    if options.json != STANDARD_OUTPUT:
+        read = [Input("--calibrate", file) for file in options.calibrate or []]
+        read += [Input("--model", pathlib.Path(options.model))]
+        check_outputs([Output("--json", options.json, PLAN)], read, options.force)
     records = [record for file in options.calibrate or [] for record in load_records(file)]
     complete(records, program_folder(options.bin) / "ddptrain")
     if warning := warning_of(records):
@@ -81,6 +86,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--target", type=number(0.01, 0.999), metavar="E", help="also print the network that reaches this efficiency")
     add("--json", type=path, nargs="?", const=STANDARD_OUTPUT, metavar="FILE",
         help="write JSON to FILE, or print it instead of the text")  # fmt: skip
+    add("--force", action="store_true", help="overwrite a FILE that no ddpplan wrote")
     end = arguments.index("--") if "--" in arguments else len(arguments)
     options = parser.parse_args(arguments[:end])
     options.ddptrain_flags = arguments[end + 1 :]

@@ -7,6 +7,7 @@ import sys
 from ddptools.common.arguments import Parser, path
 from ddptools.common.errors import UsageError
 from ddptools.common.files import write_atomically
+from ddptools.common.outputs import CSV, MARKDOWN, PAGE, PICTURE, Input, Output, check_outputs
 from ddptools.page.blocks import Block
 from ddptools.page.render import to_html, to_markdown
 from ddptools.report.csv_rows import Row, to_csv
@@ -40,6 +41,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     instead("--flight", type=path, metavar="DIR",
         help="explain the flight records of ddptrain --flight, instead of results")  # fmt: skip
     add("--step", type=int, metavar="N", help="draw only this step of the trace, counted from 0")
+    add("--force", action="store_true", help="overwrite files that no ddpreport wrote")
     arguments = parser.parse_args(argv)
     page_alone = arguments.results or arguments.md or arguments.csv or arguments.watch
     if arguments.flight is not None and (page_alone or arguments.out) or arguments.trace is not None and page_alone:
@@ -54,8 +56,17 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     return arguments
 
 
+def check_files(arguments: argparse.Namespace) -> None:
+    read = [Input("RESULTS", path) for path in arguments.results]
+    read += [Input(flag, path) for flag, path in (("--trace", arguments.trace), ("--flight", arguments.flight)) if path]
+    page = arguments.out if arguments.trace or arguments.flight else page_file(arguments)
+    out = Output("--out", page, PICTURE if arguments.trace else PAGE)
+    check_outputs([out, Output("--md", arguments.md, MARKDOWN), Output("--csv", arguments.csv, CSV)], read, arguments.force)
+
+
 def main(argv: list[str]) -> int:
     arguments = parse_arguments(argv)
+    check_files(arguments)
     if arguments.flight is not None:
         return report_flight(arguments.flight)
     if arguments.trace is not None:
