@@ -1,3 +1,5 @@
+#include <spdlog/spdlog.h>
+
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -5,9 +7,11 @@
 
 #include "benchmarks/ddpbench/options.h"
 #include "benchmarks/ddpbench/session.h"
+#include "launch/app/job/launchers.h"
 #include "runtime/comm/world.h"
 #include "runtime/core/error.h"
 #include "runtime/core/log.h"
+#include "runtime/core/text.h"
 
 using namespace ddptrain;
 
@@ -41,27 +45,31 @@ struct Run {
 
 int main(int argc, char** argv) {
   shorten_mpi_start();
+  const Launch launch = find_launch("ddpbench");
   const auto [command_line, mistake] = read_command_line(argc, argv);
   if (command_line.common.share_gpu) let_ranks_share_gpus();
   World world(&argc, &argv);
   int exit_code = 0;
   try {
+    if (world.size() == 1 && !launch.mistake.empty()) usage_error("{}", launch.mistake);
     if (mistake) std::rethrow_exception(mistake);
     if (command_line.print) {
       bench::print(world, *command_line.print);
       return 0;
     }
     init_logging("warn", world.rank());
+    if (world.size() == 1 && !launch.warning.empty()) spdlog::warn("{}", launch.warning);
     std::visit(Run{world, command_line.common, exit_code}, command_line.task);
   } catch (const UsageError& error) {  // the same on every rank
-    if (world.rank() == 0) std::fprintf(stderr, "ddpbench: %s\n", error.what());
+    if (world.rank() == 0) std::fprintf(stderr, "ddpbench: %s\n", without_controls(error.what()).c_str());
     return 2;
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr, "ddpbench: not enough memory on %s: give smaller sizes\n", world.hostname().c_str());
     std::fflush(stderr);
     world.abort(2);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "ddpbench: error on rank %d (%s): %s\n", world.rank(), world.hostname().c_str(), error.what());
+    std::fprintf(stderr, "ddpbench: error on rank %d (%s): %s\n", world.rank(), world.hostname().c_str(),
+                 without_controls(error.what()).c_str());
     std::fflush(stderr);
     world.abort(1);
   }

@@ -6,10 +6,11 @@ import unittest
 from typing import Any
 from unittest import mock
 
+from ddptools.common.errors import UsageError
 from ddptools.plan import program
 from ddptools.plan.mesh import Mesh, Meshes, PlannedMesh, meshes_of, predict_mesh
 from ddptools.plan.prediction import Case, NetworkFit, predict
-from ddptools.results.description import Buckets, Description, Sent, parsed
+from ddptools.results.description import Buckets, Description, NotDescribed, Sent, parsed
 from tests.tools.plan.support import output
 from tests.tools.support import BIN, gpt2_description, run_ranks
 
@@ -120,6 +121,39 @@ class ProgramTest(unittest.TestCase):
         self.assertIn("90!", words)
         self.assertIn("None fits: give a smaller --batch", words)
 
+    def test_meshes_that_ddptrain_refuses_are_asked_for_once(self) -> None:
+        told = parsed(gpt2_description(memory={"weights": 9e9}))
+
+        def refuse(_program, _flags, more=()):
+            asked = dict(word.removeprefix("--").split("=") for word in more)
+            if int(asked.get("pp", 1)) > 12:
+                raise NotDescribed("--pp 16: the model has 12 blocks")
+            if 12 % int(asked.get("tp", 1)):
+                raise NotDescribed("--tp 8: it does not divide --heads 12")
+            return told
+
+        with mock.patch.object(program, "describe", side_effect=refuse) as describe:
+            words = output("--mesh", "4096", "--gpu", "h100", "--batch", "1")
+        self.assertIn("Fastest that fits", words)
+        self.assertLess(len(describe.call_args_list), 80)
+        with mock.patch.object(program, "describe", side_effect=[told, *[NotDescribed(f"reason {i}") for i in range(99)]]):
+            with self.assertRaisesRegex(UsageError, "--mesh 8: reason 0"):
+                output("--mesh", "8", "--gpu", "h100")
+
+    def test_cores_have_no_limit_of_a_gpu(self) -> None:
+        told = parsed(gpt2_description(memory={"weights": 90e9}, device="cpu"))
+        with mock.patch.object(program, "describe", return_value=told):
+            words = output("--mesh", "4", "--tflops", "1")
+            self.assertNotIn("inf", words)
+            self.assertNotIn("GPU's", words)
+            self.assertIn("Fastest: --zero 0", words)
+            self.assertIn("do not fit 80 GB of a rank (!)", output("--mesh", "4", "--tflops", "1", "--memory", "80"))
+
+    @unittest.skipUnless((BIN / "ddptrain").exists(), f"no ddptrain in {BIN}")
+    def test_thousands_of_ranks_with_the_real_program(self) -> None:
+        found = json.loads(output("--bin", str(BIN), "--model", "cnn", "--mesh", "1000", "--batch", "512", "--json"))
+        self.assertEqual([each["mesh"]["zero"] for each in found["meshes"]], [0, 1, 2, 3])
+
     @unittest.skipUnless((BIN / "ddptrain").exists(), f"no ddptrain in {BIN}")
     def test_with_the_real_program(self) -> None:
         shape = ["--layers=2", "--width=72", "--heads=6", "--ff=128", "--seq=16", "--vocab=100"]
@@ -128,7 +162,7 @@ class ProgramTest(unittest.TestCase):
         self.assertEqual(set(meshes), {(4, z, 1, 1) for z in range(4)} | {(2, z, p, t) for z in range(4) for p, t in ((1, 2), (2, 1))}
                          | {(1, 0, 2, 2)})  # 4 stages of 2 blocks, and 4 parts of 6 heads, there are none
         self.assertEqual(found["fastest"]["zero"], 0)
-        flags = ["--model=gpt", "--device=cuda", "--data=synthetic", *shape, "--batch=2", "--ranks=4", "--pp=2", "--zero=3"]
+        flags = ["--model=gpt", "--device=cuda", f"--data=synthetic:{program.SYNTHETIC_SIZE}", *shape, "--batch=2", "--ranks=4", "--pp=2", "--zero=3"]
         told = json.loads(run_ranks(1, *flags, "--grad-accum=2", "--describe").stdout)
         self.assertAlmostEqual(meshes[(2, 3, 2, 1)]["memory_gb"], 1e-9 * sum(told["memory"].values()))
         self.assertEqual(meshes[(2, 3, 2, 1)]["passes"], 2)

@@ -42,6 +42,14 @@ class ArithmeticTest(unittest.TestCase):
             self.assertIn(f" {seconds} ", rows[name])
             self.assertTrue(rows[name].rstrip().endswith(bound))
 
+    def test_the_effects_that_it_leaves_out_are_named(self) -> None:
+        effect = "compute that slows down while it overlaps with communication (--interference)"
+        for more, named in (((), True), (("--interference", "0.2"), False)):
+            words = output(*EXPERIMENT_7, *more)
+            self.assertRegex(words, r"(?s)Steps:.*\nUpper limits: the prediction leaves out .*  - ranks that compute at different")
+            self.assertEqual(effect in words, named)
+            self.assertEqual(effect in json.loads(output(*EXPERIMENT_7, *more, "--json"))["leaves_out"], named)
+
     def test_without_overlap_a_step_takes_longer(self) -> None:
         steps = [json.loads(output(*EXPERIMENT_7, "--overlap", overlap, "--json"))["predictions"][0]["step_seconds"]
                  for overlap in ("on", "off")]  # fmt: skip
@@ -256,7 +264,7 @@ class ProgramTest(unittest.TestCase):
             for more in ([], ["--", "--seed=3", "--lr", "2"]):
                 with self.assertRaisesRegex(UsageError, "seen"):
                     output(*plan, *more)
-        flags = {"config": "configs/cnn.toml", "device": "cuda", "data": "synthetic", "comm-dtype": "fp32",
+        flags = {"config": "configs/cnn.toml", "device": "cuda", "data": f"synthetic:{program.SYNTHETIC_SIZE}", "comm-dtype": "fp32",
                  "bucket-mb": 2.0}  # fmt: skip
         self.assertEqual([call.args[1:] for call in describe.call_args_list], [(flags, []), (flags, more[1:])])
         batch = json.loads(output(*plan, "--batch", "7", "--", "--batch_per_rank=99"))["case"]["batch"]

@@ -150,16 +150,29 @@ class SweepTest(FolderCase):
         self.assertIn("left no result", by_mode["silent"]["reason"])
 
     def test_a_case_that_is_impossible_here(self) -> None:
-        sweep = self.sweep('repeats = 1\n[[product]]\nranks = 2\ngpus = ["0,977"]\ndevice = "cuda"\n')
+        sweep = self.sweep('repeats = 1\n[[product]]\nranks = 2\ndevice = ["cuda", "cpu"]\n')
         sweep.environment["CUDA_VISIBLE_DEVICES"] = ""
-        sweep.run(code=1)
-        self.assertEqual([r["status"] for r in sweep.records()], ["skipped"])
-        self.assertIn("no GPU", sweep.records()[0]["reason"])
-        self.assertEqual(sweep.executed(), [])
+        sweep.run()
+        status = {r["settings"]["device"]: r["status"] for r in sweep.records()}
+        self.assertEqual(status, {"cuda": "skipped", "cpu": "ok"})
+        self.assertIn("no GPU", next(r["reason"] for r in sweep.records() if r["status"] == "skipped"))
+        self.assertEqual(len(sweep.executed()), 1)
         sweep.run("--resume")
-        self.assertEqual(len(sweep.records()), 1)
-        sweep.run("--retry-failed", code=1)  # here they may be possible
         self.assertEqual(len(sweep.records()), 2)
+        sweep.run("--retry-failed")  # here they may be possible
+        self.assertEqual(len(sweep.records()), 3)
+
+    def test_a_sweep_of_gpus_names_its_cpu_version_in_one_line(self) -> None:
+        sweep = self.sweep('[[product]]\nranks = 2\ndevice = "cuda"\nbatch = [1, 2, 3]\n')
+        sweep.environment["CUDA_VISIBLE_DEVICES"] = ""
+        line = f"ddpsweep: {sweep.file} needs GPUs, and this machine has none. "
+        self.assertEqual(sweep.run(code=2).stderr, f"{line}It has no CPU version\n")
+        (sweep.folder / "fake-cpu.toml").touch()
+        line += f"Its CPU version: ddpsweep {sweep.folder / 'fake-cpu.toml'}\n"
+        self.assertEqual(sweep.run(code=2).stderr, line)
+        self.assertFalse(sweep.out.exists())
+        dry = sweep.run("--dry-run")
+        self.assertEqual((dry.stderr, dry.stdout.count("skipped")), (line, 0))
 
     def test_flags_that_ddptrain_refuses_are_told_before_the_first_run(self) -> None:
         sweep = self.sweep("[[product]]\nranks = 1\nbatch = [1, 0]\n")
