@@ -22,6 +22,7 @@
 
 #include "runtime/core/process/host.h"
 #include "runtime/core/process/signal_requests.h"
+#include "runtime/core/text.h"
 #include "runtime/diagnostics/flight_record.h"
 #include "runtime/diagnostics/peer_link.h"
 
@@ -368,7 +369,7 @@ class Watchdog::Guard {
 
   /// Straight to standard error: what is locked elsewhere must not hold it up.
   void say(const std::string& text) const {
-    const std::string line = fmt::format("{}: {}\n", name_, text);
+    const std::string line = fmt::format("{}: {}\n", name_, without_controls(text));
     (void)!write(STDERR_FILENO, line.data(), line.size());
   }
 

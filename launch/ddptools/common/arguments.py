@@ -53,7 +53,7 @@ class Formatter(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises UsageError for mistakes. Flags are not abbreviated."""
+    """Raises UsageError for mistakes. Flags are not abbreviated, and may have underscores in place of hyphens."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, allow_abbrev=False, formatter_class=Formatter, **settings)
@@ -62,12 +62,18 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message} ({self.prog} --help lists the flags)")
 
     def parse_args(self, args: Sequence[str], namespace: Any = None) -> Any:  # type: ignore[override]
-        found, others = self.parse_known_args(args, namespace)
+        found, others = self.parse_known_args(list(map(self._hyphened, args)), namespace)
         if flags := [word.partition("=")[0] for word in others if word.startswith("--")]:
             self.error("; ".join(map(self._unknown, flags)))
         if others:
             self.error(f"unrecognized arguments: {' '.join(others)}")
         return found
+
+    def _hyphened(self, word: str) -> str:
+        """With hyphens in place of underscores in the name of a flag."""
+        name, equals, value = word.partition("=")
+        flag = name.replace("_", "-")
+        return flag + equals + value if name.startswith("--") and flag in self._option_string_actions else word
 
     def _unknown(self, flag: str) -> str:
         known = [name[2:] for name in self._option_string_actions if name.startswith("--")]

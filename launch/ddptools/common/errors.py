@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from typing import Any, TextIO
 
 from ddptools.common.text import without_controls
 
@@ -10,8 +11,22 @@ class UsageError(Exception):
     """What the user can put right; ends the program with exit code 2."""
 
 
+class VisibleText:
+    """A stream that gets no characters which control a terminal: names of files may have them."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(without_controls(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 def run_program(name: str, main: Callable[[list[str]], int]) -> int:
     """Also says what no part of a tool needs to say: which file cannot be used, and which module is missing."""
+    sys.stdout, sys.stderr = VisibleText(sys.stdout), VisibleText(sys.stderr)  # type: ignore[assignment]
     try:
         return main(sys.argv[1:])
     except UsageError as error:
@@ -25,5 +40,5 @@ def run_program(name: str, main: Callable[[list[str]], int]) -> int:
         if error.filename is None:
             raise
         reason = f"{error.filename}: {error.strerror}"
-    print(f"{name}: {without_controls(reason)}", file=sys.stderr)
+    print(f"{name}: {reason}", file=sys.stderr)
     return 2

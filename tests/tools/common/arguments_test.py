@@ -32,6 +32,10 @@ class ArgumentsTest(unittest.TestCase):
         self.assert_says("unknown flag --restart, did you mean --restarts? (supervise --help lists the flags)",
                          "supervise", "--restart", "5", "mpirun")  # fmt: skip
 
+    def test_underscores_are_hyphens(self) -> None:
+        self.assert_says("argument --global-batch: 0: give a whole number from 1 to 1e+12 (ddpplan --help lists the "
+                         "flags)", "ddpplan", "--global_batch=0")  # fmt: skip
+
     def test_what_supervise_starts_has_its_own_flags(self) -> None:
         code, text = answer("supervise", "--restarts", "5", "mpirun", "--zzz", "")
         self.assertEqual(code, 2)
