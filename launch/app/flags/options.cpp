@@ -149,6 +149,7 @@ std::vector<OutputFile> outputs_of(Flags& flags) {
   for (const char* name : {"--save", "--export"}) {
     if (path_of(name).empty()) continue;
     outputs.push_back(saved_weights(name, path_of(name)));
+    outputs.push_back({name, path_of(name) + "/config.json", {}});  // of some models, beside the weights
   }
   return outputs;
 }
