@@ -131,10 +131,10 @@ std::vector<InputPath> inputs_of(Flags& flags) {
   for (const char* name : {"--data", "--init", "--config", "--resume"}) {
     const Flag* const flag = find_flag(flags, name);
     if (flag == nullptr || flag->value.text.empty()) continue;
-    const bool is_file = flag->value.text != "auto" && flag->value.text.rfind("synthetic", 0) != 0;
-    if (!is_file) continue;
-    inputs.push_back({name, flag->value.text});
-    if (name == std::string("--init")) inputs.push_back({name, saved_weights(name, flag->value.text).path});
+    const std::string& path = flag->value.text;
+    if (path == "auto" || path == "synthetic" || path.starts_with("synthetic:")) continue;
+    inputs.push_back({name, path});
+    if (name == std::string("--init")) inputs.push_back({name, saved_weights(name, path).path});
   }
   return inputs;
 }

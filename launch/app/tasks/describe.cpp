@@ -52,7 +52,8 @@ double shared_library_bytes(const MeshShape& mesh, std::size_t units, Zero zero)
 bool has_synthetic_data(const CommandLine& command_line) {
   const auto is_data = [](const Setting& setting) { return setting.name == "data"; };
   const auto data = std::find_if(command_line.settings.begin(), command_line.settings.end(), is_data);
-  return data != command_line.settings.end() && data->value.find("synthetic") == 1;  // behind the quotation mark
+  if (data == command_line.settings.end()) return false;
+  return data->value == "\"synthetic\"" || data->value.starts_with("\"synthetic:");
 }
 
 /// Of the stage that keeps most, with the most that any stage sends. After Workload::load(); the workload is opened
