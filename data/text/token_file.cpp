@@ -184,7 +184,9 @@ TokenSegment token_segment(const MappedFile& file, const fs::path& path) {
   std::array<std::int32_t, 3> header{};
   std::memcpy(header.data(), file.data(), std::min(file.size(), sizeof(header)));
   const auto [magic, version, count] = header;
-  if (magic == kWideMagic) usage_error("{}: a token file of llm.c with 32-bit ids (Llama 3); {}", name, advice(32));
+  if (magic == kWideMagic) {
+    usage_error("{}: a token file of llm.c with 32-bit ids (Llama 3, magic number {}); {}", name, magic, advice(32));
+  }
   if (magic != kTokenMagic && magic >= kFirstMagic && magic <= kLastMagic) {
     usage_error("{}: a file of llm.c, but not of GPT-2 tokens: magic number {} in place of {}", name, magic,
                 kTokenMagic);

@@ -275,7 +275,7 @@ TEST_F(TokensTest, OtherFilesNamedBinAreNamed) {
       EXPECT_CONTAINS(fault(text_bytes(text)), "it looks like text that begins with");
     }
   }
-  EXPECT_CONTAINS(fault(llmc_bytes(token_ramp(9), 20240801)), "32-bit ids (Llama 3)");
+  EXPECT_CONTAINS(fault(llmc_bytes(token_ramp(9), 20240801)), "32-bit ids (Llama 3, magic");
 }
 
 TEST_F(TokensTest, OtherFilesInPlaceOfTextAreNamed) {

@@ -3,10 +3,13 @@
 import re
 import shutil
 import signal
+import subprocess
 import time
 import unittest
 
-from support import HYDRA, SHARE_GPU, SHARING, TINY, Job, JobTest, find_mpirun, gpus, is_pending, kill, starts, words
+from support import (
+    BIN, HYDRA, SHARE_GPU, SHARING, TINY, Job, JobTest, catches, find_mpirun, gpus, is_pending, kill, starts, words,
+)  # fmt: skip
 
 CNN = ["--device", "cpu", "--baseline", "off", "--data", "synthetic:192"]
 GPT = ["--device", "cpu", "--baseline", "off", "--model", "gpt", "--layers", "1", "--width", "32", "--heads", "2",
@@ -257,7 +260,8 @@ class SignalTest(JobTest):
         self.assertIn(job.wait(), (75, 0) if find_mpirun() is HYDRA else (75,), job.text())
 
     def test_term_and_int_at_any_rank_write_one_and_end_with_75(self) -> None:
-        for number, rank in ((signal.SIGTERM, 0), (signal.SIGTERM, 2), (signal.SIGINT, 1), (signal.SIGUSR2, 0)):
+        for number, rank in ((signal.SIGTERM, 0), (signal.SIGTERM, 2), (signal.SIGINT, 1), (signal.SIGUSR2, 0),
+                             (signal.SIGHUP, 1)):  # fmt: skip
             with self.subTest(signal=number, rank=rank):
                 shutil.rmtree(self.folder / "c", ignore_errors=True)
                 job = self.started(3, *self.saving())
@@ -280,6 +284,67 @@ class SignalTest(JobTest):
         self.assertTrue(job.running(), job.text())
         kill(first, signal.SIGINT)
         self.assertEqual(job.wait(), 130, job.text())
+
+    def test_a_signal_after_training_leaves_out_measurements_and_nothing_else(self) -> None:
+        training = words(*TINY, "--batch", 8, "--steps", 20, "--metrics", "m.jsonl", "--save", "saved")
+        checkpoint = ["--checkpoint", "c"]
+        trained = self.result(2, *TINY, "--batch", 8, "--steps", 20)
+        measured_for_long = {"baseline": ["--baseline", "on", "--calibration-seconds", "1000"],
+                             "windows": ["--min-seconds", "1000"]}  # fmt: skip
+        cases = [("baseline", signal.SIGUSR2, checkpoint, 75), ("baseline", signal.SIGUSR1, checkpoint, None),
+                 ("windows", signal.SIGTERM, checkpoint, 75), ("windows", signal.SIGHUP, [], 128 + signal.SIGHUP)]  # fmt: skip
+        for phase, number, saving, code in cases:
+            with self.subTest(phase=phase, signal=number):
+                for folder in ("c", "saved"):
+                    shutil.rmtree(self.folder / folder, ignore_errors=True)
+                job = self.job(2, *training, *saving, *measured_for_long[phase])
+                job.wait_until(lambda: (self.folder / "saved" / "model.safetensors").exists())
+                kill(job.ranks()[1], number)
+                if code is None:  # there is nothing to save; the run goes on
+                    job.wait_until(lambda job=job: not is_pending(job.ranks()[1], signal.SIGUSR1))
+                    self.assertTrue(job.running(), job.text())
+                    kill(job.ranks()[0], signal.SIGTERM)
+                self.assertEqual(job.wait(), code or 75, job.text())
+                self.assertIn("ended after the last step", job.text())
+                self.assertEqual(self.result_in("m.jsonl"), trained)
+                self.assertEqual(self.steps("c"), [20] if saving else [])
+
+    def test_a_signal_in_start_up_ends_the_job_before_the_first_step(self) -> None:
+        for saving, code in (["--checkpoint", "c"], 75), ([], 143):
+            for _ in range(10):
+                job = self.job(2, *ENDLESS, *saving)
+                job.wait_until(lambda job=job: len(job.ranks()) == 2 and catches(job.ranks()[1], signal.SIGTERM))
+                kill(job.ranks()[1], signal.SIGTERM)
+                self.assertEqual(job.wait(), code, job.text())
+                if "before the first step" in job.text():
+                    break
+                self.assertIn("after step", job.text())  # it was too quick
+                shutil.rmtree(self.folder / "c", ignore_errors=True)
+            self.assertIn("before the first step", job.text())
+            self.assertEqual(self.steps("c"), [])
+
+    def test_a_closed_terminal_ends_the_run_unless_it_is_ignored(self) -> None:
+        for start, code in ([], 75), (["nohup"], 0):
+            with self.subTest(start=start):
+                shutil.rmtree(self.folder / "c", ignore_errors=True)
+                steps = 100_000 if code else 20_000
+                job = Job([*start, str(BIN / "ddptrain"), *words(*TINY, "--batch", 8, "--steps", steps),
+                           "--checkpoint", "c", "--checkpoint-every", "100"], self.folder)  # fmt: skip
+                self.addCleanup(job.end)
+                job.wait_until(lambda: len(self.steps("c")) > 0)
+                kill(job.ranks()[0], signal.SIGHUP)
+                self.assertEqual(job.wait(), code, job.text())
+
+    def test_the_end_of_the_reader_ends_the_run_in_order(self) -> None:
+        saving = words(*TINY, "--batch", 8, "--epochs", 100_000, "--checkpoint", "c")
+        with subprocess.Popen([BIN / "ddptrain", *saving], cwd=self.folder, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True) as process:  # fmt: skip
+            self.addCleanup(process.kill)
+            next(line for line in process.stdout if line.startswith("Epoch 1/"))
+            process.stdout.close()
+            self.assertIn("SIGPIPE: ended after step", process.stderr.read())
+            self.assertEqual(process.wait(), 75)
+        self.assertEqual(len(self.steps("c")), 1)
 
     def test_without_checkpoints_the_end_is_orderly(self) -> None:
         job = self.started(2, *ENDLESS, "--metrics", "m.jsonl")

@@ -122,12 +122,22 @@ def descendants(pid: int) -> set[int]:
     return children(pid).union(*map(descendants, children(pid)))
 
 
-def is_pending(pid: int, number: int) -> bool:
-    """Whether the process has been sent the signal, and has not taken it yet."""
+def _masks(pid: int, names: str, number: int) -> bool:
+    """Whether the signal is in one of these masks of the process."""
     with contextlib.suppress(OSError):
-        masks = re.findall(r"^(?:Sig|Shd)Pnd:\s*(\w+)", pathlib.Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+        masks = re.findall(rf"^(?:{names}):\s*(\w+)", pathlib.Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
         return any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
     return False
+
+
+def is_pending(pid: int, number: int) -> bool:
+    """Whether the process has been sent the signal, and has not taken it yet."""
+    return _masks(pid, "SigPnd|ShdPnd", number)
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether the process has a handler for the signal."""
+    return _masks(pid, "SigCgt", number)
 
 
 def kill(pid: int, number: int = signal.SIGKILL) -> None:

@@ -55,7 +55,7 @@ std::string_view header_of(const MappedFile& file, const std::string& name) {
   std::uint64_t length = 0;
   std::memcpy(&length, file.data(), kLengthBytes);
   if (length > file.size() - kLengthBytes || length > kLongestHeader) {
-    if (!kind.empty()) usage_error("{}: not a safetensors file{}", name, kind);
+    if (!kind.empty() && file.data()[kLengthBytes] != '{') usage_error("{}: not a safetensors file{}", name, kind);
     usage_error("{}: not a safetensors file, or truncated: a header of {} bytes in a file of {}", name, length,
                 file.size());
   }
