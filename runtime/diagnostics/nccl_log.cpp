@@ -4,9 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
+#include <cctype>
+#include <istream>
 #include <regex>
-#include <sstream>
+#include <set>
 #include <string_view>
 #include <vector>
 
@@ -22,37 +23,153 @@ std::string name_in(const std::vector<const char*>& names, const std::string& wo
   return word;
 }
 
-/// Algorithms and protocols are numbers in older versions, capitals in newer ones.
-void read_message(const std::string& text, NcclLog& log) {
-  static const std::vector algorithms = {"Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT"};
-  static const std::vector protocols = {"LL", "LL128", "Simple"};
-  static const std::regex version(R"( *NCCL version (\d{1,5}\.\d{1,5}\.\d{1,5}))");
-  static const std::regex channels(R"( *(\d{1,4}) coll channels)");
-  static const std::regex connection(
-      R"( *(Channel \d{1,4}\S* *: \d{1,6}\S* -> \d{1,6}\S*|Coll(?:Net)? \d{1,4}\S* : \d{1,6}(?: \[\w+\])?).*? via )"
-      R"((P2P/(?:direct pointer|CUMEM|MNNVL|IPC|indirect)|SHM|direct shared memory|(?:COLL)?NET/[\w -]*))");
-  static const std::regex kernel(
-      R"( *([\w-]+) \[Symmetric\]: (\d{1,18}) Bytes -> Kernel (?:\1_)?(\w+) nchannels (\d{1,4}))");
-  static const std::regex algorithm(R"( *(?:([\w-]+): )?(\d{1,18}) Bytes -> Algo (\w+) proto (\w+))"
-                                    R"((?: time | channel\{Lo\.\.Hi\}=\{(\d{1,4})\.\.(\d{1,4})\}))");
-  std::smatch found;
-  const auto is = [&](const std::regex& form) {
-    return std::regex_search(text, found, form, std::regex_constants::match_continuous);
-  };
-  const auto number = [&](std::size_t group) { return std::stoi(found[group]); };
-  if (is(version)) {
-    if (log.version == "unknown") log.version = found[1];
-  } else if (is(channels)) {
-    log.channels = std::max(log.channels, number(1));
-  } else if (is(connection)) {
-    log.connections.emplace(found[1], found[2] == "direct shared memory" ? "SHM" : found[2].str());
-  } else if (is(kernel)) {
-    log.choices[{found[1], std::stoll(found[2])}] = {"Symmetric", found[3], number(4)};
-  } else if (is(algorithm)) {
-    log.choices[{found[1], std::stoll(found[2])}] = {name_in(algorithms, found[3]), name_in(protocols, found[4]),
-                                                     found[6].matched ? std::max(number(6) - number(5) + 1, 0) : 0};
+}  // namespace
+
+class NcclLogReader::Reader {
+ public:
+  /// Other programs' words come before and between the messages of NCCL, which several ranks may write into one line.
+  void read(const std::string& line) {
+    constexpr std::string_view kMark = "NCCL INFO ";
+    std::size_t at = line.find(kMark);
+    if (at == std::string::npos) return read_bare_version(line);
+    for (std::size_t begin = 0; at != std::string::npos;) {
+      process_ = &process_of(std::string_view(line).substr(begin, at - begin));
+      begin = at + kMark.size();
+      at = line.find(kMark, begin);
+      read_message(line.substr(begin, at == std::string::npos ? at : at - begin));
+    }
   }
-}
+
+  NcclLog log() const {
+    NcclLog log = log_;
+    log.connections = connections_.empty() ? settled_doubtful() : connections_;
+    return log;
+  }
+
+ private:
+  using Match = std::smatch;
+
+  /// One that writes into the log. A communicator has an address for each of its GPUs in the process.
+  struct Process {
+    std::set<std::string> members;  ///< Addresses of the first communicator.
+    std::set<std::string> others;   ///< Addresses of later communicators.
+
+    bool is_elsewhere() const { return members.empty() && !others.empty(); }
+    bool is_in_several() const { return !members.empty() && !others.empty(); }
+  };
+
+  /// By host and process id, which come before the thread id and the GPU: "host:17:18 [0] ".
+  Process& process_of(std::string_view before) {
+    static const std::regex form(R"(([A-Za-z0-9_.-]*:\d+):\d+ \[[^\]]*\] *$)");
+    std::match_results<std::string_view::const_iterator> found;
+    constexpr std::size_t kLongest = 300;  // the search is slow in long text
+    before.remove_prefix(before.size() - std::min(before.size(), kLongest));
+    return processes_[std::regex_search(before.begin(), before.end(), found, form) ? found[1].str() : ""];
+  }
+
+  /// Without NCCL's mark, but perhaps with that of a launcher ("[1,0]<stdout>:"). Not the words of a sentence.
+  void read_bare_version(const std::string& line) {
+    static const std::string kWords = "NCCL version ";
+    const std::size_t at = line.find(kWords);
+    if (at == std::string::npos) return;
+    const std::size_t last = at == 0 ? std::string::npos : line.find_last_not_of(' ', at - 1);
+    if (last == std::string::npos || std::isalnum(static_cast<unsigned char>(line[last])) == 0) {
+      read_version(line.substr(at));
+    }
+  }
+
+  void read_version(const std::string& text) {
+    static const std::regex form(R"( *NCCL version (\d{1,5}\.\d{1,5}\.\d{1,5}))");
+    Match found;
+    if (matches(text, form, found) && log_.version == "unknown") log_.version = found[1];
+  }
+
+  static bool matches(const std::string& text, const std::regex& form, Match& found) {
+    return std::regex_search(text, found, form, std::regex_constants::match_continuous);
+  }
+
+  /// Algorithms and protocols are numbers in older versions, capitals in newer ones.
+  void read_message(const std::string& text) {
+    static const std::vector algorithms = {"Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT"};
+    static const std::vector protocols = {"LL", "LL128", "Simple"};
+    static const std::regex communicator(R"( *(?:\[Rank \d{1,6}\] *)?(?:nccl\w+ +)?comm (0x[0-9a-fA-F]{1,16}) )"
+                                         R"(rank (\d{1,6}) n[rR]anks (\d{1,6})\b)");
+    static const std::regex channels(R"( *(\d{1,4}) coll channels)");
+    static const std::regex connection(
+        R"( *(Channel \d{1,4}\S* *: (\d{1,6})\S* -> (\d{1,6})\S*|Coll(?:Net)? \d{1,4}\S* : \d{1,6}(?: \[\w+\])?))"
+        R"(.*? via (P2P/(?:direct pointer|CUMEM|MNNVL|IPC|indirect)|SHM|direct shared memory|(?:COLL)?NET/[\w -]*))");
+    static const std::regex kernel(
+        R"( *([\w-]+) \[Symmetric\]: (\d{1,18}) Bytes -> Kernel (?:\1_)?(\w+) nchannels (\d{1,4}))");
+    static const std::regex algorithm(R"( *(?:([\w-]+): )?(\d{1,18}) Bytes -> Algo (\w+) proto (\w+))"
+                                      R"((?: time | channel\{Lo\.\.Hi\}=\{(\d{1,4})\.\.(\d{1,4})\}))");
+    Match found;
+    const auto number = [&](std::size_t group) { return std::stoi(found[group]); };
+    read_version(text);
+    if (matches(text, communicator, found)) {
+      join(found[1], number(2), number(3), id_in(text));
+    } else if (matches(text, channels, found)) {
+      if (process_->others.empty()) log_.channels = std::max(log_.channels, number(1));
+    } else if (matches(text, connection, found)) {
+      const std::string transport = found[4] == "direct shared memory" ? "SHM" : found[4].str();
+      add_connection(found[1], found[2].matched ? std::max(number(2), number(3)) : 0, transport);
+    } else if (matches(text, kernel, found)) {
+      log_.choices.try_emplace({found[1], std::stoll(found[2])}, NcclChoice{"Symmetric", found[3], number(4)});
+    } else if (matches(text, algorithm, found)) {
+      const int count = found[6].matched ? std::max(number(6) - number(5) + 1, 0) : 0;
+      log_.choices.try_emplace({found[1], std::stoll(found[2])},
+                               NcclChoice{name_in(algorithms, found[3]), name_in(protocols, found[4]), count});
+    }
+  }
+
+  static std::string id_in(const std::string& text) {
+    static const std::regex form(" commId (0x[0-9a-fA-F]{1,16})");
+    Match found;
+    return std::regex_search(text, found, form) ? found[1].str() : "";
+  }
+
+  /// The process has this communicator. It is the first one if it has the same id and size, and this rank is a new one.
+  void join(const std::string& address, int rank, int ranks, const std::string& id) {
+    if (ranks == 0) return;
+    if (log_.ranks == 0) log_.ranks = ranks;
+    if (process_->members.count(address) == 0 && process_->others.count(address) == 0) {
+      const bool same_id = id.empty() || id_.empty() || id == id_;
+      const bool is_first = same_id && ranks == log_.ranks && ranks_.count(rank) == 0;
+      (is_first ? process_->members : process_->others).insert(address);
+    }
+    if (process_->members.count(address) == 0) return;
+    ranks_.insert(rank);
+    if (id_.empty()) id_ = id;
+  }
+
+  void add_connection(const std::string& channel, int highest_rank, const std::string& transport) {
+    if (process_->is_elsewhere()) return;
+    if (!process_->is_in_several()) {
+      connections_.try_emplace(channel, transport);
+    } else if (log_.ranks == 0 || highest_rank < log_.ranks) {
+      doubtful_[channel].insert(transport);
+    }
+  }
+
+  /// Lines of processes with several communicators count if they name one transport for a connection, and if no process
+  /// tells of the first communicator alone.
+  std::map<std::string, std::string> settled_doubtful() const {
+    std::map<std::string, std::string> settled;
+    for (const auto& [channel, transports] : doubtful_) {
+      if (transports.size() == 1) settled[channel] = *transports.begin();
+    }
+    return settled;
+  }
+
+  NcclLog log_;
+  std::map<std::string, std::string> connections_;
+  std::map<std::string, std::set<std::string>> doubtful_;
+  std::map<std::string, Process> processes_;
+  Process* process_ = &processes_[""];  ///< With which the message begins.
+  std::string id_;                      ///< Of the first communicator.
+  std::set<int> ranks_;                 ///< Those of the first communicator that have been seen.
+};
+
+namespace {
 
 /// Most frequent first.
 std::string transports_of(const NcclLog& log) {
@@ -67,14 +184,18 @@ std::string transports_of(const NcclLog& log) {
 
 }  // namespace
 
+NcclLogReader::NcclLogReader() : reader_(std::make_unique<Reader>()) {}
+NcclLogReader::~NcclLogReader() = default;
+void NcclLogReader::read(const std::string& line) {
+  constexpr std::size_t kLongest = 10'000;  // NCCL's have at most 1,024 bytes
+  reader_->read(line.size() > kLongest ? line.substr(0, kLongest) : line);
+}
+NcclLog NcclLogReader::log() const { return reader_->log(); }
+
 NcclLog read_nccl_log(std::istream& text) {
-  const std::string mark = "NCCL INFO ";
-  NcclLog log;
-  for (std::string line; std::getline(text, line) && !text.eof();) {  // without a last line that is cut
-    const std::size_t at = line.find(mark);
-    read_message(at == std::string::npos ? line : line.substr(at + mark.size()), log);
-  }
-  return log;
+  NcclLogReader reader;
+  for (std::string line; std::getline(text, line) && !text.eof();) reader.read(line);
+  return reader.log();
 }
 
 NcclUsage usage_of(const NcclLog& log) {
@@ -102,21 +223,6 @@ std::map<std::string, std::string> nccl_environment() {
     }
   }
   return variables;
-}
-
-NcclLogCapture::NcclLogCapture() {
-  if (std::getenv("NCCL_DEBUG") != nullptr) return;
-  file_.emplace("nccl-log");
-  environment_.set("NCCL_DEBUG", "INFO");
-  environment_.set("NCCL_DEBUG_SUBSYS", "INIT,ENV,GRAPH,TUNING,NET");
-  environment_.set("NCCL_DEBUG_FILE", file_->path());
-}
-
-std::string NcclLogCapture::text() const { return file_ ? file_->text() : ""; }
-
-NcclLog NcclLogCapture::log() const {
-  std::istringstream log(text());
-  return read_nccl_log(log);
 }
 
 }  // namespace ddptrain

@@ -3,13 +3,9 @@
 #include <cstdint>
 #include <iosfwd>
 #include <map>
-#include <optional>
-#include <set>
+#include <memory>
 #include <string>
 #include <utility>
-
-#include "runtime/core/files/memory_file.h"
-#include "runtime/core/process/scoped_environment.h"
 
 namespace ddptrain {
 
@@ -29,18 +25,34 @@ struct NcclChoice {
   int channels = 0;  ///< 0: the log does not tell.
 };
 
-/// The part of a log that runs and measurements report. (launch/ddptools/nccl/log.py reads the rest, for ddptopo.)
+/// The part of a log that runs and measurements report, of the first communicator. If lines contradict each other, the
+/// first counts. (launch/ddptools/nccl/log.py reads the rest, for ddptopo.)
 struct NcclLog {
   std::string version = "unknown";
+  int ranks = 0;     ///< 0: the log does not tell.
   int channels = 0;  ///< For collectives; 0: the log does not tell.
-  /// A channel with its ranks, and the transport there: P2P/CUMEM, SHM, NET/IB ...
-  std::set<std::pair<std::string, std::string>> connections;
-  /// By collective and bytes; the last one of each. If NCCL does not name the collective, it is empty.
+  /// By channel and its ranks: the transport there: P2P/CUMEM, SHM, NET/IB ... Not those of which nothing tells whether
+  /// they are the first communicator's.
+  std::map<std::string, std::string> connections;
+  /// By collective and bytes. If NCCL does not name the collective, it is empty.
   std::map<std::pair<std::string, std::int64_t>, NcclChoice> choices;
 };
 
-/// Reads a log of NCCL 2.18 to 2.32, of one rank or of several one after the other. Never throws for what the text
-/// holds.
+/// Reads a log of NCCL 2.18 to 2.32, of one rank or of several one after the other, line by line. Never throws for what
+/// a line holds.
+class NcclLogReader {
+ public:
+  NcclLogReader();
+  ~NcclLogReader();
+  void read(const std::string& line);  ///< Without its line feed.
+  NcclLog log() const;                 ///< Of the lines so far.
+
+ private:
+  class Reader;
+  std::unique_ptr<Reader> reader_;
+};
+
+/// Reads a whole log, without a last line that is cut.
 NcclLog read_nccl_log(std::istream& text);
 
 NcclUsage usage_of(const NcclLog& log);
@@ -48,20 +60,5 @@ NcclUsage usage_of(const NcclLog& log);
 /// The NCCL_* variables of the environment (NCCL_VERSION, a label of container images, is none). Ask before
 /// NcclLogCapture adds its own.
 std::map<std::string, std::string> nccl_environment();
-
-/// Makes NCCL write its log to memory, to learn what it used. To be made (on the rank that asks) before NCCL's first
-/// call in this process, and kept while NCCL is used. If the user has set NCCL_DEBUG, it stays as it is, and there is
-/// no text. Restores the environment at its end.
-class NcclLogCapture {
- public:
-  NcclLogCapture();
-
-  std::string text() const;  ///< The text so far.
-  NcclLog log() const;       ///< The same, read; transports and choices follow the first all-reduce.
-
- private:
-  std::optional<MemoryFile> file_;
-  ScopedEnvironment environment_;
-};
 
 }  // namespace ddptrain

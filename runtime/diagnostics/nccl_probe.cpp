@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "runtime/comm/communicator.h"
-#include "runtime/diagnostics/nccl_log.h"
+#include "runtime/diagnostics/nccl_log_capture.h"
 
 namespace ddptrain {
 
@@ -36,7 +36,7 @@ NcclProbe probe_nccl(const World& world, Device& device) {
   environment.set("NCCL_DEBUG", std::nullopt);
   environment.set("NCCL_DEBUG_FILE", std::nullopt);
   NcclProbe probe;
-  const NcclLogCapture capture;
+  const NcclLogCapture capture(NcclDebug{});
   // On every rank, though rank 0 alone writes: a rank that is to dump its topology takes part in one more exchange.
   const auto topology = dump_of("NCCL_TOPO_DUMP_FILE", environment);
   const auto graph = dump_of("NCCL_GRAPH_DUMP_FILE", environment);

@@ -2,13 +2,20 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
+#include <map>
 #include <optional>
 #include <sstream>
+#include <thread>
 
 #include "runtime/core/process/scoped_environment.h"
+#include "runtime/diagnostics/nccl_debug.h"
+#include "runtime/diagnostics/nccl_log_capture.h"
 
 namespace ddptrain {
 namespace {
@@ -117,34 +124,211 @@ TEST(NcclLog, CollectivesWithoutNames) {
   EXPECT_EQ(usage_of(log).algorithm, "Ring");
 }
 
-TEST(NcclLogCapture, ReadsWhatIsWrittenAndLeavesNothingBehind) {
-  ScopedEnvironment environment;
-  environment.set("NCCL_DEBUG", std::nullopt);
-  environment.set("NCCL_DEBUG_SUBSYS", "COLL");
-  environment.set("NCCL_DEBUG_FILE", std::nullopt);
+TEST(NcclLog, VersionsBehindMarksOfLaunchers) {
+  const auto version = [](const std::string& text) { return usage_in(text + "\n").version; };
+  EXPECT_EQ(version("[1,0]<stdout>:NCCL version 2.9.9+cuda11.2"), "2.9.9");
+  EXPECT_EQ(version("0: NCCL version 2.18.3+cuda12.1"), "2.18.3");
+  EXPECT_EQ(version("(worker pid=17) NCCL version 2.27.5+cuda12.9"), "2.27.5");
+  EXPECT_EQ(version("built with NCCL version 2.14.3"), "unknown");
+}
+
+TEST(NcclLog, OfTwoChoicesForOneSizeTheFirstCounts) {
+  const std::string first = "NCCL INFO AllReduce: 1048576 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..3}\n";
+  const std::string second = "NCCL INFO AllReduce: 1048576 Bytes -> Algo TREE proto LL128 channel{Lo..Hi}={0..1}\n";
+  EXPECT_EQ(told(first + second), "unknown Ring Simple unknown 4");
+  EXPECT_EQ(told(second + first), "unknown Tree LL128 unknown 2");
+}
+
+TEST(NcclLog, TransportsAreThoseOfTheFirstCommunicator) {
+  const auto transport = [](const std::string& text) { return usage_in(text).transport; };
+  const std::string first = "n1:1:1 [0] NCCL INFO comm 0x1 rank 0 nRanks 4 nNodes 2 localRanks 2 localRank 0 MNNVL 0\n";
+  const std::string second =
+      "n1:1:1 [0] NCCL INFO comm 0x2 rank 0 nRanks 2 nNodes 2 localRanks 1 localRank 0 MNNVL 0\n";
+  const std::string near = "n1:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\n";
+  const std::string far = "n1:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0\n";
+  EXPECT_EQ(transport(first + near + second + far), "P2P/CUMEM");
+  EXPECT_EQ(transport(first + second + near), "P2P/CUMEM");  // no line says another transport
+  const std::string near_again = "n1:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] via P2P/CUMEM\n";
+  EXPECT_EQ(transport(first + second + near_again + far), "unknown");
+  // The processes of a job, and one that is in another communicator.
+  const std::string other = "n2:2:2 [0] NCCL INFO comm 0x3 rank 0 nRanks 2 nNodes 2 localRanks 1 localRank 0 MNNVL 0\n";
+  const std::string of_other = "n2:2:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0\n";
+  EXPECT_EQ(transport(first + near + other + of_other), "P2P/CUMEM");
+  // Two GPUs of one process are in one communicator.
+  const std::string of_two =
+      "h:1:2 [0] NCCL INFO ncclCommInitAll comm 0xa rank 0 nranks 2 cudaDev 0 busId 10 commId 0x7 - Init START\n"
+      "h:1:3 [1] NCCL INFO ncclCommInitAll comm 0xb rank 1 nranks 2 cudaDev 1 busId 20 commId 0x7 - Init START\n"
+      "h:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/direct pointer\n"
+      "h:1:3 [1] NCCL INFO Channel 00/0 : 1[1] -> 0[0] via SHM/direct/direct\n";
+  EXPECT_EQ(transport(of_two), "P2P/direct pointer+SHM");
+  EXPECT_EQ(parse(of_two).ranks, 2);
+}
+
+TEST(NcclLog, LinesThatTwoRanksWroteTogether) {
+  const NcclUsage usage = usage_of(recorded("two_ranks_in_a_line_made_up.log"));
+  EXPECT_EQ(usage.transport, "P2P/CUMEM");
+}
+
+using Variables = std::map<std::string, std::string>;
+
+/// Level, subsystems and "hides" if lines of TUNING are hidden.
+std::string requested(const Variables& variables) {
+  const NcclRequest request = nccl_request(nccl_debug_in(variables));
+  return fmt::format("{} {}{}", request.level, request.subsystems, request.adds_tuning ? " hides" : "");
+}
+
+TEST(NcclDebug, NcclIsAskedForWhatTheUserAndTheRunNeed) {
+  const std::string ours = "INFO INIT,ENV,GRAPH,TUNING,NET";
+  EXPECT_EQ(requested({}), ours);
+  EXPECT_EQ(requested({{"NCCL_DEBUG", "nonsense"}}), ours);
+  EXPECT_EQ(requested({{"NCCL_DEBUG", "VERSION"}}), ours);
+  EXPECT_EQ(requested({{"NCCL_DEBUG", "warn"}, {"NCCL_DEBUG_SUBSYS", "COLL"}}), ours);
+  EXPECT_EQ(requested({{"NCCL_DEBUG", "info"}}), "INFO INIT,BOOTSTRAP,ENV,TUNING hides");
+  EXPECT_EQ(requested({{"NCCL_DEBUG", "Trace"}, {"NCCL_DEBUG_SUBSYS", "ALL"}}), "TRACE ALL");
+  const auto with = [](const std::string& subsystems) {
+    return requested({{"NCCL_DEBUG", "INFO"}, {"NCCL_DEBUG_SUBSYS", subsystems}});
+  };
+  EXPECT_EQ(with("init,tuning"), "INFO init,tuning");
+  EXPECT_EQ(with("NET,,COLL"), "INFO NET,COLL,TUNING hides");
+  EXPECT_EQ(with("^NET"), "INFO ^NET");
+  EXPECT_EQ(with("^NET,TUNING"), "INFO ^NET hides");
+  EXPECT_EQ(with("^tuning"), "INFO ALL hides");
+  EXPECT_EQ(with("^ALL"), "INFO TUNING hides");
+  EXPECT_EQ(with(""), "INFO TUNING hides");
+}
+
+TEST(NcclDebug, FilesOfVariablesCountAsInNccl) {
+  const std::filesystem::path folder = testing::TempDir();
+  std::ofstream(folder / "nccl.conf") << "# NCCL_DEBUG_FILE=no\nNCCL_DEBUG=INFO\nNCCL_DEBUG_SUBSYS=NET\nno variable\n";
+  std::ofstream(folder / "etc.conf") << "NCCL_DEBUG=WARN\nNCCL_DEBUG_FILE=log.%h\n";
+  const std::vector<std::filesystem::path> files = {folder / "nccl.conf", folder / "none.conf", folder / "etc.conf"};
+  const NcclDebug debug = nccl_debug_in(with_conf_files({{"NCCL_DEBUG_SUBSYS", "COLL"}}, files));
+  EXPECT_EQ(debug.level, NcclDebug::Level::all);
+  EXPECT_EQ(debug.subsystems, "COLL");
+  EXPECT_EQ(debug.file, "log.%h");
+  EXPECT_EQ(expanded_debug_file("a.%h.%p%%.%x%", "n7", 12), "a.n7.12%.%x%");
+}
+
+constexpr const char* kMixed = R"(h:1:1 [0] NCCL INFO NCCL version 2.28.9+cuda13.0
+h:1:1 [0] NCCL INFO Using network IB
+h:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM
+
+[2026-11-28 06:00:00] h:1:1 [0] net.cc:3 NCCL WARN no such device
+h:1:1 [0] NCCL INFO   Algorithm   |   Tree   |   Ring   |
+h:1:1 [0] NCCL INFO  AllReduce | 1.0/2.0 |
+h:1:1 [0] NCCL INFO AllReduce: 9999999 Bytes -> Algo TREE proto SIMPLE channel{Lo..Hi}={0..2}
+)";
+
+/// Of kMixed.
+std::string seen(const Variables& variables) {
+  NcclLogView view(nccl_debug_in(variables));
+  std::istringstream log(kMixed);
+  std::string text;
+  for (std::string line; std::getline(log, line);) {
+    if (const auto shown = view.shown(line)) text += *shown + "\n";
+  }
+  return text;
+}
+
+TEST(NcclDebug, TheUserSeesWhatNcclWouldHaveWritten) {
+  const std::string mixed = kMixed;
+  const std::string warning = "\n[2026-11-28 06:00:00] h:1:1 [0] net.cc:3 NCCL WARN no such device\n";
+  EXPECT_EQ(seen({}), "");
+  EXPECT_EQ(seen({{"NCCL_DEBUG", "VERSION"}}), "NCCL version 2.28.9+cuda13.0\n");
+  EXPECT_EQ(seen({{"NCCL_DEBUG", "WARN"}}), "NCCL version 2.28.9+cuda13.0\n" + warning);
+  EXPECT_EQ(seen({{"NCCL_DEBUG", "WARN"}, {"NCCL_WARN_ENABLE_DEBUG_INFO", "1"}}),
+            "NCCL version 2.28.9+cuda13.0\n" + mixed.substr(mixed.find(warning)));
+  EXPECT_EQ(seen({{"NCCL_DEBUG", "INFO"}, {"NCCL_DEBUG_SUBSYS", "ALL"}}), kMixed);
+  EXPECT_EQ(seen({{"NCCL_DEBUG", "INFO"}}), mixed.substr(0, mixed.find("h:1:1 [0] NCCL INFO   Algorithm")));
+}
+
+std::string content_of(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// Writes as NCCL does.
+void log_as_nccl(const std::string& text) {
+  std::ofstream log(std::getenv("NCCL_DEBUG_FILE"));
+  ASSERT_TRUE(log);
+  log << text << std::flush;
+}
+
+class NcclLogCaptureTest : public testing::Test {
+ protected:
+  NcclLogCaptureTest() {
+    for (const char* name : {"NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE", "NCCL_WARN_ENABLE_DEBUG_INFO"}) {
+      environment_.set(name, std::nullopt);
+    }
+    environment_.set("NCCL_CONF_FILE", "/no/such/file");
+  }
+
+  ScopedEnvironment environment_;
+  std::filesystem::path folder_ = testing::TempDir();
+};
+
+TEST_F(NcclLogCaptureTest, ReadsWhatIsWrittenAndLeavesNothingBehind) {
+  environment_.set("NCCL_DEBUG_SUBSYS", "COLL");
   {
     const NcclLogCapture capture;
     EXPECT_STREQ(std::getenv("NCCL_DEBUG"), "INFO");
-    std::ofstream log(std::getenv("NCCL_DEBUG_FILE"));  // as NCCL opens it
+    std::ofstream log(std::getenv("NCCL_DEBUG_FILE"));
     ASSERT_TRUE(log);
     log << kRing << std::flush;
     EXPECT_EQ(usage_of(capture.log()).algorithm, "Ring");
     log << "NCCL INFO AllReduce: 9999999 Bytes -> Algo TREE proto SIMPLE channel{Lo..Hi}={0..2}\n" << std::flush;
     EXPECT_EQ(usage_of(capture.log()).algorithm, "Tree");
+    EXPECT_EQ(capture.text().substr(0, 10), std::string(kRing).substr(0, 10));
   }
   EXPECT_EQ(std::getenv("NCCL_DEBUG"), nullptr);
   EXPECT_EQ(std::getenv("NCCL_DEBUG_FILE"), nullptr);
   EXPECT_STREQ(std::getenv("NCCL_DEBUG_SUBSYS"), "COLL");
 }
 
-TEST(NcclLogCapture, LeavesTheUsersChoiceAlone) {
-  ScopedEnvironment environment;
-  environment.set("NCCL_DEBUG", "WARN");
-  environment.set("NCCL_DEBUG_FILE", std::nullopt);
+TEST_F(NcclLogCaptureTest, TheUsersLogIsReadAndCopiedToItsFile) {
+  environment_.set("NCCL_DEBUG", "INFO");
+  environment_.set("NCCL_DEBUG_FILE", (folder_ / "nccl.%p.log").string());
+  const std::filesystem::path copy = folder_ / fmt::format("nccl.{}.log", getpid());
+  const std::string ring = kRing;
+  {
+    const NcclLogCapture capture;
+    EXPECT_STREQ(std::getenv("NCCL_DEBUG_SUBSYS"), "INIT,BOOTSTRAP,ENV,TUNING");
+    log_as_nccl(ring + "h:1:1 [0] NCCL INFO a line that is c");
+    EXPECT_EQ(usage_of(capture.log()).algorithm, "Ring");
+    EXPECT_EQ(usage_of(capture.log()).transport, "P2P/CUMEM");
+  }
+  const std::string seen = content_of(copy);
+  EXPECT_EQ(seen.find("Bytes -> Algo"), std::string::npos) << seen;
+  EXPECT_NE(seen.find("via P2P/CUMEM/read\n"), std::string::npos) << seen;
+  EXPECT_TRUE(seen.ends_with("a line that is c\n")) << seen;
+  EXPECT_TRUE(seen.starts_with(ring.substr(0, ring.find('\n') + 1))) << seen;
+}
+
+/// A run that hangs or is ended at once.
+TEST_F(NcclLogCaptureTest, TheLogIsSeenWhileTheProgramRuns) {
+  environment_.set("NCCL_DEBUG", "INFO");
+  environment_.set("NCCL_DEBUG_FILE", (folder_ / "live.log").string());
   const NcclLogCapture capture;
-  EXPECT_STREQ(std::getenv("NCCL_DEBUG"), "WARN");
-  EXPECT_EQ(std::getenv("NCCL_DEBUG_FILE"), nullptr);
-  EXPECT_EQ(usage_of(capture.log()).algorithm, "unknown");
+  log_as_nccl("h:1:1 [0] NCCL INFO Using network Socket\n");
+  while (content_of(folder_ / "live.log").empty()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_EQ(content_of(folder_ / "live.log"), "h:1:1 [0] NCCL INFO Using network Socket\n");
+}
+
+TEST_F(NcclLogCaptureTest, StandardOutputGetsTheLogUnlessAFileIsAskedFor) {
+  environment_.set("NCCL_DEBUG", "WARN");
+  testing::internal::CaptureStdout();
+  {
+    const NcclLogCapture capture;
+    log_as_nccl(kMixed);
+  }
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), seen({{"NCCL_DEBUG", "WARN"}}));
+  environment_.set("NCCL_DEBUG_FILE", (folder_ / "no folder/nccl.log").string());
+  testing::internal::CaptureStdout();
+  {
+    const NcclLogCapture capture;
+    log_as_nccl(kMixed);
+  }
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), seen({{"NCCL_DEBUG", "WARN"}}));
 }
 
 TEST(NcclEnvironment, HoldsNcclVariablesOnly) {

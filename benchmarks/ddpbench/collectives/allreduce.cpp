@@ -9,7 +9,7 @@
 #include "benchmarks/ddpbench/table.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/core/error.h"
-#include "runtime/diagnostics/nccl_log.h"
+#include "runtime/diagnostics/nccl_log_capture.h"
 
 namespace ddptrain::bench {
 namespace {

@@ -9,7 +9,7 @@
 #include "launch/app/job/launchers.h"
 #include "runtime/core/process/signal_requests.h"
 #include "runtime/core/process/watch.h"
-#include "runtime/diagnostics/nccl_log.h"
+#include "runtime/diagnostics/nccl_log_capture.h"
 #include "runtime/diagnostics/watchdog.h"
 
 namespace ddptrain {

@@ -27,12 +27,13 @@ class Transport:
     source: int
     target: int
     channel: int
-    via: str  # P2P/CUMEM/read, P2P/IPC, SHM/direct/direct, NET/IB/0/GDRDMA ...
+    via: str  # P2P/CUMEM/read, P2P/IPC, SHM/direct/direct, NET/IB/0/GDRDMA ...; of two ends, the sending one's
+    receives_via: str = dataclasses.field(default="", compare=False)  # the receiving end's, if both ends are logged
 
 
 @dataclasses.dataclass
 class Log:
-    """Of one communicator. If lines contradict each other, the first counts. 0 and empty: the log does not say."""
+    """Of the first communicator. If lines contradict each other, the first counts. 0 and empty: the log does not say."""
 
     version: str = ""
     ranks: int = 0
@@ -71,7 +72,7 @@ CHANNEL = r"(\d{1,3})(?!\d)"
 PEER = RANK + r"(?:\[[^\]]*\]|(?!\[))"
 NETWORK = r"[A-Za-z0-9_ -]*"  # with a space, as AWS Libfabric
 VIA = (
-    r"(?:(?! via ).)* via (direct shared memory|P2P/(?:direct pointer|CUMEM|MNNVL|IPC)(?:/read)?|P2P/indirect/\d{1,6}"
+    r"((?:(?! via ).)*) via (direct shared memory|P2P/(?:direct pointer|CUMEM|MNNVL|IPC)(?:/read)?|P2P/indirect/\d{1,6}"
     r"|SHM/(?:direct|CE)/(?:direct|CE)"
     rf"|NET/{NETWORK}/\d{{1,7}}(?:\(\d{{1,6}}\)|(?!\())(?:/GDRDMA)?(?:\(PCI\))?(?:/Shared)?)"
 )
@@ -91,7 +92,11 @@ CHOICE = _compiled(
     rf"(\d{{1,18}}) Bytes -> (?:Kernel {NAME} nchannels {CHANNEL}"
     rf"|Algo {NAME} proto {NAME}(?: time | channel{{Lo\.\.Hi}}={{{CHANNEL}\.\.{CHANNEL}}}))"
 )
-HOST = _compiled(r"([A-Za-z0-9_.-]*):\d+:\d+$")
+PROCESS = _compiled(r"([A-Za-z0-9_.-]*):(\d+):\d+$")
+COMMUNICATOR = _compiled(r"(?:\[Rank \d{1,6}\] *)?(?:nccl\w+ +)?comm (0x[0-9a-fA-F]{1,16}) rank ")
+COMMUNICATOR_ID = _compiled(r" commId (0x[0-9a-fA-F]{1,16})")
+# Not the words of a sentence. mpirun, srun and other launchers put their marks before a line.
+BARE_VERSION = _compiled(r"(?:.*[^A-Za-z0-9 ])? *(NCCL version .*)")
 
 
 def matched(pattern: re.Pattern[str], text: str, at: int = 0) -> re.Match[str]:
@@ -101,17 +106,38 @@ def matched(pattern: re.Pattern[str], text: str, at: int = 0) -> re.Match[str]:
     return found
 
 
+@dataclasses.dataclass
+class Process:
+    """One that writes into the log. It is in the first communicator until its lines say otherwise."""
+
+    host: str = ""
+    members: set[str] = dataclasses.field(default_factory=set)  # addresses of the first communicator, one for each GPU
+    others: set[str] = dataclasses.field(default_factory=set)  # addresses of later communicators
+
+    def is_elsewhere(self) -> bool:
+        return bool(self.others) and not self.members
+
+    def is_in_several(self) -> bool:
+        return bool(self.others) and bool(self.members)
+
+
 class Reader:
     """One pass over a log. Every method named after a kind of line gets what follows the words that tell the kind."""
 
     def __init__(self) -> None:
         self.log = Log()
         self._first: dict[str, Any] = {}  # of what each rank says: version, ranks, nodes, network
-        self._transports: set[tuple[int, int, int, str]] = set()
+        # By source, target and channel: what the lines say, by their end of the connection ("[send]", "[receive]", "").
+        self._transports: dict[tuple[int, int, int], dict[str, str]] = {}
+        # The same of processes that had several communicators by then: nothing tells whose connection it is.
+        self._doubtful: dict[tuple[int, int, int], dict[str, set[str]]] = {}
+        self._processes: dict[str, Process] = {}
+        self._process = Process()  # with which the message begins
+        self._communicator_id = ""  # of the first one
+        self._members: set[int] = set()  # the ranks of the first communicator that have been seen
         self._environment: dict[str, list[str]] = {}
         self._next_ranks: dict[int, dict[int, int]] = {}  # by channel and rank
         self._places: dict[int, tuple[str, int, int]] = {}  # by rank: host, local rank, local ranks
-        self._host = ""  # with which the message begins
         self._ring_channels = 0
         self._message_is_whole = True  # no other rank wrote into it
         self._highest_rank = -1
@@ -119,7 +145,6 @@ class Reader:
             "Channel ": self._channel,
             "Ring ": self._neighbours,
             "Trees ": self._tree_nodes,
-            "comm 0x": self._communicator,
             "NCCL version ": self._version,
             "Using network ": self._network,
         }
@@ -129,11 +154,12 @@ class Reader:
         if not line.endswith("\n"):  # the last one, which may be cut
             self.log.unreadable_lines += bool(messages)
             return
-        if not messages and before.startswith("NCCL version "):
-            self._message(before)
+        if not messages and (version := BARE_VERSION.match(before)):
+            self._message(version[1])
         for i, message in enumerate(messages):
-            found = HOST.search(before.rpartition(" [")[0])
-            self._host = found[1] if found else ""
+            found = PROCESS.search(before.rpartition(" [")[0])
+            self._process = self._processes.setdefault(found[0].rpartition(":")[0] if found else "", Process())
+            self._process.host = found[1] if found else ""
             self._message_is_whole = i + 1 == len(messages)
             self._message(message)
             before += f"NCCL INFO {message}"
@@ -145,7 +171,8 @@ class Reader:
         log.channels = log.channels or self._ring_channels
         log.ranks_told = log.ranks > 0
         log.ranks = log.ranks or self._highest_rank + 1
-        log.transports = [Transport(*each) for each in sorted(self._transports)]
+        self._settle_doubtful()
+        log.transports = [Transport(*where, *ends_of(ends)) for where, ends in sorted(self._transports.items())]
         self._close_rings()
         self._drop_cut_rings()
         log.rings = dict(sorted(log.rings.items()))
@@ -163,7 +190,9 @@ class Reader:
 
     def _subject(self, text: str) -> None:
         words = next((words for words in self._beginnings if text.startswith(words)), None)
-        if words:
+        if found := COMMUNICATOR.match(text):
+            self._communicator(found[1], text[found.end() :])
+        elif words:
             self._beginnings[words](text.removeprefix(words))
         elif text.startswith("NCCL_"):
             self._variable(text)
@@ -176,11 +205,19 @@ class Reader:
         self.log.has_nvswitch |= " - NVS/" in text
 
     def _see(self, *ranks: int) -> None:
+        if self._is_of_another():
+            return
         self._highest_rank = max(self._highest_rank, *ranks)
 
     def _keep_first(self, table: dict[Any, Any], key: Any, value: Any) -> None:
+        if self._is_of_another() and key not in table:
+            return
         if table.setdefault(key, value) != value:
             self.log.contradictions += 1
+
+    def _is_of_another(self) -> bool:
+        """Whether the current line is not of the first communicator, if it is of the last one that its process named."""
+        return bool(self._process.others)
 
     def _version(self, text: str) -> None:
         found = matched(VERSION, text)
@@ -196,15 +233,36 @@ class Reader:
         self._see(*ring, -1)
         if len(set(ring)) < len(ring) or channel >= channels:
             raise Unreadable
-        self._ring_channels = max(self._ring_channels, channels)
+        if not self._is_of_another():
+            self._ring_channels = max(self._ring_channels, channels)
         self._keep_first(self.log.rings, channel, ring)
 
     def _transport(self, text: str) -> None:
         found = matched(TRANSPORT, text)
         channel, source, target = (int(number) for number in found.group(1, 2, 3))
+        where, end = (source, target, channel), found[4].strip()
+        via = "SHM" if found[5] == "direct shared memory" else found[5]
+        if self._process.is_elsewhere():
+            return
+        if self._process.is_in_several():
+            self._doubtful.setdefault(where, {}).setdefault(end, set()).add(via)
+            return
         self._see(source, target)
-        via = "SHM" if found[4] == "direct shared memory" else found[4]
-        self._transports.add((source, target, channel, via))
+        self._keep_first(self._transports.setdefault(where, {}), end, via)
+
+    def _settle_doubtful(self) -> None:
+        """Lines of processes with several communicators count if no process tells of the first one alone, and only if
+        they name its ranks and one way for a connection."""
+        if self._transports:
+            known = {where: {end: {via} for end, via in ends.items()} for where, ends in self._transports.items()}
+            self.log.contradictions += sum(known.get(where) != ends for where, ends in self._doubtful.items())
+            return
+        for (source, target, channel), ends in self._doubtful.items():
+            is_clear = max(source, target) < (self.log.ranks or max(source, target) + 1)
+            if is_clear and all(len(ways) == 1 for ways in ends.values()):
+                self._transports[source, target, channel] = {end: next(iter(ways)) for end, ways in ends.items()}
+            else:
+                self.log.contradictions += 1
 
     def _neighbours(self, text: str) -> None:
         """Ring 00 : 3 -> 0 -> 1: a rank between its neighbours."""
@@ -248,19 +306,32 @@ class Reader:
         if text[at:].lstrip(" ").startswith("..."):  # another rank's line may follow, but here something is missing
             raise Unreadable
 
-    def _communicator(self, text: str) -> None:
-        """comm 0x... rank 0 nRanks 4 nNodes 2 ..., and older: comm 0x... rank 0 nranks 4 cudaDev 0 ..."""
-        _, separator, rest = text.partition(" rank ")
-        if not separator:
-            return
-        rank, ranks, nodes, local_ranks, local_rank = (int(n) if n else None for n in matched(RANKS, rest).groups())
+    def _communicator(self, address: str, text: str) -> None:
+        """comm 0x... rank 0 nRanks 4 nNodes 2 ..., and older: comm 0x... rank 0 nranks 4 cudaDev 0 ..., the latter behind
+        the name of the function, too. `text`: from the number of the rank on."""
+        rank, ranks, nodes, local_ranks, local_rank = (int(n) if n else None for n in matched(RANKS, text).groups())
         if ranks == 0:
             raise Unreadable
+        name = COMMUNICATOR_ID.search(text)
+        self._join(address, rank, ranks, name[1] if name else "")
         self._keep_first(self._first, "ranks", ranks)
+        if self._is_of_another():
+            return
         if local_rank is not None:
-            self._places.setdefault(rank, (self._host, local_rank, local_ranks))
+            self._places.setdefault(rank, (self._process.host, local_rank, local_ranks))
         if nodes is not None:
             self._keep_first(self._first, "nodes", nodes)
+
+    def _join(self, address: str, rank: int, ranks: int, name: str) -> None:
+        """Notes that the current process has this communicator."""
+        process = self._process
+        if address not in process.members | process.others:
+            same_name = not name or not self._communicator_id or name == self._communicator_id
+            is_first = same_name and ranks == self._first.get("ranks", ranks) and rank not in self._members
+            (process.members if is_first else process.others).add(address)
+        if address in process.members:
+            self._members.add(rank)
+            self._communicator_id = self._communicator_id or name
 
     def _network(self, text: str) -> None:
         name = re.match(NETWORK, text)[0].rstrip(" ")
@@ -277,6 +348,8 @@ class Reader:
 
     def _channel_counts(self, text: str) -> None:
         found = matched(CHANNEL_COUNTS, text)
+        if self._is_of_another():
+            return
         self.log.channels = max(self.log.channels, int(found[1]))
         if found[2]:
             self.log.nvls_channels = max(self.log.nvls_channels or 0, int(found[2]))
@@ -308,7 +381,15 @@ class Reader:
             if channels < 1:
                 raise Unreadable
         choice = {"algorithm": ALGORITHMS.get(algorithm, algorithm), "protocol": PROTOCOLS.get(protocol, protocol)}
-        self.log.choices[collective, int(size)] = choice | {"channels": int(channels or 0) or None}
+        choice["channels"] = int(channels or 0) or None
+        if self.log.choices.setdefault((collective, int(size)), choice) != choice:
+            self.log.contradictions += 1
+
+
+def ends_of(ends: dict[str, str]) -> tuple[str, str]:
+    """Transport.via and Transport.receives_via."""
+    names = [name for name in ("[send]", "", "[receive]") if name in ends] or sorted(ends)
+    return ends[names[0]], ends["[receive]"] if "[receive]" in names[1:] else ""
 
 
 def read_log(lines: Iterable[str]) -> Log:

@@ -46,8 +46,9 @@ def crosses_network(transport: Transport) -> bool:
 
 
 def gpu_direct(log: Log) -> list[bool]:
-    """Of each connection over the network, whether it uses GPUDirect RDMA."""
-    return ["/GDRDMA" in transport.via for transport in log.transports if crosses_network(transport)]
+    """Of each connection over the network, whether all its ends in the log use GPUDirect RDMA."""
+    ends = [(each.via, each.receives_via or each.via) for each in log.transports if crosses_network(each)]
+    return [all("/GDRDMA" in via for via in both) for both in ends]
 
 
 def network_rows(log: Log) -> Rows:
@@ -69,7 +70,8 @@ def unread_text(log: Log) -> str:
         text += f"\n{counted_lines(log.unreadable_lines)} could not be read, or not to the end (cut, damaged or of an "
         text += "unknown form).\n"
     if log.contradictions:
-        text += f"\n{counted_lines(log.contradictions)} contradict earlier ones: the log is of several communicators "
+        verb = "contradicts" if log.contradictions == 1 else "contradict"
+        text += f"\n{counted_lines(log.contradictions)} {verb} earlier ones: the log is of several communicators "
         text += "or runs. The first one is shown.\n"
     return text
 
