@@ -87,8 +87,9 @@ function logarithmicTicks(low, high, pixels) {
 
 function legend(curves, axis, shown) {
   const where = shown.x === undefined ? "" : `${escaped(curves.axes[axis].label)} ${escaped(String(shown.xHTML))}:`;
-  const lines = shown.series.map((one, i) => `${key(curves.lines[i])}${escaped(one.label)} <b>${one.yHTML ?? ""}</b>`);
-  return where + lines.join("");
+  const lines = shown.series.map((one, i) =>
+      `<span>${key(curves.lines[i])}${escaped(one.label)} <b>${one.yHTML ?? ""}</b></span>`);
+  return [where, ...lines].join(" ");
 }
 
 function drawMarks(curves, axis, canvas, area, graph) {
@@ -133,7 +134,7 @@ function draw(box, axisName, zoom = null) {
     gridLineColor: "rgba(128, 128, 128, 0.4)", axisLineColor: "rgba(128, 128, 128, 0.8)",
     axes: {
       x: placeAxis(curves.axes[axis]),
-      y: {valueFormatter: number, axisLabelFormatter: short, axisLabelWidth: 52,
+      y: {valueFormatter: number, axisLabelFormatter: v => v > (curves.at_most ?? Infinity) ? "" : short(v), axisLabelWidth: 52,
           ...(curves.is_logarithmic ? {ticker: logarithmicTicks} : {})},
     },
     dateWindow: zoom,
@@ -180,7 +181,7 @@ function curvesSvg({graph, curves, axis}, left, top) {
   const x = place => (left + graph.toDomXCoord(place)).toFixed(1);
   const y = value => (top + graph.toDomYCoord(value)).toFixed(1);
   const [bottom, right] = [top + area.y + area.h, left + area.x + area.w];
-  const gray = 'stroke="#808080" stroke-opacity="0.5"';
+  const gray = 'stroke="#808080" stroke-opacity="0.3"';
   for (const tick of graph.layout_.xticks) {
     const at = (left + area.x + tick.pos * area.w).toFixed(1);
     parts.push(`<path d="M${at} ${top + area.y}V${bottom}" ${gray}/>`);
@@ -216,7 +217,8 @@ function curvesSvg({graph, curves, axis}, left, top) {
 // A figure as it is seen, as SVG: colored boxes, texts, curves. Without its buttons and hints.
 function svgOf(figure) {
   const frame = figure.getBoundingClientRect(), pad = 12, parts = [];
-  const left = box => box.left - frame.left + pad, top = box => box.top - frame.top + pad;
+  const begin = figure.querySelector(".tools").getBoundingClientRect().bottom;
+  const left = box => box.left - frame.left + pad, top = box => box.top - begin + pad;
   const skipped = e => e.matches(".tools, .hint, canvas") || getComputedStyle(e).display === "none";
   let bottom = 0;
 
@@ -238,7 +240,7 @@ function svgOf(figure) {
       if (node.nodeType !== Node.TEXT_NODE) continue;
       const size = parseFloat(style.fontSize);
       for (const [text, x, middle] of linesOf(node)) {
-        const baseline = middle - frame.top + pad + 0.35 * size;
+        const baseline = middle - begin + pad + 0.35 * size;
         bottom = Math.max(bottom, baseline + 0.3 * size);
         parts.push(`<text x="${(x - frame.left + pad).toFixed(1)}" y="${baseline.toFixed(1)}" font-size="${size}" ` +
             `font-weight="${style.fontWeight}" fill="${style.color}">${xml(text)}</text>`);

@@ -65,6 +65,7 @@ def curves_data(chart: Curves) -> dict[str, Any]:
         "lines": lines,
         "is_logarithmic": chart.is_logarithmic,
         "from_zero": chart.from_zero,
+        "at_most": chart.at_most,
         "marks": [[list(places), color] for places, color in chart.marks],
     }
 

@@ -36,6 +36,7 @@ class Curves:
     lines: list[Line]
     is_logarithmic: bool = False
     from_zero: bool = False
+    at_most: float | None = None  # the largest value that the axis has a label for
     marks: list[tuple[Places, str]] = dataclasses.field(default_factory=list)  # vertical lines: places and color
 
     @property

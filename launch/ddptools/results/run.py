@@ -115,12 +115,18 @@ def seconds_to_measure(summaries: list[Record]) -> int:
     return max(60, math.ceil(3 * max(limits, default=0.0) / 10) * 10)
 
 
-def quality_of(summary: Record) -> tuple[str, float, str] | None:
-    """What training came to, for a column: its name, the number, and the number in words. Accuracy on test data, or of
-    language models the loss on validation data. None where nothing was evaluated."""
+ACCURACY = "test accuracy"
+
+
+def quality_of(summary: Record) -> tuple[str, float] | None:
+    """What training came to, and what it is called: accuracy on test data, or of language models the loss on validation
+    data. None where nothing was evaluated."""
     accuracy, loss = finite(summary.get("accuracy")), finite(summary.get("test_loss"))
-    if "perplexity" in summary or "tokens_per_second" in summary:
-        return None if loss is None else ("validation loss", loss, f"{loss:.4f}")
-    if accuracy is None:
-        return None if loss is None else ("test loss", loss, f"{loss:.4f}")
-    return "test accuracy", accuracy, f"{100 * accuracy:.2f}%"
+    is_language_model = "perplexity" in summary or "tokens_per_second" in summary
+    if accuracy is not None and not is_language_model:
+        return ACCURACY, accuracy
+    return None if loss is None else ("validation loss" if is_language_model else "test loss", loss)
+
+
+def quality_text(name: str, value: float) -> str:
+    return f"{100 * value:.2f}%" if name == ACCURACY else f"{value:.4f}"

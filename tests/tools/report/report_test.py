@@ -17,7 +17,7 @@ from ddptools.page.render import NUMBER, to_html
 from ddptools.pictures.charts import Bar, Bars, Picture
 from ddptools.report.sweeps.plots import pictures
 from ddptools.report.sweeps.tables import tables
-from tests.tools.report.support import RING, ReportCase, algo, everything, run_report, runs, undocumented_columns
+from tests.tools.report.support import RING, ReportCase, algo, everything, over, run_report, runs, undocumented_columns
 from tests.tools.support import ROOT, record, write_results
 
 
@@ -138,9 +138,12 @@ class PageTest(ReportCase):
             return self.report_of(list(itertools.chain(*made)))
 
         self.assertIn("| batch | images/s | runs | test accuracy |\n", large_batch(accuracy=0.872))
-        self.assertIn("| 64 | 105.0 (100.0 to 110.0) | 2 | 87.20% (87.20% to 87.20%) |\n", large_batch(accuracy=0.872))
-        self.assertIn("| 2 | 0.4000 (0.4000 to 0.4000) |\n", large_batch(accuracy=0.4, perplexity=1.5))
+        self.assertIn("| 64 | 105.0 (100.0 to 110.0) | 2 | 87.20% |\n", large_batch(accuracy=0.872))
+        self.assertIn("| 2 | 0.4000 |\n", large_batch(accuracy=0.4, perplexity=1.5))
         self.assertIn("| runs | validation loss |\n", large_batch(accuracy=0.4, perplexity=1.5))
+        spread = over("batch", {64: [100]}, summary={"accuracy": 0.5}) + over("batch", {64: [100]}, summary={"accuracy": 0.6})
+        spread[1]["repeat"] = 1
+        self.assertIn("| 2 | 55.00% (50.00% to 60.00%) |\n", self.report_of(spread))
         for nothing in ({"test_loss": None}, {"accuracy": "x", "test_loss": None}):
             self.assertIn("| batch | images/s | runs |\n", large_batch(**nothing))
 

@@ -54,6 +54,7 @@ class RunsTest(FolderCase):
         table = page.run_table([a, b])
         self.assertEqual(table.header, ["run", "end", "steps", "restarts", "time", "last loss", "test loss", "test accuracy",
                                         "throughput"])  # fmt: skip
+        self.assertNotIn("restarts", page.run_table([a]).header)
         self.assertEqual(table.rows[0][:4], ["a", "complete", "20", "0"])
         self.assertEqual(table.rows[0][4:], ["10 s", "1.0000", "0.9000", "50.00%", "2.000 M images/s"])
         self.assertEqual(table.rows[1][:5], ["b", "ended by SIGINT", "20", "1", "1:42 min"])

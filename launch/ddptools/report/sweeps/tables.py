@@ -10,7 +10,15 @@ from ddptools.common.values import finite, median_of, table_of
 from ddptools.report.sweeps.experiment import Case, Experiment
 from ddptools.report.sweeps.noise import Effect, Effects
 from ddptools.results.efficiency import DISTURBED
-from ddptools.results.run import MOST_HALF_WIDTH, NCCL_CHOICES, Run, bench_rows, gpus_of, quality_of
+from ddptools.results.run import (
+    MOST_HALF_WIDTH,
+    NCCL_CHOICES,
+    Run,
+    bench_rows,
+    gpus_of,
+    quality_of,
+    quality_text,
+)
 
 MOST_ROWS = 200
 MOST_COLUMNS = 32
@@ -61,14 +69,15 @@ def _quality_columns(cases: list[Case]) -> list[Column]:
     def column(name: str) -> Column:
         return name, lambda case: _quality(case, name)
 
-    return [column(name) for name in dict.fromkeys(name for name, _, _ in found)]
+    return [column(name) for name in dict.fromkeys(name for name, _ in found)]
 
 
 def _quality(case: Case, name: str) -> str:
     told = [quality for summary in case.summaries if (quality := quality_of(summary)) and quality[0] == name]
-    if name == "test accuracy":
-        return spread([value for _, value, _ in told], lambda value: f"{100 * value:.2f}%")
-    return spread([value for _, value, _ in told], "{:.4f}".format)
+    values = [value for _, value in told]
+    if len({quality_text(name, value) for value in values}) == 1:  # as of runs that end with the same parameters
+        values = values[:1]
+    return spread(values, lambda value: quality_text(name, value))
 
 
 def _winners(cases: list[Case], effects: Effects, found: dict[str, Effect]) -> list[int]:

@@ -21,6 +21,7 @@ class Quantity:
     of_epoch: str = ""  # the field of epoch lines that stands in for runs without step lines
     logarithmic: bool = False
     from_zero: bool = False
+    at_most: float | None = None
     scale: float = 1.0
 
 
@@ -29,13 +30,13 @@ def quantities(units: list[str]) -> list[Quantity]:
         Quantity("Throughput of all ranks.", f"{unit}/s", f"{unit}_per_second", of_epoch=f"{unit}_per_second", from_zero=True)
         for unit in dict.fromkeys(units)
     ]
-    loss = "Loss: mean of the steps since the line before; points: of the test or validation data."
+    loss = "Loss: mean of the steps since the point before; dotted: of the test or validation data."
     exposed = "Communication that backward did not hide, per step."
     memory = "Memory in use on the GPU where most is."
     return [
         Quantity(loss, "loss", "loss", "test_loss", of_epoch="loss", logarithmic=True),
         *rates,
-        Quantity("Accuracy on the test data.", "accuracy, %", tested="accuracy", scale=100.0),
+        Quantity("Accuracy on the test data.", "accuracy, %", tested="accuracy", at_most=100.0, scale=100.0),
         Quantity("Learning rate.", "learning rate", "learning_rate", from_zero=True),
         Quantity("Norm of the gradient, before clipping.", "norm", "gradient_norm", logarithmic=True),
         Quantity(exposed, "ms", "exposed_comm_seconds", from_zero=True, scale=1e3),
@@ -54,10 +55,10 @@ def run_pictures(runs: list[TrainingRun]) -> list[Picture]:
 def _curves(quantity: Quantity, runs: list[TrainingRun]) -> Curves | None:
     lines: list[Line] = []
     for run, color in zip(runs, COLORS):
-        points = run.curve(quantity.field, "step") or run.curve(quantity.of_epoch, "epoch")
-        curve = _line(quantity, run, points, run.name, color)
-        test_name = f"{run.name}: test" if curve else run.name
-        test = _line(quantity, run, run.curve(quantity.tested, "epoch", "evaluation"), test_name, color)
+        trained = run.curve(quantity.field, "step") or run.curve(quantity.of_epoch, "epoch")
+        tested = run.curve(quantity.tested, "epoch", "evaluation")
+        of_training, of_test = _labels(quantity, run, len(runs), bool(trained))
+        curve, test = _line(quantity, run, trained, of_training, color), _line(quantity, run, tested, of_test, color)
         if test is not None:
             test.dashes, test.has_dots = (2, 2) if curve else None, True
         lines += filter(None, [curve, test])
@@ -69,9 +70,17 @@ def _curves(quantity: Quantity, runs: list[TrainingRun]) -> Curves | None:
     marks = [(_places(run, step_of(restart), run.seconds(restart)), color)
              for run, color in zip(runs, COLORS) for restart in run.restarts]  # fmt: skip
     is_logarithmic = quantity.logarithmic and min(values) > 0 and max(values) > LOGARITHMIC * min(values)
-    curves = Curves(axes, quantity.label, lines, is_logarithmic, quantity.from_zero, marks)
+    curves = Curves(axes, quantity.label, lines, is_logarithmic, quantity.from_zero, quantity.at_most, marks)
     _drop_unknown_axes(curves)
     return curves
+
+
+def _labels(quantity: Quantity, run: TrainingRun, runs: int, is_trained: bool) -> tuple[str, str]:
+    """Of the line of training and of that of tests. Names of runs tell several runs apart."""
+    test = "validation" if run.unit == "tokens" else "test"
+    if runs > 1:
+        return run.name, f"{run.name}: {test}" if is_trained else run.name
+    return ("training", test) if quantity.tested and is_trained else (quantity.label, quantity.label)
 
 
 def _line(quantity: Quantity, run: TrainingRun, curve: list[Point], label: str, color: str) -> Line | None:

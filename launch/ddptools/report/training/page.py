@@ -103,7 +103,7 @@ def run_table(runs: list[TrainingRun]) -> Table:
         ("run", lambda run: run.name),
         ("end", lambda run: run.end),
         ("steps", lambda run: str(run.steps)),
-        ("restarts", lambda run: str(len(run.restarts))),
+        *([("restarts", lambda run: str(len(run.restarts)))] if any(run.restarts for run in runs) else []),
         ("time", lambda run: _shown(run.took, duration)),
         ("last loss", lambda run: _shown(last_loss(run), "{:.4f}".format)),
         ("test loss", lambda run: _shown(last_test(run).get("test_loss"), "{:.4f}".format)),
