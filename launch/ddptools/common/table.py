@@ -30,7 +30,8 @@ def to_text(table: Table) -> str:
 
 
 def spread(values: list[float], show=number) -> str:
+    """Median, smallest and largest, if they differ as shown. Empty without values."""
     if not values:
         return ""
-    text = show(statistics.median(values))
-    return f"{text} ({show(min(values))} to {show(max(values))})" if len(values) > 1 else text
+    text, smallest, largest = show(statistics.median(values)), show(min(values)), show(max(values))
+    return f"{text} ({smallest} to {largest})" if smallest != largest else text

@@ -25,6 +25,7 @@ from ddptools.sweep.cases import Case, expand, interleaved, label, varied_settin
 from ddptools.sweep.folder import ResultFolder
 from ddptools.sweep.launch import Impossible, Launch, needs_gpus, plan_launch
 from ddptools.sweep.machine import Machine, find_machine, read_topology
+from ddptools.sweep.outcome import outcome_table
 from ddptools.sweep.sweep_file import Sweep, load_sweep
 
 RECORD_VERSION = 1
@@ -132,6 +133,7 @@ class SweepRun:
         return self.conclude(counts, folder)
 
     def conclude(self, counts: collections.Counter[str], folder: ResultFolder) -> int:
+        print(outcome_table(self.cases, self.varied, folder.records()), file=sys.stderr, end="")
         text = ", ".join(f"{count} {status}" for status, count in counts.items()) or "nothing was left to run"
         took = datetime.timedelta(seconds=round(sum(record.get("seconds", 0) for record in folder.records())))
         print(f"{self.sweep.name}: {text}; {took} of runs in {folder.path}", file=sys.stderr)

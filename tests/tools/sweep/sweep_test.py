@@ -35,6 +35,10 @@ class SweepTest(FolderCase):
         for run in sweep.executed():
             self.assertNotEqual(run["environment"].get("NCCL_ALGO"), "Tree")
         self.assertIn("[12/12]", done.stderr)
+        table = done.stderr.partition("[12/12]")[2].splitlines()[1:]
+        self.assertRegex(table[0], r"^  case +rate +efficiency +test accuracy$")
+        self.assertRegex(table[1], r"^  batch=1 NCCL_ALGO=unset +1,0\d\d images/s +90.0% +87.50%$")
+        self.assertEqual(len(table), 8)  # six cases, and what is said at the end
 
     def test_what_was_added_to_the_settings_is_said(self) -> None:
         sweep = self.sweep(SIX_CASES)

@@ -74,10 +74,7 @@ def _quality_columns(cases: list[Case]) -> list[Column]:
 
 def _quality(case: Case, name: str) -> str:
     told = [quality for summary in case.summaries if (quality := quality_of(summary)) and quality[0] == name]
-    values = [value for _, value in told]
-    if len({quality_text(name, value) for value in values}) == 1:  # as of runs that end with the same parameters
-        values = values[:1]
-    return spread(values, lambda value: quality_text(name, value))
+    return spread([value for _, value in told], lambda value: quality_text(name, value))
 
 
 def _winners(cases: list[Case], effects: Effects, found: dict[str, Effect]) -> list[int]:
