@@ -77,5 +77,53 @@ TEST(UsableCores, HyperthreadsShareOneAndACgroupLimitsThem) {
   EXPECT_EQ(usable_cores(root.path()), 1);
 }
 
+TEST_F(HostMemory, GroupsOfVersion1LimitToo) {
+  write("proc/self/cgroup", "9:cpu,cpuacct:/other\n4:memory:/slurm/job\n0::/\n");
+  write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");  // no limit
+  write("sys/fs/cgroup/memory/memory.usage_in_bytes", "60000\n");
+  EXPECT_EQ(available(), 64u * 1024);
+  write("sys/fs/cgroup/memory/slurm/memory.limit_in_bytes", "20000\n");
+  write("sys/fs/cgroup/memory/slurm/memory.usage_in_bytes", "15000\n");
+  EXPECT_EQ(available(), 5000u);
+  write("sys/fs/cgroup/memory/slurm/memory.stat", "cache 1\ntotal_cache 4000\ntotal_shmem 1000\n");
+  EXPECT_EQ(available(), 8000u);
+  write("sys/fs/cgroup/memory/slurm/job/memory.limit_in_bytes", "3000\n");
+  write("sys/fs/cgroup/memory/slurm/job/memory.usage_in_bytes", "1000\n");
+  EXPECT_EQ(available(), 2000u);
+}
+
+/// In a container of version 1, too, the mount is the group itself.
+TEST_F(HostMemory, AContainersLimitOfVersion1IsAtTheMount) {
+  write("proc/self/cgroup", "12:memory:/docker/0123\n");
+  write("sys/fs/cgroup/memory/memory.limit_in_bytes", "4000\n");
+  write("sys/fs/cgroup/memory/memory.usage_in_bytes", "1500\n");
+  EXPECT_EQ(available(), 2500u);
+}
+
+/// Version 2's line need not be the first.
+TEST_F(HostMemory, BothVersionsAreRead) {
+  write("proc/self/cgroup", "1:name=systemd:/x\n0::/user/job\n");
+  write("sys/fs/cgroup/user/job/memory.max", "3000\n");
+  write("sys/fs/cgroup/user/job/memory.current", "1000\n");
+  EXPECT_EQ(available(), 2000u);
+}
+
+TEST_F(HostMemory, CoresAreLimitedByQuotas) {
+  const auto cores = [&] { return usable_cores(root_.path()); };
+  const int all = cores();
+  EXPECT_GE(all, 1);
+  write("proc/self/cgroup", "0::/user/job\n");
+  write("sys/fs/cgroup/user/cpu.max", "max 100000\n");
+  EXPECT_EQ(cores(), all);
+  write("sys/fs/cgroup/user/job/cpu.max", "50000 100000\n");
+  EXPECT_EQ(cores(), 1);
+  write("proc/self/cgroup", "3:cpu,cpuacct:/slurm/job\n");
+  write("sys/fs/cgroup/cpu/slurm/job/cpu.cfs_quota_us", "-1\n");
+  write("sys/fs/cgroup/cpu/slurm/job/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(cores(), all);
+  write("sys/fs/cgroup/cpu/slurm/job/cpu.cfs_quota_us", "20000\n");
+  EXPECT_EQ(cores(), 1);
+}
+
 }  // namespace
 }  // namespace ddptrain

@@ -52,7 +52,7 @@ constexpr std::array kSignatures = {
     Signature{"tjgg"sv, "a GGJT model of llama.cpp"},
     Signature{"MMIDIDX\0\0"sv, "the index of a Megatron data set (.idx)"},
     Signature{"TNTIDX\0\0"sv, "the index of a fairseq or Megatron data set (.idx)"},
-    Signature{"LITPKDS"sv, "a packed data set of lit-gpt"},
+    Signature{"LITPKDS"sv, "a packed data set of LitGPT"},
     Signature{"BIN.TOK"sv, "a token file of llmq (BIN.TOK)"},
     Signature{"\x80\x02\x8a\x0al\xfc\x9c\x46\xf9"sv, "a PyTorch checkpoint of an old version"},
     Signature{"\x80\x02}q"sv, "a Python pickle"},

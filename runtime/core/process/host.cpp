@@ -41,14 +41,33 @@ std::map<std::string, std::uint64_t> numbers_in(const fs::path& path) {
   return numbers;
 }
 
-/// Nothing if there is no such file, or if it says "max": no limit.
+/// Nothing if there is no such file, or if it says "max" or -1: no limit.
 std::optional<std::uint64_t> number_in(const fs::path& path) {
   std::ifstream file(path);
+  if (file.peek() == '-') return std::nullopt;
   std::uint64_t number = 0;
   return file >> number ? std::optional(number) : std::nullopt;
 }
 
 std::uint64_t left(std::uint64_t limit, std::uint64_t used) { return limit > used ? limit - used : 0; }
+
+/// The folders of this process's cgroup and of the groups around it, from the outermost on. `controller`: of version 1,
+/// such as "memory"; empty: of version 2. In a container the mount is the group itself, and the path that of outside.
+std::vector<fs::path> groups_of(const fs::path& root, const std::string& controller) {
+  std::vector<fs::path> groups = {root / "sys/fs/cgroup" / controller};
+  std::ifstream file(root / "proc/self/cgroup");  // 4:cpu,cpuacct:/GROUP/GROUP, and 0::/GROUP of version 2
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t first = line.find(':');
+    const std::size_t second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = fmt::format(",{},", line.substr(first + 1, second - first - 1));
+    if (controllers.find(fmt::format(",{},", controller)) == std::string::npos) continue;
+    for (const fs::path& part : fs::path(line.substr(second + 1)).relative_path())
+      groups.push_back(groups.back() / part);
+    break;
+  }
+  return groups;
+}
 
 /// The kernel can drop pages of files, except those of shared memory.
 std::uint64_t left_in(const fs::path& group) {
@@ -59,28 +78,32 @@ std::uint64_t left_in(const fs::path& group) {
   return left(*limit, left(*used, left(stat["file"], stat["shmem"])));
 }
 
-/// The folders of this process's cgroup (version 2) and of the groups around it.
-std::vector<fs::path> cgroups(const fs::path& root) {
-  std::string path;  // 0::/GROUP/GROUP
-  std::getline(std::ifstream(root / "proc/self/cgroup"), path);
-  std::vector<fs::path> groups = {root / "sys/fs/cgroup"};
-  if (!path.starts_with("0::")) return groups;
-  for (const fs::path& part : fs::path(path.substr(3)).relative_path()) groups.push_back(groups.back() / part);
-  return groups;
+/// The same of version 1, where no limit is a number beyond all memory.
+std::uint64_t left_in_version_1(const fs::path& group) {
+  const auto limit = number_in(group / "memory.limit_in_bytes");
+  const auto used = number_in(group / "memory.usage_in_bytes");
+  if (!limit || !used || *limit > kNoLimit / 4) return kNoLimit;
+  auto stat = numbers_in(group / "memory.stat");
+  return left(*limit, left(*used, left(stat["total_cache"], stat["total_shmem"])));
 }
 
+/// The least of all groups, of both versions: hosts in transition have both.
 std::uint64_t left_in_cgroups(const fs::path& root) {
   std::uint64_t least = kNoLimit;
-  for (const fs::path& group : cgroups(root)) least = std::min(least, left_in(group));
+  for (const fs::path& group : groups_of(root, "")) least = std::min(least, left_in(group));
+  for (const fs::path& group : groups_of(root, "memory")) least = std::min(least, left_in_version_1(group));
   return least;
 }
 
-/// Processors whose time a cgroup gives: "cpu.max" has microseconds, or "max", and the period that they are for.
-std::optional<int> processors_of(const fs::path& group) {
+/// Cores of a quota: time per period. "max 100000" and -1 are no quota.
+double cores_of_quota(const fs::path& group) {
+  const auto cores = [](std::optional<double> time, std::optional<double> period) {
+    return time && period && *time > 0.0 && *period > 0.0 ? *time / *period : std::numeric_limits<double>::infinity();
+  };
   std::ifstream file(group / "cpu.max");
-  double quota = 0.0, period = 0.0;
-  if (!(file >> quota >> period) || quota <= 0.0 || period <= 0.0) return std::nullopt;
-  return static_cast<int>(std::ceil(quota / period));
+  double time = 0.0, period = 0.0;
+  if (file >> time >> period) return cores(time, period);
+  return cores(number_in(group / "cpu.cfs_quota_us"), number_in(group / "cpu.cfs_period_us"));
 }
 
 }  // namespace
@@ -110,9 +133,11 @@ int usable_cores(const fs::path& root) {
                  siblings);
     cores.insert(siblings.empty() ? std::to_string(i) : siblings);
   }
-  int count = static_cast<int>(cores.size());
-  for (const fs::path& group : cgroups(root)) count = std::min(count, processors_of(group).value_or(count));
-  return std::max(count, 1);
+  auto count = static_cast<double>(cores.size());
+  for (const char* controller : {"", "cpu"}) {
+    for (const fs::path& group : groups_of(root, controller)) count = std::min(count, cores_of_quota(group));
+  }
+  return std::max(1, static_cast<int>(std::ceil(count)));
 }
 
 double seconds_since_process_start() {

@@ -10,12 +10,12 @@ namespace ddptrain {
 /// Job-wide names are World::hostname().
 std::string system_host_name();
 
-/// Bytes that the processes of this host, or of the cgroup that limits this one, can still take without that others are
-/// ended: what Linux calls available, and swap. `root`: where /proc and /sys are.
+/// Bytes that the processes of this host, or of the cgroup (version 1 or 2) that limits this one, can still take
+/// without that others are ended: what Linux calls available, and swap. `root`: where /proc and /sys are.
 std::size_t available_host_memory(const std::filesystem::path& root = "/");
 
 /// Cores that this process may use: those of the processors that it may run on, as hyperthreads share one, and no more
-/// than its cgroup (version 2) gives time for. At least 1. `root`: where /proc and /sys are.
+/// than the CPU quota of its cgroup (version 1 or 2), rounded up. At least 1. `root`: where /proc and /sys are.
 int usable_cores(const std::filesystem::path& root = "/");
 
 /// Seconds since the operating system started this process.

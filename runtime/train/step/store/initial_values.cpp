@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "runtime/core/error.h"
+#include "runtime/core/process/host.h"
 #include "runtime/core/random.h"
 
 namespace ddptrain {
@@ -62,7 +63,7 @@ void share_out(std::size_t count, const Work& work) {
     for (std::size_t i = next++; i < count; i = next++) work(i);
   };
   std::vector<std::jthread> threads;
-  const std::size_t most = std::max(1u, std::thread::hardware_concurrency());
+  const auto most = static_cast<std::size_t>(usable_cores());
   for (std::size_t i = 1; i < std::min(count, most); ++i) threads.emplace_back(take);
   take();
 }
