@@ -187,8 +187,8 @@ std::vector<Known> jobs() {
           {"one of eight hardly slower", hardly, 100, 0.025, 0.175, 0, 5, 1}};
 }
 
-Calibration measure(FakeJob& job, const FakeTimes& times, double limit_seconds = 20.0) {
-  return calibrate(job, 64.0 * static_cast<double>(times.rank.size()), times.step().end, false, limit_seconds);
+Calibration measure(TimedJob& job, const FakeTimes& times, const CalibrationLimit& limit = 20.0) {
+  return calibrate(job, 64.0 * static_cast<double>(times.rank.size()), times.step().end, false, limit);
 }
 
 TEST(Calibration, ReportsWhatIsKnownByConstruction) {
@@ -329,13 +329,15 @@ TEST(Calibration, MarksRoundsInWhichAClockFell) {
   EXPECT_DOUBLE_EQ(rounds.back().step_sm_mhz, 1530.0);
 }
 
-TEST(Calibration, TakesAQuarterOfTheTimedSteps) {
-  EXPECT_EQ(calibration_seconds(0.0, 0.1, 0.0), 4.0);
-  EXPECT_EQ(calibration_seconds(0.0, 20.0, 0.0), 5.0);
-  EXPECT_EQ(calibration_seconds(0.0, 3600.0, 0.0), 20.0);
-  EXPECT_EQ(calibration_seconds(0.0, 2.5, 60.0), 15.0);
-  EXPECT_EQ(calibration_seconds(0.0, 80.0, 60.0), 20.0);
-  EXPECT_EQ(calibration_seconds(2.5, 80.0, 60.0), 2.5);
+TEST(Calibration, TakesAQuarterOfTheTimedStepsAndMoreForAWideInterval) {
+  EXPECT_EQ(calibration_limit(0.0, 0.1, 0.0).seconds, 4.0);
+  EXPECT_EQ(calibration_limit(0.0, 20.0, 0.0).seconds, 5.0);
+  EXPECT_EQ(calibration_limit(0.0, 20.0, 0.0).if_wide_seconds, 15.0);
+  EXPECT_EQ(calibration_limit(0.0, 3600.0, 0.0).seconds, 20.0);
+  EXPECT_EQ(calibration_limit(0.0, 2.5, 60.0).seconds, 15.0);
+  EXPECT_EQ(calibration_limit(0.0, 80.0, 60.0).seconds, 20.0);
+  EXPECT_EQ(calibration_limit(2.5, 80.0, 60.0).seconds, 2.5);
+  EXPECT_EQ(calibration_limit(2.5, 80.0, 60.0).if_wide_seconds, 2.5);
 }
 
 TEST(Trace, ComputeOfAStepEndsWithItsLastBackwardPass) {

@@ -59,6 +59,9 @@ RunResult measured() {
   c.rounds.resize(5);
   c.rounds[3].clock_fell = true;
   c.limit_seconds = 6.47;
+  c.disturbed = "other programs took 52% of the cores";
+  c.cores_taken = 0.52;
+  c.core_wait = 0.31;
   result.calibration = c;
   result.nccl = NcclUsage{"2.28.9", "Ring", "LL", "P2P/CUMEM", 16};
   return result;
@@ -102,18 +105,19 @@ TEST(Report, PrintsAnEpochAsPeopleGrepForIt) {
 
 TEST(Report, SummaryHoldsMfuAndWhatNcclUsed) {
   const auto [table, summary] = summary_of(eight_gpus(), measured());
-  EXPECT_CONTAINS(table, "[warning] Rank 1 had a core for 61% of the time in which it computed: ");
+  EXPECT_CONTAINS(table, "[warning] Rank 1 got a core 61% of the time: do not trust the scaling");
   EXPECT_CONTAINS(table, "\n\nResult   ");
   RunResult with_cores = measured();
   with_cores.calibration->cpu_share = {0.98, 0.91};
-  EXPECT_FALSE(says(summary_of(eight_gpus(), with_cores).printed, "had a core"));
+  EXPECT_FALSE(says(summary_of(eight_gpus(), with_cores).printed, "got a core"));
   EXPECT_NEAR(summary.at("mfu"), 71.5e6 * 4e6 / (8 * 989e12), 1e-9);
   const auto expected = nlohmann::json::parse(R"({
     "topology": "NV18", "zero": 1, "comm_dtype": "fp32", "gradient_path": "plain",
     "gradient_path_reason": "NCCL_PROTO is set", "images_per_second_min": 3900000.0, "calibration_rounds": 5,
     "step_seconds_without_communication": 9e-5, "step_seconds_without_communication_mean": 8e-5,
     "rank_0_step_ratio": 0.969, "rank_0_step_ratio_half_width": 0.002, "scaling_efficiency_half_width": 0.0042,
-    "calibration_limit_seconds": 6.47})");
+    "calibration_limit_seconds": 6.47, "cores_taken": 0.52, "core_wait": 0.31,
+    "disturbed": "other programs took 52% of the cores"})");
   for (const auto& [name, value] : expected.items()) EXPECT_EQ(summary.at(name), value) << name;
   const nlohmann::json& description = summary.at("description");
   EXPECT_EQ(description.at("buckets").at(0).at("complete_at"), 0.5);
@@ -125,6 +129,8 @@ TEST(Report, SummaryHoldsMfuAndWhatNcclUsed) {
   EXPECT_EQ(summary.at("step_seconds_without_communication_per_rank").size(), 4u);
   EXPECT_EQ(summary.at("cpu_share_per_rank").at(1), 0.61);
   EXPECT_NEAR(summary.at("waiting_us"), -2.0, 1e-9);
+  EXPECT_NEAR(summary.at("scaling_efficiency_low"), 0.9573, 1e-9);
+  EXPECT_NEAR(summary.at("scaling_efficiency_high"), 0.9657, 1e-9);
   EXPECT_NEAR(summary.at("waiting_us_half_width"), 0.4, 1e-9);
   EXPECT_EQ(summary.at("calibration").at(3).at("clock_fell"), true);
 }

@@ -60,7 +60,7 @@ TEST(Summary, ResultsComeFirstInAFewLines) {
   EXPECT_EQ(summary_text(two_cpus(), measured_on_cpus()),
             "Result   test accuracy 87.41%                  1 epoch, 468 steps, 20.2 s\n"
             "Speed    2,970 images/s (2,810 to 3,060)\n"
-            "Scaling  94.7% +- 2.2 of linear                measured alternately: 3,098 against 2 x 1,636 on one rank\n"
+            "Scaling  94.7% (92.5 to 96.9) of linear        2 ranks 3,098 images/s; one rank alone 1,636\n"
             "Step     41.3 ms, 2.2 ms longer than on one rank; no single cause beyond the noise\n"
             "Hash     4b80f0c2ce6edec4a06d37eaafda0dd2      the same command gives the same hash\n");
 }
@@ -115,20 +115,36 @@ TEST(Summary, ADifferenceWithinTheNoiseIsNone) {
             "Step     41.3 ms, 0.78 ms shorter than on one rank; no single cause beyond the noise");
 }
 
-TEST(Summary, AWideIntervalIsNoEfficiency) {
+TEST(Summary, ScalingIsAlwaysANumber) {
   RunResult result = measured_on_cpus();
-  Estimate& efficiency = result.calibration->scaling_efficiency;
-  efficiency = {0.71, 0.14};
-  EXPECT_EQ(line_of("Scaling", two_cpus(), result),
-            "Scaling  not measured: too noisy (71% +- 14); --calibration-seconds N helps");
+  Calibration& c = *result.calibration;
+  const auto scaling = [&] { return line_of("Scaling", two_cpus(), result); };
+  c.scaling_efficiency = {0.71, 0.14};
+  EXPECT_EQ(scaling(), "Scaling  71% (57 to 85) of linear              2 ranks 3,098 images/s; one rank alone 1,636");
+  c.scaling_efficiency.half_width = 0.0501;  // 10.02 points wide
+  EXPECT_EQ(scaling().find("Scaling  71% (66 to 76) of linear"), 0u);
+  c.scaling_efficiency.half_width = 0.0499;
+  EXPECT_EQ(scaling().find("Scaling  71.0% (66.0 to 76.0) of linear"), 0u);
+  c.scaling_efficiency.half_width = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(scaling().find("Scaling  71% (one round: no interval) of linear"), 0u);
   EXPECT_EQ(line_of("Step", two_cpus(), result), "Step     41.3 ms");
-  efficiency.half_width = 0.0501;  // 10.02 points wide
-  EXPECT_EQ(line_of("Scaling", two_cpus(), result).find("Scaling  not measured"), 0u);
-  efficiency.half_width = 0.0499;
-  EXPECT_EQ(line_of("Scaling", two_cpus(), result).find("Scaling  71.0% +- 5.0 of linear"), 0u);
-  efficiency.half_width = std::numeric_limits<double>::infinity();
+}
+
+/// However narrow the interval is.
+TEST(Summary, ADisturbedRunSaysSoAndNamesNoCauses) {
+  RunResult result = measured_on_cpus();
+  Calibration& c = *result.calibration;
+  c.disturbed = "other programs took 52% of the cores";
+  c.by_others = true;
+  c.exposed = {1.9e-3, 0.4e-3};
+  c.scaling_efficiency = {0.99, 0.16};
   EXPECT_EQ(line_of("Scaling", two_cpus(), result),
-            "Scaling  not measured: one round has no interval (71%); --calibration-seconds N helps");
+            "Scaling  99% (83 to 115) of linear, disturbed: other programs took 52% of the cores");
+  c.scaling_efficiency = {0.547, 0.004};
+  EXPECT_EQ(line_of("Scaling", two_cpus(), result),
+            "Scaling  54.7% (54.3 to 55.1) of linear, disturbed: other programs took 52% of the cores");
+  EXPECT_EQ(line_of("Step", two_cpus(), result),
+            "Step     41.3 ms without waits for cores; causes cannot be told apart");
 }
 
 TEST(Summary, NumbersHaveThreeDigits) {
@@ -169,7 +185,7 @@ TEST(Summary, LanguageModelsHaveAValidationLossAndTokens) {
             "Result   validation loss 3.2100, perplexity 24.8  1 epoch, 468 steps (2 left out: loss or gradient NaN or "
             "infinite), 20.2 s");
   EXPECT_EQ(line_of("Speed", info, result), "Speed    3,040,000 tokens/s (2,880,000 to 3,130,000)");
-  EXPECT_CONTAINS(line_of("Scaling", info, result), ": 3,172,000 against 2 x 1,675,000 on");
+  EXPECT_CONTAINS(line_of("Scaling", info, result), "2 ranks 3,172,000 tokens/s; one rank alone 1,675,000");
 }
 
 /// Everything that a line can say.

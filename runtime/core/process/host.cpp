@@ -51,24 +51,6 @@ std::optional<std::uint64_t> number_in(const fs::path& path) {
 
 std::uint64_t left(std::uint64_t limit, std::uint64_t used) { return limit > used ? limit - used : 0; }
 
-/// The folders of this process's cgroup and of the groups around it, from the outermost on. `controller`: of version 1,
-/// such as "memory"; empty: of version 2. In a container the mount is the group itself, and the path that of outside.
-std::vector<fs::path> groups_of(const fs::path& root, const std::string& controller) {
-  std::vector<fs::path> groups = {root / "sys/fs/cgroup" / controller};
-  std::ifstream file(root / "proc/self/cgroup");  // 4:cpu,cpuacct:/GROUP/GROUP, and 0::/GROUP of version 2
-  for (std::string line; std::getline(file, line);) {
-    const std::size_t first = line.find(':');
-    const std::size_t second = line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = fmt::format(",{},", line.substr(first + 1, second - first - 1));
-    if (controllers.find(fmt::format(",{},", controller)) == std::string::npos) continue;
-    for (const fs::path& part : fs::path(line.substr(second + 1)).relative_path())
-      groups.push_back(groups.back() / part);
-    break;
-  }
-  return groups;
-}
-
 /// The kernel can drop pages of files, except those of shared memory.
 std::uint64_t left_in(const fs::path& group) {
   const auto limit = number_in(group / "memory.max");
@@ -90,8 +72,8 @@ std::uint64_t left_in_version_1(const fs::path& group) {
 /// The least of all groups, of both versions: hosts in transition have both.
 std::uint64_t left_in_cgroups(const fs::path& root) {
   std::uint64_t least = kNoLimit;
-  for (const fs::path& group : groups_of(root, "")) least = std::min(least, left_in(group));
-  for (const fs::path& group : groups_of(root, "memory")) least = std::min(least, left_in_version_1(group));
+  for (const fs::path& group : cgroups_of_process(root, "")) least = std::min(least, left_in(group));
+  for (const fs::path& group : cgroups_of_process(root, "memory")) least = std::min(least, left_in_version_1(group));
   return least;
 }
 
@@ -107,6 +89,22 @@ double cores_of_quota(const fs::path& group) {
 }
 
 }  // namespace
+
+std::vector<fs::path> cgroups_of_process(const fs::path& root, const std::string& controller) {
+  std::vector<fs::path> groups = {root / "sys/fs/cgroup" / controller};
+  std::ifstream file(root / "proc/self/cgroup");  // 4:cpu,cpuacct:/GROUP/GROUP, and 0::/GROUP of version 2
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t first = line.find(':');
+    const std::size_t second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = fmt::format(",{},", line.substr(first + 1, second - first - 1));
+    if (controllers.find(fmt::format(",{},", controller)) == std::string::npos) continue;
+    for (const fs::path& part : fs::path(line.substr(second + 1)).relative_path())
+      groups.push_back(groups.back() / part);
+    break;
+  }
+  return groups;
+}
 
 std::string system_host_name() {
   std::array<char, 256> name{};
@@ -135,7 +133,7 @@ int usable_cores(const fs::path& root) {
   }
   auto count = static_cast<double>(cores.size());
   for (const char* controller : {"", "cpu"}) {
-    for (const fs::path& group : groups_of(root, controller)) count = std::min(count, cores_of_quota(group));
+    for (const fs::path& group : cgroups_of_process(root, controller)) count = std::min(count, cores_of_quota(group));
   }
   return std::max(1, static_cast<int>(std::ceil(count)));
 }

@@ -2,13 +2,18 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <functional>
 #include <utility>
 #include <vector>
 
+#include <spdlog/fmt/fmt.h>
+
+#include "runtime/core/process/cores.h"
 #include "runtime/core/process/signal_requests.h"
+#include "runtime/train/measure/fastest_rounds.h"
 #include "runtime/train/measure/step_window.h"
 #include "runtime/train/measure/trace.h"
 
@@ -28,6 +33,10 @@ constexpr double kFewestRounds = 4.0;
 constexpr std::size_t kRoundsOfAnInterval = 8;  // with fewer rounds, an interval is too often narrow by chance
 constexpr double kNarrow = 0.01;                // width of an efficiency's interval that ends the rounds
 constexpr double kClockFell = 0.97;
+constexpr double kWide = 0.05;  // width of that interval with which rounds go on beyond the limit of time
+constexpr double kLongerIfWide = 3.0;
+constexpr double kDisturbed = 0.05;         // waits for a core, as a share of a rank's time
+constexpr std::uint64_t kMostPieces = 250;  // of a window: half a millisecond each; reading their clocks takes 3 us
 
 std::size_t index_of(TimedWork work) { return static_cast<std::size_t>(work); }
 double slowest(const std::vector<double>& seconds) { return *std::max_element(seconds.begin(), seconds.end()); }
@@ -44,17 +53,19 @@ Estimate efficiency(const std::vector<CalibrationRound>& rounds) {
   return estimate_ratio(column(rounds, &CalibrationRound::alone), column(rounds, &CalibrationRound::step));
 }
 
+bool is_wide(const std::vector<CalibrationRound>& rounds) { return 2.0 * efficiency(rounds).half_width > kWide; }
+
 bool is_narrow(const std::vector<CalibrationRound>& rounds) {
   return rounds.size() >= kRoundsOfAnInterval && 2.0 * efficiency(rounds).half_width < kNarrow;
 }
 
 class Calibrator {
  public:
-  Calibrator(TimedJob& job, double step_seconds, bool gpu, double limit_seconds)
-      : job_(job), limit_seconds_(limit_seconds) {
+  Calibrator(TimedJob& job, double step_seconds, bool gpu, const CalibrationLimit& limit)
+      : job_(job), limit_(limit), crowd_(job.crowd()) {
     const bool slow = gpu && step_seconds > kSlowStepSeconds;
     const double most = slow ? kSlowGpuRoundSeconds : kRoundSeconds;
-    double round_seconds = limit_seconds / kFewestRounds;
+    double round_seconds = limit.seconds / kFewestRounds;
     if (slow) {
       recovery_steps_ = agreed_steps(std::min(kRecoverySeconds, round_seconds / kWindowsOfARound), step_seconds);
       recovery_seconds_ = static_cast<double>(recovery_steps_) * step_seconds;
@@ -66,19 +77,24 @@ class Calibrator {
     steps_[index_of(TimedWork::communication)] = agreed_steps(window, std::max(communication, 1e-9));
   }
 
-  std::vector<CalibrationRound> measure() {
-    std::vector<CalibrationRound> rounds;
+  Calibration measure() {
+    Calibration result;
+    std::vector<CalibrationRound>& rounds = result.rounds;
+    double limit = limit_.seconds;
     bool done = false;
     while (!done) {
       const double before = seconds_;
-      job_.progress(seconds_, limit_seconds_);
-      CalibrationRound& round = rounds.emplace_back();
-      for (const TimedWork work : kRound) add(round, work);
-      const bool no_time = seconds_ + (seconds_ - before) > limit_seconds_;
-      done = job_.agreed(no_time || is_narrow(rounds) || job_.asked_to_end() ? 1.0 : 0.0) > 0.0;
+      job_.progress(seconds_, limit);
+      measure(rounds.emplace_back());
+      find_disturbance(result);
+      const double after_next = seconds_ + (seconds_ - before);
+      const bool goes_on = result.disturbed.empty() && is_wide(rounds);
+      limit = after_next > limit_.seconds && goes_on ? limit_.if_wide_seconds : limit_.seconds;
+      done = job_.agreed(after_next > limit || is_narrow(rounds) || job_.asked_to_end() ? 1.0 : 0.0) > 0.0;
     }
     mark_fallen_clocks(rounds);
-    return rounds;
+    if (!is_narrow(rounds)) result.limit_seconds = limit;
+    return result;
   }
 
  private:
@@ -86,36 +102,116 @@ class Calibrator {
     return static_cast<std::uint64_t>(job_.agreed(static_cast<double>(steps_per_window(window_seconds, step_seconds))));
   }
 
-  void add(CalibrationRound& round, TimedWork work) {
-    const std::uint64_t steps = steps_[index_of(work)];
-    TimedJob::Window window = job_.time(work, steps, lead(work));
-    seconds_ += slowest(window.seconds);
-    for (std::vector<double>* times : {&window.seconds, &window.cpu_seconds}) {
-      for (double& seconds : *times) seconds *= 0.5 / static_cast<double>(steps);
+  void measure(CalibrationRound& round) {
+    std::vector<TimedJob::Window> windows;
+    for (const TimedWork work : kRound) {
+      TimedJob::Window& window = windows.emplace_back(job_.time(work, steps_of(work), lead(work)));
+      seconds_ += slowest(window.seconds);
+      if (work == TimedWork::step) round.compute_beside += 0.5 * compute(true);
+      if (work == TimedWork::silent) round.compute_silent += 0.5 * compute(false);
+      round.windows.push_back(timed(work, window));
     }
-    switch (work) {
-      case TimedWork::alone:
-        round.alone += window.seconds.front();
-        round.alone_sm_mhz += 0.5 * window.sm_mhz;
-        break;
-      case TimedWork::step:
-        round.step += slowest(window.seconds);
-        round.step_sm_mhz += 0.5 * window.sm_mhz;
-        round.compute_beside += 0.5 * compute(true);
-        break;
-      case TimedWork::silent:
-        add(round.silent, window.seconds);
-        add(round.silent_cpu, window.cpu_seconds);
-        round.compute_silent += 0.5 * compute(false);
-        break;
-      case TimedWork::communication:
-        round.communication += slowest(window.seconds);
+    for (std::size_t i = 0; i < windows.size(); ++i) {
+      if (kRound[i] == TimedWork::silent) note_silent(undelayed(kRound[i], windows[i]));
+    }
+    for (std::size_t i = 0; i < windows.size(); ++i) {
+      round.windows[i].undelayed = undelayed(kRound[i], windows[i]);
+      add(round, round.windows[i], windows[i].sm_mhz);
     }
   }
 
-  static void add(std::vector<double>& sums, const std::vector<double>& values) {
+  TimedWindow timed(TimedWork work, const TimedJob::Window& window) {
+    TimedWindow result{work, steps_of(work), window.seconds, {}, window.cpu_seconds, {}};
+    waited_.resize(window.seconds.size());
+    had_work_.resize(window.seconds.size());
+    for (std::size_t rank = 0; rank < window.pieces.size(); ++rank) {
+      const double waited = window.pieces[rank].empty() ? 0.0 : window.pieces[rank].back().waited;
+      result.waited.push_back(waited);
+      if (work == TimedWork::communication) continue;
+      waited_[rank] += waited;
+      had_work_[rank] += window.seconds[rank];
+    }
+    return result;
+  }
+
+  void note_silent(const std::vector<double>& seconds) {
+    silent_.resize(seconds.size());
+    add(silent_, seconds, 1.0);
+    ++silent_windows_;
+  }
+
+  static void add(std::vector<double>& sums, const std::vector<double>& values, double scale) {
     sums.resize(values.size());
-    for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += values[i];
+    for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += scale * values[i];
+  }
+
+  static void add(CalibrationRound& round, const TimedWindow& window, double sm_mhz) {
+    switch (window.work) {
+      case TimedWork::alone:
+        round.alone += 0.5 * window.undelayed.front();
+        round.alone_sm_mhz += 0.5 * sm_mhz;
+        break;
+      case TimedWork::step:
+        round.step += 0.5 * slowest(window.undelayed);
+        round.step_sm_mhz += 0.5 * sm_mhz;
+        break;
+      case TimedWork::silent:
+        add(round.silent, window.undelayed, 0.5);
+        for (std::size_t rank = 0; rank < window.cpu_seconds.size(); ++rank) {
+          round.silent_cpu.resize(window.cpu_seconds.size());
+          round.silent_cpu[rank] += 0.5 * window.cpu_seconds[rank] / window.seconds[rank];
+        }
+        break;
+      case TimedWork::communication:
+        round.communication += 0.5 * slowest(window.undelayed);
+    }
+  }
+
+  /// Seconds per step of each rank, without waits for cores.
+  std::vector<double> undelayed(TimedWork work, const TimedJob::Window& window) const {
+    const bool together = work == TimedWork::step || work == TimedWork::communication;
+    if (corrects(window) && together) {
+      std::vector<double> by_itself(window.seconds.size(), 0.0);
+      if (work == TimedWork::step) add(by_itself, silent_, 1.0 / silent_windows_);
+      return undelayed_steps(window.pieces, by_itself, window.meeting);
+    }
+    std::vector<double> result;
+    for (std::size_t rank = 0; rank < window.seconds.size(); ++rank) {
+      const bool takes_part = !corrects(window) || !window.pieces[rank].empty();
+      const double seconds = window.seconds[rank] / static_cast<double>(steps_of(work));
+      result.push_back(corrects(window) && takes_part ? undelayed_step(window.pieces[rank]) : seconds);
+    }
+    return result;
+  }
+
+  /// Waits for cores that the job takes from itself count.
+  bool corrects(const TimedJob::Window& window) const { return crowd_.empty() && !window.pieces.empty(); }
+
+  std::uint64_t steps_of(TimedWork work) const { return steps_[index_of(work)]; }
+
+  void find_disturbance(Calibration& result) {
+    result.core_wait = 0.0;
+    for (std::size_t rank = 0; rank < waited_.size(); ++rank) {
+      const double share = had_work_[rank] > 0.0 ? waited_[rank] / had_work_[rank] : 0.0;
+      if (share <= result.core_wait) continue;
+      result.core_wait = share;
+      result.core_wait_rank = rank;
+    }
+    const std::optional<CoreShare::Taken> taken = job_.taken();
+    result.cores_taken = taken ? std::optional(taken->share) : std::nullopt;
+    result.disturbed = disturbance(result, taken);
+    result.by_others = crowd_.empty() && !result.disturbed.empty();
+  }
+
+  std::string disturbance(const Calibration& result, const std::optional<CoreShare::Taken>& taken) const {
+    if (!crowd_.empty()) return crowd_;
+    const bool waits = result.core_wait >= kDisturbed;
+    if (taken && taken->share >= kDisturbed && (waits || taken->lacking)) {
+      return fmt::format("other programs took {:.0f}% of the cores", 100.0 * taken->share);
+    }
+    if (!waits) return "";
+    return fmt::format("rank {} waited {:.0f}% of its time for a core", result.core_wait_rank,
+                       100.0 * result.core_wait);
   }
 
   std::uint64_t lead(TimedWork work) {
@@ -143,10 +239,15 @@ class Calibrator {
   }
 
   TimedJob& job_;
-  double limit_seconds_;
+  CalibrationLimit limit_;
+  std::string crowd_;
   std::array<std::uint64_t, kKinds> steps_{};
   std::uint64_t recovery_steps_ = 0;  ///< 0: the GPU is not limited by power.
   double recovery_seconds_ = 0.0;
+  std::vector<double> waited_;    ///< Per rank, for a core.
+  std::vector<double> had_work_;  ///< Per rank, seconds.
+  std::vector<double> silent_;    ///< Per rank: the sum over all windows of silent steps, of seconds per step.
+  double silent_windows_ = 0.0;
   TimedWork last_ = TimedWork::communication;  ///< The work of the newest window.
   double seconds_ = 0.0;                       ///< The sum over all windows so far.
 };
@@ -191,12 +292,10 @@ void find_stragglers(const std::vector<CalibrationRound>& rounds, Calibration& r
 }
 
 /// Evaluates the means of the rounds.
-Calibration evaluate(std::vector<CalibrationRound> rounds, double samples_per_step) {
-  Calibration result;
+void evaluate(Calibration& result) {
+  const std::vector<CalibrationRound>& rounds = result.rounds;
   result.silent_seconds = mean_of_each_rank(rounds, &CalibrationRound::silent);
   result.cpu_share = mean_of_each_rank(rounds, &CalibrationRound::silent_cpu);
-  for (std::size_t i = 0; i < result.cpu_share.size(); ++i) result.cpu_share[i] /= result.silent_seconds[i];
-  const auto ranks = static_cast<double>(result.silent_seconds.size());
   const auto slow = std::max_element(result.silent_seconds.begin(), result.silent_seconds.end());
   const auto rank = static_cast<std::size_t>(slow - result.silent_seconds.begin());
   result.slowest_rank = rank;
@@ -218,10 +317,6 @@ Calibration evaluate(std::vector<CalibrationRound> rounds, double samples_per_st
   result.slowed_down = observed(slowed_down);
   result.waiting = observed([&](const CalibrationRound& r) { return exposed(r) - slowed_down(r); });
   find_stragglers(rounds, result);
-  result.samples_per_second = samples_per_step / result.step_seconds;
-  result.baseline_per_second = samples_per_step / ranks / result.alone_seconds;
-  result.rounds = std::move(rounds);
-  return result;
 }
 
 /// The job after training.
@@ -249,9 +344,12 @@ class TrainedJob final : public TimedJob {
       const std::uint64_t steps = several ? kUnroll + 1 : 1;
       if (device_.kind() == DeviceKind::cuda) time_window(*graph, steps, world, device_);
     }
-    if (device_.kind() != DeviceKind::cuda) return;
-    traced_.run();
-    traced_silent_.run();
+    if (device_.kind() == DeviceKind::cpu) {
+      cores_.emplace(world, device_.options().threads);
+    } else {
+      traced_.run();
+      traced_silent_.run();
+    }
   }
 
   Window time(TimedWork work, std::uint64_t steps, std::uint64_t lead) override {
@@ -263,12 +361,19 @@ class TrainedJob final : public TimedJob {
       if (!goes_on) device_.synchronize();
     }
     if (sensors_ != nullptr) sensors_->take();  // drops earlier readings
-    const WindowTime mine = time_window(graph, steps, world_, device_, {.takes_part = takes_part, .waits = !goes_on});
+    const WindowTime mine = time_window(graph, steps, world_, device_,
+                                        {.takes_part = takes_part,
+                                         .waits = !goes_on,
+                                         .steps_per_piece = cores_ ? (steps + kMostPieces - 1) / kMostPieces : 0});
     device_.synchronize();
     SensorWindow shown;
     if (sensors_ != nullptr && takes_part) shown = sensors_->take();
     Window window{gather(mine.seconds)};
-    if (device_.kind() == DeviceKind::cpu) window.cpu_seconds = gather(mine.cpu_seconds);
+    if (cores_) {
+      window.cpu_seconds = gather(mine.cpu_seconds);
+      window.pieces = gather(mine.pieces, work);
+      window.meeting = goes_on ? Meeting::at_start : Meeting::later;
+    }
     for (const double mhz : gather(shown.sm_mhz.readings > 0 ? shown.sm_mhz.mean() : 0.0)) {
       if (mhz > 0.0) window.sm_mhz = window.sm_mhz == 0.0 ? mhz : std::min(window.sm_mhz, mhz);
     }
@@ -277,8 +382,17 @@ class TrainedJob final : public TimedJob {
 
   std::vector<double> time_compute(bool communicates) override {
     world_.barrier();
-    return gather(compute_seconds((communicates ? traced_ : traced_silent_).run()));
+    const auto start = std::chrono::steady_clock::now();
+    const double waited_before = core_wait_.seconds();
+    const double compute = compute_seconds((communicates ? traced_ : traced_silent_).run());
+    const double waited = core_wait_.seconds() - waited_before;
+    const double whole = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const bool corrects = cores_ && cores_->crowd().empty();
+    return gather(corrects ? compute * std::max(0.0, 1.0 - waited / whole) : compute);
   }
+
+  std::optional<CoreShare::Taken> taken() override { return cores_ ? cores_->taken() : std::nullopt; }
+  std::string crowd() override { return cores_ ? cores_->crowd() : ""; }
 
   void progress(double seconds, double of_seconds) override {
     const auto most = std::max(1u, static_cast<std::uint32_t>(std::ceil(of_seconds)));
@@ -290,6 +404,19 @@ class TrainedJob final : public TimedJob {
  private:
   std::vector<double> gather(double value) const { return world_.all_gather(std::vector{value}); }
 
+  /// Per rank. The ranks that take part have the same number of pieces.
+  std::vector<Pieces> gather(const Pieces& mine, TimedWork work) const {
+    const Pieces all = world_.all_gather(mine);
+    std::vector<Pieces> ranks(static_cast<std::size_t>(world_.size()));
+    const std::size_t taking_part = work == TimedWork::alone ? 1 : ranks.size();
+    const auto count = static_cast<std::ptrdiff_t>(all.size() / taking_part);
+    for (std::size_t rank = 0; rank < taking_part; ++rank) {
+      const auto begin = all.begin() + static_cast<std::ptrdiff_t>(rank) * count;
+      ranks[rank].assign(begin, begin + count);
+    }
+    return ranks;
+  }
+
   Trainer& trainer_;
   const World& world_;
   Device& device_;
@@ -300,22 +427,30 @@ class TrainedJob final : public TimedJob {
   StepGraph communication_;
   TracedSteps traced_;
   TracedSteps traced_silent_;
+  std::optional<CoreShare> cores_;  ///< If CPUs compute.
+  CoreWait core_wait_;
 };
 
 }  // namespace
 
-double calibration_seconds(double asked, double train_seconds, double min_seconds) {
+CalibrationLimit calibration_limit(double asked, double train_seconds, double min_seconds) {
   if (asked > 0.0) return asked;
-  return std::clamp(0.25 * std::max(train_seconds, min_seconds), kFewestRounds * kRoundSeconds, 20.0);
+  const double seconds = std::clamp(0.25 * std::max(train_seconds, min_seconds), kFewestRounds * kRoundSeconds, 20.0);
+  return {seconds, kLongerIfWide * seconds};
 }
 
-Calibration calibrate(TimedJob& job, double samples_per_step, double step_seconds, bool gpu, double limit_seconds) {
-  Calibration result = evaluate(Calibrator(job, step_seconds, gpu, limit_seconds).measure(), samples_per_step);
-  if (!is_narrow(result.rounds)) result.limit_seconds = limit_seconds;
+Calibration calibrate(TimedJob& job, double samples_per_step, double step_seconds, bool gpu,
+                      const CalibrationLimit& limit) {
+  Calibration result = Calibrator(job, step_seconds, gpu, limit).measure();
+  evaluate(result);
+  if (result.by_others) evaluate_fastest_rounds(result);
+  const auto ranks = static_cast<double>(result.silent_seconds.size());
+  result.samples_per_second = samples_per_step / result.step_seconds;
+  result.baseline_per_second = samples_per_step / ranks / result.alone_seconds;
   return result;
 }
 
-Calibration calibrate(Trainer& trainer, const World& world, double samples_per_second, double limit_seconds,
+Calibration calibrate(Trainer& trainer, const World& world, double samples_per_second, const CalibrationLimit& limit,
                       SensorSampler* sensors) {
   if (world.size() == 1) {
     Calibration result;
@@ -327,7 +462,7 @@ Calibration calibrate(Trainer& trainer, const World& world, double samples_per_s
   const auto samples_per_step = static_cast<double>(trainer.sampler().samples_per_step());
   const double step_seconds = samples_per_step / samples_per_second;
   TrainedJob job(trainer, world, sensors, step_seconds);
-  return calibrate(job, samples_per_step, step_seconds, device.kind() == DeviceKind::cuda, limit_seconds);
+  return calibrate(job, samples_per_step, step_seconds, device.kind() == DeviceKind::cuda, limit);
 }
 
 }  // namespace ddptrain

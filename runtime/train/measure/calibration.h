@@ -2,12 +2,15 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "runtime/comm/world.h"
 #include "runtime/device/device.h"
 #include "runtime/device/sensors.h"
+#include "runtime/train/measure/core_share.h"
 #include "runtime/train/measure/estimate.h"
+#include "runtime/train/measure/undelayed.h"
 #include "runtime/train/step/trainer.h"
 
 namespace ddptrain {
@@ -27,6 +30,9 @@ class TimedJob {
     std::vector<double> seconds;  ///< Per rank: from the common start until its device is done. 0: takes no part.
     double sm_mhz = 0.0;          ///< Mean clock of the slowest GPU that takes part; 0: unknown.
     std::vector<double> cpu_seconds = {};  ///< Per rank: CPU time in this window. Empty if GPUs compute.
+    /// Per rank; none for a rank that takes no part. Empty if GPUs compute.
+    std::vector<Pieces> pieces = {};
+    Meeting meeting = Meeting::later;
   };
 
   virtual ~TimedJob() = default;
@@ -34,23 +40,38 @@ class TimedJob {
   virtual Window time(TimedWork work, std::uint64_t steps, std::uint64_t lead) = 0;
   /// Per rank: seconds from the beginning of a step to the end of its backward pass.
   virtual std::vector<double> time_compute(bool communicates) = 0;
+  /// Part of the job's cores that other programs have taken since the beginning. Nothing: not known.
+  virtual std::optional<CoreShare::Taken> taken() { return std::nullopt; }
+  /// See CoreShare. Then waits for cores are the job's own, and count.
+  virtual std::string crowd() { return ""; }
   virtual void progress(double /*seconds*/, double /*of_seconds*/) {}  ///< Called at the beginning of a round.
   virtual bool asked_to_end() { return false; }                        ///< This rank got a signal that ends the rounds.
   virtual double agreed(double mine) { return mine; }  ///< The same value on all ranks, which may round differently.
 };
 
-/// Means over the windows of one round, in seconds per step.
+/// A window as it was timed, in seconds. Per rank; a rank that takes no part has 0.
+struct TimedWindow {
+  TimedWork work = TimedWork::alone;
+  std::uint64_t steps = 0;
+  std::vector<double> seconds;
+  std::vector<double> waited;       ///< For a core. Empty if GPUs compute.
+  std::vector<double> cpu_seconds;  ///< Empty if GPUs compute.
+  std::vector<double> undelayed;    ///< Seconds per step without waits for cores, where others caused these.
+};
+
+/// Means over the windows of one round, in seconds per step, without waits for cores.
 struct CalibrationRound {
   double alone = 0.0;
   double step = 0.0;               ///< The slowest rank.
   double communication = 0.0;      ///< The slowest rank.
   std::vector<double> silent;      ///< Per rank.
-  std::vector<double> silent_cpu;  ///< Per rank: its CPU time. Empty if GPUs compute.
+  std::vector<double> silent_cpu;  ///< Per rank: CPU time / time. Empty if GPUs compute.
   double compute_beside = 0.0;     ///< To the end of backward with communication, mean over the ranks.
   double compute_silent = 0.0;     ///< To the end of backward without communication, mean over the ranks.
   double alone_sm_mhz = 0.0;       ///< 0: unknown.
   double step_sm_mhz = 0.0;        ///< The slowest GPU; 0: unknown.
   bool clock_fell = false;         ///< A clock is more than 3% below its highest in any round.
+  std::vector<TimedWindow> windows;
 };
 
 /// The baseline measurement: what a job measures about itself after training. A round has windows of the four kinds of
@@ -86,6 +107,12 @@ struct Calibration {
   std::vector<double> cpu_share;
   Estimate together, stragglers, exposed, slowed_down, waiting;
   Estimate exposed_fraction{0.0, 0.0};  ///< exposed / communication
+  /// The longest wait for a core, as a share of the time in which this rank had work.
+  double core_wait = 0.0;
+  std::size_t core_wait_rank = 0;
+  std::optional<double> cores_taken;  ///< See CoreShare::taken().
+  std::string disturbed;              ///< Why the scaling is not to be trusted. Empty: it is.
+  bool by_others = false;             ///< By other programs, so the fastest rounds count.
   std::vector<CalibrationRound> rounds;
   /// The limit of time, if it ended the rounds before the interval of the efficiency was narrow enough.
   std::optional<double> limit_seconds;
@@ -93,17 +120,27 @@ struct Calibration {
   double silent_slowest_seconds() const { return silent_seconds.empty() ? 0.0 : silent_seconds[slowest_rank]; }
 };
 
-/// The time for the baseline measurement: `asked`. If that is 0, a quarter of the longer of the others, but 4 to 20 s.
-/// `min_seconds` is the time for which steps were to be measured.
-double calibration_seconds(double asked, double train_seconds, double min_seconds);
+/// When the baseline measurement ends: no round begins later, but there is always one.
+struct CalibrationLimit {
+  CalibrationLimit(double of_all) : seconds(of_all), if_wide_seconds(of_all) {}
+  CalibrationLimit(double of_most, double if_wide) : seconds(of_most), if_wide_seconds(if_wide) {}
+
+  double seconds;
+  double if_wide_seconds;  ///< If the efficiency's interval is wider than 5 points, and the job is not disturbed.
+};
+
+/// `asked`. If that is 0, a quarter of the longer of the others, but 4 to 20 s; three times as long for a wide
+/// interval. `min_seconds` is the time for which steps were to be measured.
+CalibrationLimit calibration_limit(double asked, double train_seconds, double min_seconds);
 
 /// Measures a job. `step_seconds` is about the time of a step. `gpu`: windows are long enough to bring a GPU to its
-/// clock. No round begins after `limit_seconds`, but there is always one. Collective.
-Calibration calibrate(TimedJob& job, double samples_per_step, double step_seconds, bool gpu, double limit_seconds);
+/// clock. Collective.
+Calibration calibrate(TimedJob& job, double samples_per_step, double step_seconds, bool gpu,
+                      const CalibrationLimit& limit);
 
 /// Measures the job of `trainer`, whose parameters change. `samples_per_second` is the throughput of training; it
 /// decides the length of windows, and is the result for one rank. `sensors` may be null. Collective.
-Calibration calibrate(Trainer& trainer, const World& world, double samples_per_second, double limit_seconds,
+Calibration calibrate(Trainer& trainer, const World& world, double samples_per_second, const CalibrationLimit& limit,
                       SensorSampler* sensors = nullptr);
 
 }  // namespace ddptrain

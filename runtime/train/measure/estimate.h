@@ -21,7 +21,9 @@ struct Estimate {
   double value = 0.0;
   double half_width = std::numeric_limits<double>::infinity();
 
-  bool contains(double truth) const { return truth >= value - half_width && truth <= value + half_width; }
+  double low() const { return value - half_width; }
+  double high() const { return value + half_width; }
+  bool contains(double truth) const { return truth >= low() && truth <= high(); }
 };
 
 /// Error without values.

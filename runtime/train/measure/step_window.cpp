@@ -6,6 +6,8 @@
 #include <chrono>
 #include <cmath>
 
+#include "runtime/core/process/cores.h"
+
 namespace ddptrain {
 namespace {
 
@@ -24,15 +26,24 @@ std::uint64_t steps_per_window(double window_seconds, double step_seconds) {
 
 WindowTime time_window(StepGraph& graph, std::uint64_t steps, const World& world, Device& device,
                        const WindowOptions& options) {
+  const CoreWait core_wait;
   world.barrier();
   WindowTime time;
   if (options.takes_part) {
     const auto start = std::chrono::steady_clock::now();
+    const double waited_before = core_wait.seconds();
     const double cpu_start = thread_cpu_seconds();
-    graph.run(steps);
-    if (options.waits) device.synchronize();
+    const auto passed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
+    const std::uint64_t piece = options.steps_per_piece > 0 ? options.steps_per_piece : steps;
+    for (std::uint64_t done = 0; done < steps;) {
+      const std::uint64_t count = std::min(piece, steps - done);
+      graph.run(count);
+      done += count;
+      if (options.waits && done == steps) device.synchronize();
+      if (options.steps_per_piece > 0) time.pieces.push_back({done, passed(), core_wait.seconds() - waited_before});
+    }
     time.cpu_seconds = thread_cpu_seconds() - cpu_start;
-    time.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    time.seconds = passed();
   }
   world.quiet_barrier();
   return time;

@@ -63,10 +63,8 @@ void warn_of_shared_cores(const Calibration& c) {
   constexpr double kToItself = 0.9;
   const auto least = std::min_element(c.cpu_share.begin(), c.cpu_share.end());
   if (least == c.cpu_share.end() || *least >= kToItself) return;
-  spdlog::warn(
-      "Rank {} had a core for {:.0f}% of the time in which it computed: other programs, or more threads than cores, "
-      "disturb the measured scaling and the step",
-      least - c.cpu_share.begin(), 100.0 * *least);
+  spdlog::warn("Rank {} got a core {:.0f}% of the time: do not trust the scaling", least - c.cpu_share.begin(),
+               100.0 * *least);
 }
 
 /// Share of the FLOP that a causal mask does not hide. As in MFU, the backward pass counts twice the forward pass.
@@ -76,8 +74,33 @@ double causal_share(const Description& run) {
   return 1.0 - 3.0 * hidden / run.flop_per_sample;
 }
 
+const char* name_of(TimedWork work) {
+  switch (work) {
+    case TimedWork::alone:
+      return "alone";
+    case TimedWork::step:
+      return "step";
+    case TimedWork::silent:
+      return "silent";
+    case TimedWork::communication:
+      return "communication";
+  }
+  return "";
+}
+
+Json window_fields(const TimedWindow& window) {
+  return {{"work", name_of(window.work)},
+          {"steps", window.steps},
+          {"seconds", window.seconds},
+          {"core_wait_seconds", window.waited},
+          {"cpu_seconds", window.cpu_seconds},
+          {"undelayed_step_seconds", window.undelayed}};
+}
+
 Json round_fields(const CalibrationRound& round) {
   const auto known = [](double mhz) { return mhz > 0.0 ? Json(mhz) : Json(nullptr); };
+  Json windows = Json::array();
+  for (const TimedWindow& window : round.windows) windows.push_back(window_fields(window));
   return {{"alone_seconds", round.alone},
           {"step_seconds", round.step},
           {"silent_seconds", round.silent},
@@ -86,7 +109,8 @@ Json round_fields(const CalibrationRound& round) {
           {"compute_silent_seconds", round.compute_silent},
           {"alone_sm_mhz", known(round.alone_sm_mhz)},
           {"step_sm_mhz", known(round.step_sm_mhz)},
-          {"clock_fell", round.clock_fell}};
+          {"clock_fell", round.clock_fell},
+          {"windows", std::move(windows)}};
 }
 
 /// JSON writes an infinite half width as null.
@@ -106,6 +130,11 @@ void add_calibration(Json& line, const std::optional<Calibration>& calibration, 
   line["step_seconds_without_communication_per_rank"] = c.silent_seconds;
   line["cpu_share_per_rank"] = c.cpu_share;
   line["communication_seconds"] = c.communication_seconds;
+  line["disturbed"] = c.disturbed;
+  line["cores_taken"] = c.cores_taken;
+  line["core_wait"] = c.core_wait;
+  line["scaling_efficiency_low"] = c.scaling_efficiency.low();
+  line["scaling_efficiency_high"] = c.scaling_efficiency.high();
   for (const auto& [name, estimate, scale] : {std::tuple{"scaling_efficiency", c.scaling_efficiency, 1.0},
                                               {"exposed_comm_fraction", c.exposed_fraction, 1.0},
                                               {"rank_0_step_ratio", c.rank_0, 1.0},

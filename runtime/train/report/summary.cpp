@@ -70,21 +70,22 @@ std::string speed_line(const RunInfo& info, const RunResult& result) {
   return line("Speed", value, note);
 }
 
-/// Whether the interval is at most 10 percentage points wide.
-bool measured(const Estimate& efficiency) { return 2.0 * efficiency.half_width <= 0.1; }
+/// "94.7% (93.2 to 96.2)"; whole numbers where the interval is wider than 10 points.
+std::string efficiency_text(const Estimate& efficiency) {
+  const double value = 100.0 * efficiency.value;
+  if (!std::isfinite(efficiency.half_width)) return fmt::format("{:.0f}% (one round: no interval)", value);
+  const int decimals = 2.0 * efficiency.half_width <= 0.1 ? 1 : 0;
+  return fmt::format("{:.{}f}% ({:.{}f} to {:.{}f})", value, decimals, 100.0 * efficiency.low(), decimals,
+                     100.0 * efficiency.high(), decimals);
+}
 
 std::string scaling_line(const Calibration& c, const Description& run) {
-  const auto [efficiency, half_width] = c.scaling_efficiency;
-  if (!measured(c.scaling_efficiency)) {
-    const std::string why = std::isfinite(half_width)
-                                ? fmt::format("too noisy ({:.0f}% +- {:.0f})", 100.0 * efficiency, 100.0 * half_width)
-                                : fmt::format("one round has no interval ({:.0f}%)", 100.0 * efficiency);
-    return line("Scaling", fmt::format("not measured: {}; --calibration-seconds N helps", why));
-  }
+  const std::string text = efficiency_text(c.scaling_efficiency) + " of linear";
+  if (!c.disturbed.empty()) return line("Scaling", fmt::format("{}, disturbed: {}", text, c.disturbed));
   const auto rate = [&](double samples) { return significant(samples * static_cast<double>(run.units_per_sample), 4); };
-  return line("Scaling", fmt::format("{:.1f}% +- {:.1f} of linear", 100.0 * efficiency, 100.0 * half_width),
-              fmt::format("measured alternately: {} against {} x {} on one rank", rate(c.samples_per_second),
-                          run.mesh.ranks(), rate(c.baseline_per_second)));
+  return line("Scaling", text,
+              fmt::format("{} ranks {} {}/s; one rank alone {}", run.mesh.ranks(), rate(c.samples_per_second), run.unit,
+                          rate(c.baseline_per_second)));
 }
 
 /// The difference of the baseline's rank from the mean rank. Empty within the noise.
@@ -112,11 +113,12 @@ std::string findings(const Calibration& c, double unit, const char* unit_name) {
 std::string step_line(const Calibration& c) {
   const auto [unit, name] = c.step_seconds >= 1e-3 ? std::pair(1e-3, "ms") : std::pair(1e-6, "us");
   const std::string step = fmt::format("{} {}", significant(c.step_seconds / unit), name);
+  if (c.by_others) return line("Step", step + " without waits for cores; causes cannot be told apart");
   const std::string parts = findings(c, unit, name);
-  const bool known = measured(c.scaling_efficiency);
-  if (!known || c.scaling_efficiency.contains(1.0)) {
-    const std::string alone = known ? ", as long as on one rank within the noise" : "";
-    return line("Step", step + alone + (parts.empty() ? "" : "; beyond the noise: " + parts));
+  if (!std::isfinite(c.scaling_efficiency.half_width)) return line("Step", step);
+  if (c.scaling_efficiency.contains(1.0)) {
+    return line("Step", step + ", as long as on one rank within the noise" +
+                            (parts.empty() ? "" : "; beyond the noise: " + parts));
   }
   const double longer = c.step_seconds - c.alone_seconds;
   return line("Step", fmt::format("{}, {} {} {} than on one rank{}", step, significant(std::abs(longer) / unit, 2),

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "runtime/comm/world.h"
+
+namespace ddptrain {
+
+/// The cores of the job: those on which its ranks may run. Tells which part of them other programs take.
+class CoreShare {
+ public:
+  /// Every rank computes with `threads` threads. Begins to count. Collective.
+  CoreShare(const World& world, int threads);
+
+  /// How the job's own threads are more than its cores, such as "4 threads share 2 cores". Empty: they are not.
+  const std::string& crowd() const { return crowd_; }
+  struct Taken {
+    double share = 0.0;    ///< Of the cores, by other programs since this object began: 0 to 1.
+    bool lacking = false;  ///< Other programs and the ranks together want more cores than there are.
+  };
+  /// On the host where it is most. Nothing if a host hides what its cores do. Collective.
+  std::optional<Taken> taken() const;
+
+ private:
+  struct Host {
+    std::set<int> cores;
+    double threads = 0.0;
+  };
+  struct Reading {
+    double seconds = 0.0;       ///< Of a clock.
+    double busy_seconds = 0.0;  ///< The host's cores together; NaN: hidden.
+    double own_seconds = 0.0;   ///< CPU time of this rank.
+  };
+  std::vector<Reading> read() const;
+
+  const World& world_;
+  std::vector<Host> hosts_;
+  std::string crowd_;
+  std::vector<Reading> begin_;  ///< Of each rank.
+};
+
+}  // namespace ddptrain
