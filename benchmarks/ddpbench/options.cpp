@@ -1,13 +1,16 @@
 #include "benchmarks/ddpbench/options.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <functional>
+#include <map>
 #include <utility>
 
 #include "benchmarks/ddpbench/sizes.h"
 #include "launch/app/flags/cli.h"
 #include "launch/app/flags/options.h"
 #include "runtime/core/error.h"
+#include "runtime/core/text.h"
 
 namespace ddptrain::bench {
 namespace {
@@ -23,25 +26,33 @@ void add_size(CLI::App& app, const std::string& flag, std::uint64_t& value, cons
 }
 
 template <class T>
-void add_number(CLI::App& app, const std::string& flag, T& value, double least, double most, const std::string& help) {
-  app.add_option_function<double>(
-         flag,
-         [flag, &value, least, most](const double& number) {
-           const bool fits = number >= least && number <= most;
-           require(fits && static_cast<double>(static_cast<T>(number)) == number, flag, number,
-                   fmt::format("a number from {} to {}", least, most).c_str());
-           value = static_cast<T>(number);
-         },
-         help)
+CLI::Option* add_number(CLI::App& app, const std::string& flag, T& value, double least, double most,
+                        const std::string& help) {
+  return app
+      .add_option_function<double>(
+          flag,
+          [flag, &value, least, most](const double& number) {
+            const bool fits = number >= least && number <= most;
+            require(fits && static_cast<double>(static_cast<T>(number)) == number, flag, number,
+                    fmt::format("a number from {} to {}", least, most).c_str());
+            value = static_cast<T>(number);
+          },
+          help)
       ->type_name("N");
 }
 
 void add_dtype(CLI::App& app, DType& dtype) {
   app.add_option_function<std::string>(
-         "-d,--dtype",
+         "-d,--dtype,--datatype",
          [&dtype](const std::string& name) {
-           if (name != "float" && name != "bf16") usage_error("--dtype {}: give float or bf16", name);
-           dtype = name == "float" ? DType::f32 : DType::bf16;
+           static const std::map<std::string, DType> types = {{"float", DType::f32},
+                                                              {"float32", DType::f32},
+                                                              {"fp32", DType::f32},
+                                                              {"bf16", DType::bf16},
+                                                              {"bfloat16", DType::bf16}};
+           const auto found = types.find(name);
+           if (found == types.end()) usage_error("--dtype {}: give float or bf16", printable(name));
+           dtype = found->second;
          },
          "Type of the elements; with MPI float only")
       ->type_name("float|bf16");
@@ -80,23 +91,90 @@ void add_p2p(CLI::App& app, P2pOptions& o) {
   add_number(app, "--latency-repeats", o.latency_repeats, 1, 1e6, "Copies of 16 bytes per latency measurement (100)");
 }
 
+/// The operand of --op: a collective, or as in nccl-tests how to reduce, which is always a sum.
+void set_operation(AllreduceOptions& o, const std::string& name) {
+  if (name == "sum") return;
+  if (const auto collective = collective_named(name)) {
+    o.collective = *collective;
+    return;
+  }
+  for (const char* reduction : {"prod", "min", "max", "avg", "mulsum", "all"}) {
+    if (name == reduction) usage_error("--op {}: ddpbench reduces by sum only. Leave --op out.", name);
+  }
+  std::vector<std::string> names;
+  for (const Collective collective : all_collectives()) names.push_back(name_of(collective));
+  usage_error("--op {}: give one of {}", printable(name), fmt::join(names, ", "));
+}
+
+/// A flag of nccl-tests that has no effect here. UsageError for values other than `same`, under which nccl-tests does
+/// what ddpbench does.
+void add_fixed(CLI::App& app, const std::string& names, const std::vector<std::string>& same, const char* hint) {
+  app.add_option_function<std::string>(names,
+                                       [names, same, hint](const std::string& text) {
+                                         if (std::find(same.begin(), same.end(), text) != same.end()) return;
+                                         usage_error("{} {}: {}", names, printable(text), hint);
+                                       })
+      ->group("");
+}
+
+/// Flags of nccl-tests that --help does not list.
+void add_nccl_tests(CLI::App& app, AllreduceOptions& o) {
+  add_number(app, "-t,--nthreads", o.threads_per_process, 1, 1024, "")->group("");
+  add_number(app, "-g,--ngpus", o.gpus_per_thread, 1, 1024, "")->group("");
+  app.add_option_function<std::string>("-R,--local_register",
+                                       [&o](const std::string& text) {
+                                         if (text != "0" && text != "2") {
+                                           usage_error(
+                                               "-R,--local_register {}: give 0, or 2 for symmetric memory. NCCL gains "
+                                               "nothing from registered buffers in place.",
+                                               printable(text));
+                                         }
+                                         o.symmetric = text == "2";
+                                       })
+      ->group("");
+  add_fixed(app, "-p,--parallel_init", {"0", "1"}, "give 0 or 1; each process starts its own GPU");
+  add_fixed(app, "-m,--agg_iters", {"1"}, "NCCL calls are not grouped; ddpbench split compares one call with many");
+  add_fixed(app, "-N,--run_cycles", {"1"}, "ddpbench prints one table; --min-seconds S measures each size longer");
+  add_fixed(app, "-z,--blocking", {"0"}, "calls are queued one behind the other; give 0, and -n 1 to wait for each");
+  add_fixed(app, "-y,--stream_null", {"0"}, "ddpbench has its own stream; leave it out");
+  add_fixed(app, "-C,--report_cputime", {"0"}, "ddpbench reports the time until the results are there; leave it out");
+  add_fixed(app, "-a,--average", {"1"}, "ddpbench reports the mean over the ranks; give 1");
+  add_fixed(app, "-T,--timeout", {"0"}, "ddpbench has no time limit; start it with: timeout SECONDS mpirun ...");
+  add_fixed(app, "-S,--report_timestamps", {"0"}, "ddpbench prints no time of day; leave it out");
+  add_fixed(app, "-x,--cta_policy", {}, "ddpbench leaves the policy to NCCL; set the variable NCCL_CTA_POLICY");
+  add_fixed(app, "-J,--output_file", {}, "--json FILE writes the results of ddpbench as JSON");
+}
+
 void add_allreduce(CLI::App& app, AllreduceOptions& o) {
   app.add_option_function<std::string>(
-         "--op", [&o](const std::string& name) { o.collective = parse_collective(name); },
-         "Collective: all-reduce, reduce-scatter, all-gather or broadcast (all-reduce)")
+         "-o,--op", [&o](const std::string& name) { set_operation(o, name); },
+         "Collective: all-reduce, reduce-scatter, all-gather, broadcast, reduce, all-to-all or send-receive "
+         "(all-reduce)")
       ->type_name("NAME");
-  add_size(app, "-b,--begin", o.begin, "Smallest size (8)");
-  add_size(app, "-e,--end", o.end, "Largest size (128M; on CPUs 8M)");
-  add_number(app, "-f,--factor", o.factor, 2, 1e9, "Factor between sizes (2)");
+  add_size(app, "-b,--begin,--minbytes", o.begin, "Smallest size (8)");
+  add_size(app, "-e,--end,--maxbytes", o.end, "Largest size (128M; on CPUs 8M)");
+  add_number(app, "-f,--factor,--stepfactor", o.factor, 2, 1e9, "Factor between sizes (2)");
+  add_size(app, "-i,--stepbytes", o.step, "Difference between sizes, in place of a factor");
+  add_number(app, "-r,--root", o.root, 0, 1e6, "Root of broadcast and reduce (0)");
   add_dtype(app, o.dtype);
-  add_number(app, "-n,--iterations", o.iterations, 1, 1e6, "Collectives per measurement (20)");
-  add_number(app, "-w,--warmup", o.warmup, 0, 1e6, "Warm-up collectives at the largest and the smallest size (5)");
-  add_number(app, "-G,--graph", o.graph_launches, 0, 1e6,
+  add_number(app, "-n,--iterations,--iters", o.iterations, 1, 1e6, "Collectives per measurement (20)");
+  add_number(app, "-w,--warmup,--warmup_iters", o.warmup, 0, 1e6,
+             "Warm-up collectives at the largest and the smallest size (5)");
+  add_number(app, "-G,--graph,--cudagraph", o.graph_launches, 0, 1e6,
              "Capture the iterations as a CUDA graph and launch it N times (0: no graph)");
+  app.add_option_function<std::string>(
+         "-c,--check",
+         [&o](const std::string& text) {
+           if (text != "0" && text != "1") usage_error("--check {}: give 1, or 0 for no check", printable(text));
+           o.check = text == "1";
+         },
+         "1: check the results once; 0: do not (1)")
+      ->type_name("0|1");
   app.add_flag("--symmetric", o.symmetric, "Use NCCL symmetric memory (one node; NCCL_ALGO then has no effect)");
   app.add_flag("--algorithms", o.algorithms,
                "All-reduce by each of NCCL's algorithms and protocols in turn (NCCL 2.31 and newer)");
   app.add_flag("!--no-check", o.check, "Do not check the results");
+  add_nccl_tests(app, o);
 }
 
 void add_split(CLI::App& app, SplitOptions& o) {
@@ -199,8 +277,10 @@ struct Parser {
     app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     add("p2p", "Bandwidth and latency of copies between GPUs, and between host and GPU (one process, all GPUs)", p2p,
         add_p2p);
-    add("allreduce", "Time and bandwidth of a collective by size, in the columns of nccl-tests", allreduce,
-        add_allreduce);
+    add("allreduce",
+        "Time and bandwidth of an all-reduce, or another collective (--op), by size, in the columns and with the flags "
+        "of nccl-tests",
+        allreduce, add_allreduce);
     add("split", "One large all-reduce against many small ones", split, add_split);
     add("overlap", "A backward pass with and without overlapping all-reduces", overlap, add_overlap);
     add("gemm", "Rate of matrix multiplications", gemm, add_gemm);
@@ -224,13 +304,46 @@ struct Parser {
   }
 };
 
+/// `words` with the name of a collective (or of its program in nccl-tests) as first word replaced by the subcommand
+/// that measures it.
+std::vector<std::string> with_subcommand(const CLI::App& app, std::vector<std::string> words) {
+  if (words.empty() || words.front().starts_with("-")) return words;
+  const auto named = [&words](const CLI::App* command) { return command->get_name() == words.front(); };
+  if (!app.get_subcommands(named).empty()) return words;
+  const auto collective = collective_named(words.front());
+  if (!collective) return words;
+  words.front() = "allreduce";
+  words.insert(words.begin() + 1, {"--op", name_of(*collective)});
+  return words;
+}
+
+/// The words without the flags of nccl-tests that give a process several GPUs.
+std::string without_gpus_per_process(const std::vector<std::string>& words) {
+  std::string text;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const std::string name = words[i].substr(0, words[i].find('='));
+    if (name == "-g" || name == "-t" || name == "--ngpus" || name == "--nthreads") {
+      if (name == words[i]) ++i;  // its value
+      continue;
+    }
+    const bool joined = words[i].starts_with("-g") || words[i].starts_with("-t");
+    if (!joined) text += (text.empty() ? "" : " ") + words[i];
+  }
+  return text;
+}
+
 }  // namespace
 
 CommandLine parse_command_line(int argc, const char* const* argv) {
   Parser parser;
   CommandLine result;
+  const std::vector<std::string> words = with_subcommand(parser.app, {argv + 1, argv + argc});
+  parser.allreduce.typed = without_gpus_per_process(words);
+  std::vector<const char*> arguments = {argv[0]};
+  for (const std::string& word : words) arguments.push_back(word.c_str());
   try {
-    parse_flags(parser.app, argc, argv, "ddpbench --help and ddpbench SUBCOMMAND --help list");
+    parse_flags(parser.app, static_cast<int>(arguments.size()), arguments.data(),
+                "ddpbench --help and ddpbench SUBCOMMAND --help list");
   } catch (const CLI::CallForHelp&) {
     result.print = help_page(parser.app);
     return result;

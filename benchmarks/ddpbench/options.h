@@ -32,12 +32,18 @@ struct AllreduceOptions {
   std::uint64_t begin = 8;
   std::uint64_t end = 0;
   std::uint64_t factor = 2;
+  std::uint64_t step = 0;  ///< Above 0: sizes grow by this many bytes, not by the factor.
+  int root = 0;            ///< Of broadcast and reduce.
   int iterations = 20;
   int warmup = 5;
   int graph_launches = 0;  ///< 0: no graph.
   bool symmetric = false;
   bool algorithms = false;  ///< Each of NCCL's algorithms and protocols, one after the other.
   bool check = true;
+  /// Of nccl-tests. ddpbench has one process per GPU, so only 1 x 1 runs.
+  int threads_per_process = 1;
+  int gpus_per_thread = 1;
+  std::string typed;  ///< The words after ddpbench, without -t and -g.
 };
 
 struct SplitOptions {

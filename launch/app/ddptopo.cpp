@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -32,10 +34,12 @@ using nlohmann::json;
 
 namespace {
 
+constexpr const char* kHowToLog = "NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH,TUNING,NET";
+
 struct Options {
   bool nccl = false;
   bool share_gpu = false;
-  std::string log;  ///< Of --parse.
+  std::vector<std::string> logs;  ///< Of --parse: files, folders, or - for the standard input.
   std::string json;
   std::string svg;
   std::string png;
@@ -54,8 +58,11 @@ Options parse_command_line(int argc, const char* const* argv) {
   app.add_flag("--nccl", options.nccl,
                "Start NCCL with a rank per GPU, and show its rings, trees, transports and settings without effect");
   app.add_flag("--share-gpu", options.share_gpu, "With --nccl: allow more ranks than GPUs");
-  app.add_option("--parse", options.log, "Show the same from a log that NCCL wrote with NCCL_DEBUG=INFO")
-      ->type_name("LOG");
+  app.add_option("--parse", options.logs,
+                 "Show the same from logs that NCCL wrote with NCCL_DEBUG=INFO, read together: files, folders (of "
+                 "NCCL_DEBUG_FILE=DIR/%h.%p), or - for the standard input")
+      ->type_name("LOG|DIR|- ...")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_option("--json", options.json, "Write everything as JSON; -: to standard output, without tables")
       ->type_name("FILE|-");
   app.add_option("--svg", options.svg, "Draw rings and trees as SVG (needs matplotlib)")->type_name("FILE");
@@ -69,7 +76,7 @@ Options parse_command_line(int argc, const char* const* argv) {
     return options;
   }
   if (version) options.print = "ddptopo " DDPTRAIN_VERSION "\n";
-  if (options.nccl && !options.log.empty()) usage_error("--nccl and --parse: give one of them");
+  if (options.nccl && !options.logs.empty()) usage_error("--nccl and --parse: give one of them");
   return options;
 }
 
@@ -171,19 +178,66 @@ void probe(const World& world, bool share, Findings& findings) {
   });
 }
 
-Findings parse_log(const std::string& path) {
+std::string content_of(const std::string& path) {
+  if (path == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
   std::ifstream file(path);
-  if (file) file.peek();  // not even the first byte of a folder can be read
+  if (file) file.peek();
   if (!file && !file.eof()) {
-    usage_error("--parse {}: the log cannot be read: {}", path, std::generic_category().message(errno));
+    usage_error("--parse {}: the log cannot be read: {}", printable(path), std::generic_category().message(errno));
   }
   file.clear();
-  const json report = report_nccl_log({std::istreambuf_iterator<char>(file), {}}, {});
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// The files of a folder that are text and have lines of NCCL, in the order of their names.
+std::vector<std::string> logs_in(const std::string& folder) {
+  std::vector<std::string> logs;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    std::error_code unknown;
+    if (!entry.is_regular_file(unknown)) continue;
+    std::ifstream file(entry.path());
+    std::string start(4096, ' ');
+    file.read(start.data(), static_cast<std::streamsize>(start.size()));
+    start.resize(static_cast<std::size_t>(file.gcount()));
+    if (start.find('\0') != std::string::npos) continue;
+    const std::string text = content_of(entry.path().string());
+    if (text.find("NCCL ") != std::string::npos) logs.push_back(entry.path().string());
+  }
+  if (error) usage_error("--parse {}: the folder cannot be read: {}", printable(folder), error.message());
+  if (logs.empty()) {
+    usage_error("--parse {}: no file of this folder is a log of NCCL. NCCL writes them with {}.", printable(folder),
+                kHowToLog);
+  }
+  std::sort(logs.begin(), logs.end());
+  return logs;
+}
+
+/// The lines of all logs. A last line without a line feed may be cut, so it does not continue in the next log.
+std::string joined_logs(const std::vector<std::string>& given) {
+  std::vector<std::string> paths;
+  for (const std::string& path : given) {
+    std::error_code error;
+    const bool is_folder = path != "-" && std::filesystem::is_directory(path, error);
+    const std::vector<std::string> logs = is_folder ? logs_in(path) : std::vector{path};
+    paths.insert(paths.end(), logs.begin(), logs.end());
+  }
+  std::string lines, cut;
+  for (const std::string& path : paths) {
+    const std::string text = content_of(path);
+    const std::size_t end = text.rfind('\n') + 1;  // 0 without a line feed
+    lines += text.substr(0, end);
+    cut += text.substr(end);
+  }
+  return lines + cut;
+}
+
+Findings parse_logs(const std::vector<std::string>& paths) {
+  const json report = report_nccl_log(joined_logs(paths), {});
   if (!report.at("found").get<bool>()) {
-    usage_error(
-        "--parse {}: nothing of NCCL is in this log. NCCL writes it with NCCL_DEBUG=INFO and "
-        "NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH,TUNING,NET.",
-        path);
+    usage_error("--parse {}: nothing of NCCL is in {}. NCCL writes it with {}.",
+                printable(fmt::format("{}", fmt::join(paths, " "))), paths.size() == 1 ? "this log" : "these logs",
+                kHowToLog);
   }
   Findings findings;
   add_nccl(findings, report);
@@ -208,13 +262,13 @@ void run(const World& world, const Options& options) {
   }
   init_logging("warn", world.rank());
   Findings findings;
-  if (options.log.empty()) {
+  if (options.logs.empty()) {
     findings = find_hosts(world);
     if (options.nccl) probe(world, options.share_gpu, findings);
   }
   world.agree([&] {
     if (world.rank() != 0) return;
-    if (!options.log.empty()) findings = parse_log(options.log);
+    if (!options.logs.empty()) findings = parse_logs(options.logs);
     show(options, findings);
   });
 }

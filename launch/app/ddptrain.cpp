@@ -14,6 +14,7 @@
 #include "launch/app/job/early_start.h"
 #include "launch/app/job/folder_lock.h"
 #include "launch/app/job/program.h"
+#include "launch/app/job/replica_ranks.h"
 #include "launch/app/job/same_on_all_ranks.h"
 #include "launch/app/tasks/describe.h"
 #include "launch/app/tasks/memory_advice.h"
@@ -280,35 +281,11 @@ std::unique_ptr<Communicator> start_communication(Job& job, RankDevice& rank) {
   if (uses_nccl(job, rank) && world.rank() == 0 && !settings.empty()) {
     warn(world, unknown_nccl_settings(settings, nccl_variables_in(nccl_library()), nccl_version()));
   }
-  auto communicator = make_communicator(
-      job.mesh.replicas(), *rank.device,
-      {.library = o.comm,
-       .symmetric = o.symmetric,
-       .comm_ctas = o.comm_ctas,
-       .scatters_sums =
-           (o.trainer.zero > Zero::nothing || o.trainer.virtual_ranks > 0) && o.trainer.overlap != OverlapMode::none,
-       .bf16_between_hosts = sends_bf16_between_hosts(o, rank.kind),
-       .host = o.hierarchical || world.nodes() == 1 ? std::nullopt : std::optional<int>(world.rank())});
+  auto communicator =
+      make_communicator(job.mesh.replicas(), *rank.device, replica_communicator_options(o, world, rank.kind));
   job.clock.mark("communicator");
   return communicator;
 }
-
-/// The other ranks of this replica. Where an axis is one rank, null.
-struct ReplicaRanks {
-  ReplicaRanks(const Job& job, RankDevice& rank)
-      : stages(connect(job, rank, job.mesh.stages())), layers(connect(job, rank, job.mesh.tensor())) {
-    if (layers) group = std::make_unique<TensorGroup>(*job.mesh.tensor(), *layers, *rank.device);
-  }
-  static std::unique_ptr<Communicator> connect(const Job& job, RankDevice& rank, const World* world) {
-    if (world == nullptr) return nullptr;
-    const Options& o = job.options();
-    // NCCL's choice of thread blocks: nothing is computed at the same time that these would hold up.
-    return make_communicator(*world, *rank.device, {.library = o.comm, .symmetric = false});
-  }
-
-  std::unique_ptr<Communicator> stages, layers;
-  std::unique_ptr<TensorGroup> group;
-};
 
 /// Null where --tune has nothing to choose.
 std::unique_ptr<TunedCache> open_tuned_cache(const Job& job, RankDevice& rank) {
@@ -425,10 +402,10 @@ void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator&
   if (rank.gpus.shared > 0) run.baseline = false;                     // one rank alone would have a whole GPU
   if (!job.mesh.shape().replica_is_one_rank()) run.baseline = false;  // one rank alone has no whole model
   const std::int64_t steps = total_steps(run, start.identity.steps_per_epoch);
-  const ReplicaRanks replica(job, rank);
+  const ReplicaRanks replica(job.mesh, device, job.options());
   Trainer trainer(trainer_options(job.options(), job.mesh.shape().replicas, steps),
                   workload.make_model(device, job.options().trainer.batch), workload.data(), job.mesh.replicas(),
-                  device, communicator, {job.mesh.stages(), replica.stages.get(), replica.group.get()});
+                  device, communicator, replica.stages());
   run.trained = [&] { workload.finish(trainer.state(), world); };
   if (start.resumed) restore(job, *start.resumed, device, trainer);
   job.clock.mark("replica");

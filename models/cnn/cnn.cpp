@@ -41,7 +41,7 @@ CnnTensors named(const std::vector<Tensor>& t) {
 /// The network composed of the device's primitive operations, with the activations that backward needs.
 class CnnLayers {
  public:
-  CnnLayers(Device& device, const CnnShape& shape, std::int64_t max_batch)
+  CnnLayers(Device& device, const CnnShape& shape, std::int64_t max_batch, MemoryFormat memory_format)
       : device_(device),
         image_ops_(device.get<ImageOps>()),
         convolution_(device.get<ConvolutionOps>()),
@@ -51,6 +51,7 @@ class CnnLayers {
         shape_(shape) {
     const std::int64_t h = shape.height;
     const std::int64_t w = shape.width;
+    convolution_.use(memory_format);
     images_ = allocate(device.dtype(), {max_batch, h, w, 1});
     conv1_ = allocate(device.dtype(), {max_batch, h - 2, w - 2, shape.conv1});
     dconv1_ = allocate(device.dtype(), conv1_.shape);
@@ -147,7 +148,8 @@ class Cnn final : public Model {
     if (device.options().fused) kernels_ = make_cnn_kernels(device, shape, options.max_batch);
     stands_for_kernels_ = device.options().fused && device.kind() == DeviceKind::cpu && device.has_own_memory() &&
                           has_fused_kernels(shape, device.precision());
-    if (!fused()) layers_ = std::make_unique<CnnLayers>(device, shape, options.max_batch);
+    check_memory_format(device, options.memory_format);
+    if (!fused()) layers_ = std::make_unique<CnnLayers>(device, shape, options.max_batch, options.memory_format);
   }
 
   const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
@@ -227,6 +229,16 @@ class Cnn final : public Model {
   const char* unit() const override { return "images"; }
 
  private:
+  void check_memory_format(const Device& device, MemoryFormat format) const {
+    const bool on_gpu = device.kind() == DeviceKind::cuda || device.has_own_memory();
+    if (format == MemoryFormat::nchw && !on_gpu) {
+      usage_error("--memory-format nchw: CPUs compute in NHWC only. Leave it out, or use a GPU.");
+    }
+    if (format != MemoryFormat::automatic && fused()) {
+      usage_error("--memory-format {}: the fused kernels have a layout of their own. Add --fused off, or leave it out.",
+                  format == MemoryFormat::nchw ? "nchw" : "nhwc");
+    }
+  }
   bool fused() const { return kernels_ || stands_for_kernels_; }
   /// Memory that fused kernels keep of an image between their parts: features and their gradient in bf16, the places of
   /// the largest elements in 4 bits, the hidden layer in f32 and its gradient in bf16.

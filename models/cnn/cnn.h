@@ -8,6 +8,7 @@
 #include "data/images/images.h"
 #include "models/cnn/cnn_kernels.h"
 #include "runtime/device/device.h"
+#include "runtime/ops/convolution.h"
 #include "runtime/train/model.h"
 
 namespace ddptrain {
@@ -16,6 +17,8 @@ struct CnnOptions {
   std::int64_t max_batch = 0;  ///< Samples per micro-step.
   std::uint64_t seed = 0;      ///< Seed of dropout.
   bool dropout = true;
+  /// For convolutions without fused kernels, on GPUs. UsageError if this device has no such choice.
+  MemoryFormat memory_format = MemoryFormat::automatic;
   /// Values of a parameter to start from, by name; null: random ones.
   std::function<std::vector<float>(const std::string& name)> pretrained = nullptr;
 };

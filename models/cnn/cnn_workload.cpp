@@ -27,12 +27,18 @@ class CnnWorkload final : public ImageWorkload {
     Flags flags = ImageWorkload::flags();
     flags.push_back({"--dropout", choice(dropout_, {{"on", true}, {"off", false}, {"auto", true}}),
                      "Dropout with the published rates 0.25 and 0.5"});
+    const Names<MemoryFormat> formats = {
+        {"auto", MemoryFormat::automatic}, {"nhwc", MemoryFormat::nhwc}, {"nchw", MemoryFormat::nchw}};
+    flags.push_back({"--memory-format", choice(memory_format_, formats),
+                     "Layout in which cuDNN's convolutions compute, with --fused off; nchw: with copies around each. "
+                     "auto: nhwc, or nchw if cuDNN has no other algorithm. CPUs have nhwc",
+                     Effect::speed});
     return flags;
   }
 
   std::unique_ptr<Model> make_model(Device& device, std::int64_t batch) override {
-    return make_cnn(device, {batch, run().seed, dropout_, pretrained()}, make_resident(images(), device),
-                    shape_of(sizes()));
+    return make_cnn(device, {batch, run().seed, dropout_, memory_format_, pretrained()},
+                    make_resident(images(), device), shape_of(sizes()));
   }
 
  protected:
@@ -52,6 +58,7 @@ class CnnWorkload final : public ImageWorkload {
 
  private:
   bool dropout_ = true;
+  MemoryFormat memory_format_ = MemoryFormat::automatic;
 };
 
 }  // namespace

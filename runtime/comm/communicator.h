@@ -36,8 +36,8 @@ struct Message {
 /// that a message names call exchange().
 ///
 /// A collective starts after the work that is queued on `stream`. `from` and `to` either do not overlap, or the
-/// collective is in place: all_reduce_sum() and broadcast() have one tensor as both; for the others, the smaller tensor
-/// is this rank's part of the larger one. The forms with one tensor are in place.
+/// collective is in place: all_reduce_sum(), reduce_sum() and broadcast() have one tensor as both; for the others, the
+/// smaller tensor is this rank's part of the larger one. The forms with one tensor are in place.
 ///
 /// Errors throw Error with the failing call. A communicator is destroyed before its device and world.
 class Communicator {
@@ -70,6 +70,8 @@ class Communicator {
 
   /// to = the sum of all ranks' `from`. f64, f32 or bf16.
   virtual Ticket all_reduce_sum(const Tensor& from, const Tensor& to, Stream stream) = 0;
+  /// On rank `root`: to = the sum of all ranks' `from`. The `to` of other ranks stays as it is. f64, f32 or bf16.
+  virtual Ticket reduce_sum(const Tensor& from, const Tensor& to, int root, Stream stream) = 0;
   /// `from` has size() equal parts. to = the sum of all ranks' part rank(). In place, the other parts are unspecified
   /// afterwards. f64, f32 or bf16. Error if size() does not divide the number of elements, or if parts in symmetric
   /// memory are not a multiple of kPartBytes.

@@ -11,16 +11,20 @@ struct MeshShape {
   int replicas = 1;  ///< Copies of the whole model, over all stages and parts. Each trains on its share of the data.
   int tensor = 1;    ///< Parts into which each layer is split.
 
+  MeshShape() = default;
+  MeshShape(int stages, int replicas, int tensor);  ///< Error if a size is below 1.
+
   int ranks() const { return stages * replicas * tensor; }
-  int stage_of(int rank) const { return rank / (replicas * tensor); }
-  int replica_of(int rank) const { return rank / tensor % replicas; }
-  int part_of(int rank) const { return rank % tensor; }
+  // The place of a rank. Error if the mesh has no such rank.
+  int stage_of(int rank) const;
+  int replica_of(int rank) const;
+  int part_of(int rank) const;
   /// Names the coordinates on axes larger than 1, such as "stage 1, replica 0". Empty if each replica is one rank.
   std::string place_of(int rank) const;
   bool replica_is_one_rank() const { return stages * tensor == 1; }
 };
 
-/// UsageError if stages * tensor does not divide the number of ranks.
+/// UsageError if stages * tensor does not divide the number of ranks. All three are at least 1.
 MeshShape mesh_of(int ranks, int stages, int tensor);
 
 }  // namespace ddptrain

@@ -1,5 +1,9 @@
 #include "runtime/core/flags.h"
 
+#include <cctype>
+
+#include "runtime/core/sizes.h"
+
 namespace ddptrain {
 
 void Flag::set(std::string text) {
@@ -41,6 +45,20 @@ FlagValue or_word(const std::string& word, bool& chosen, FlagValue number) {
     chosen = text == word;
     const std::string advice = chosen ? "" : number.set(text);
     return advice.empty() ? advice : fmt::format("{}, or {}", advice, word);
+  };
+  return value;
+}
+
+FlagValue or_size(FlagValue number, double unit) {
+  FlagValue value = number;
+  value.type = "SIZE";
+  value.is_size = true;
+  value.set = [unit, number = std::move(number)](std::string& text) {
+    const bool has_unit = !text.empty() && std::isalpha(static_cast<unsigned char>(text.back())) != 0;
+    const auto bytes = has_unit ? size_in(text) : std::nullopt;
+    if (bytes) text = fmt::format("{}", static_cast<double>(*bytes) / unit);
+    const std::string advice = number.set(text);
+    return advice.empty() ? advice : fmt::format("{}, or a size with a unit, such as 512K or 4M", advice);
   };
   return value;
 }

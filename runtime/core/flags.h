@@ -46,6 +46,7 @@ struct FlagValue {
   std::function<std::string(std::string& text)> set;
   std::string number = {};  ///< "an integer", "a number"; empty: the value is a text.
   std::string word = {};    ///< A text that a number may be, too.
+  bool is_size = false;     ///< A number may be a size with a unit of bytes, too.
 };
 
 struct Flag {
@@ -72,6 +73,9 @@ FlagValue given(bool& variable);
 FlagValue text(std::string& variable, const std::string& type = "TEXT");
 /// A number or `word`, which sets `chosen`.
 FlagValue or_word(const std::string& word, bool& chosen, FlagValue number);
+
+/// A number of `unit` bytes, or a size with a unit of its own: 25, 25M, 26214400B (see runtime/core/sizes.h).
+FlagValue or_size(FlagValue number, double unit);
 
 template <class T>
 FlagValue number(T& variable, Range range = {}) {

@@ -37,7 +37,7 @@ struct ParameterSpec {
   std::string name;
   Shape shape;  ///< The shape of this rank's part.
   InitialValue initial = {};
-  bool decays = true;  ///< Weight decay applies. False for biases.
+  bool decays = true;  ///< Weight decay applies. False for biases and norms.
   /// Zeros follow the parameter in memory, so that it can be read with this many rows. 0: no padding.
   std::int64_t padded_rows = 0;
   /// This rank's part, if ranks split the parameter. `initial` describes the whole parameter.

@@ -11,6 +11,9 @@ TEST(Collective, BusFactorsAreThoseOfNcclTests) {
   EXPECT_DOUBLE_EQ(bus_factor(Collective::reduce_scatter, 8), 0.875);
   EXPECT_DOUBLE_EQ(bus_factor(Collective::all_gather, 4), 0.75);
   EXPECT_DOUBLE_EQ(bus_factor(Collective::broadcast, 8), 1.0);
+  EXPECT_DOUBLE_EQ(bus_factor(Collective::reduce, 8), 1.0);
+  EXPECT_DOUBLE_EQ(bus_factor(Collective::all_to_all, 4), 0.75);
+  EXPECT_DOUBLE_EQ(bus_factor(Collective::send_receive, 8), 1.0);
 }
 
 TEST(Collective, BandwidthCountsGigabytesOf1e9) {
@@ -34,6 +37,26 @@ TEST(Collective, SizesAreThoseOfNcclTests) {
   EXPECT_EQ(scatter.recv, 16u);
   EXPECT_EQ(scatter.bytes, 96u);
   EXPECT_EQ(collective_size(Collective::reduce_scatter, 8, 4, 2).count, 0u);
+  const CollectiveSize exchange = collective_size(Collective::all_to_all, 100, 4, 3);  // 8 elements for each rank
+  EXPECT_EQ(exchange.send, 24u);
+  EXPECT_EQ(exchange.recv, 24u);
+  EXPECT_EQ(exchange.count, 8u);
+  EXPECT_EQ(exchange.bytes, 96u);
+  EXPECT_EQ(collective_size(Collective::send_receive, 100, 4, 3).count, 25u);
+  EXPECT_EQ(collective_size(Collective::reduce, 100, 4, 3).bytes, 100u);
+}
+
+TEST(Collective, NamesAreKnownInTheSpellingsOfOthers) {
+  for (const Collective collective : all_collectives()) EXPECT_EQ(collective_named(name_of(collective)), collective);
+  for (const char* name : {"alltoall", "AllToAll", "all_to_all", "alltoall_perf"}) {
+    EXPECT_EQ(collective_named(name), Collective::all_to_all) << name;
+  }
+  for (const char* name : {"sendrecv", "send/receive", "send_recv", "sendrecv_perf"}) {
+    EXPECT_EQ(collective_named(name), Collective::send_receive) << name;
+  }
+  EXPECT_EQ(collective_named("all_reduce_perf"), Collective::all_reduce);
+  EXPECT_EQ(collective_named("gather"), std::nullopt);
+  EXPECT_EQ(collective_named(""), std::nullopt);
 }
 
 }  // namespace

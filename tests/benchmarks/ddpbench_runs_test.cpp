@@ -34,27 +34,29 @@ json run_on_gpus(const std::string& arguments) {
 }
 
 TEST(Ddpbench, CollectivesAreRightOnTwoRanks) {
-  for (const char* op : {"all-reduce", "reduce-scatter", "all-gather", "broadcast"}) {
+  for (const std::string op : {"all-reduce", "reduce-scatter", "all-gather", "broadcast --root 1", "reduce --root 1",
+                               "all-to-all", "send-receive"}) {
+    const bool in_place = op != "all-to-all" && op != "send-receive";
     Outcome outcome;
-    const json result = run(fmt::format("allreduce --op {} -b 1K -e 16K -f 4 -n 2 -w 1", op), &outcome);
+    const json result = run(fmt::format("allreduce --op {} -b 1k -e 16K -f 4 -n 2 -w 1", op), &outcome);
     EXPECT_EQ(result["benchmark"], "allreduce");
     EXPECT_EQ(result["library"], "MPI");
     EXPECT_EQ(result["ranks"], 2);
-    ASSERT_EQ(result["results"].size(), 6u);  // three sizes, out of place and in place
+    ASSERT_EQ(result["results"].size(), in_place ? 6u : 3u) << op;  // three sizes
     for (const json& row : result["results"]) {
       EXPECT_EQ(row["wrong"], 0) << op;
       EXPECT_GT(row["time_us"], 0.0);
     }
     EXPECT_EQ(result["results"][0]["bytes"], 1024);
-    EXPECT_EQ(result["results"][5]["bytes"], 16384);
-    EXPECT_EQ(result["results"][5]["in_place"], true);
+    EXPECT_EQ(result["results"].back()["bytes"], 16384);
+    EXPECT_EQ(result["results"].back()["in_place"], in_place);
     EXPECT_TRUE(outcome.says("#wrong")) << outcome.output;
     EXPECT_TRUE(outcome.says("# Out of bounds values : 0 OK")) << outcome.output;
   }
 }
 
 TEST(Ddpbench, GathersAndSumsBf16) {
-  for (const char* op : {"all-gather", "all-reduce"}) {
+  for (const char* op : {"all-gather", "all-reduce", "reduce", "send-receive"}) {
     const json result = run(fmt::format("allreduce --op {} --dtype bf16 -b 4K -e 4K -n 2 -w 0", op));
     EXPECT_EQ(result["results"][0]["dtype"], "bf16");
     EXPECT_EQ(result["results"][0]["wrong"], 0);
@@ -152,6 +154,29 @@ TEST(Ddpbench, PartsOfAStepAddUp) {
   EXPECT_GE(result["stragglers_us"].get<double>(), 0.0) << "the slowest rank is not below the mean";
 }
 
+TEST(Ddpbench, PartsOfAStepOfEveryMesh) {
+  const std::string gpt =
+      "step --device cpu --model gpt --layers 2 --width 32 --heads 4 --ff 64 --seq 16 --data synthetic:3001:64 "
+      "--batch 2 ";
+  struct Case {
+    int ranks;
+    const char* flags;
+    int replicas;
+  };
+  for (const auto& [ranks, flags, replicas] : {Case{2, "", 2}, Case{2, "--tp 2", 1}, Case{4, "--tp 2", 2},
+                                               Case{2, "--zero 3", 2}, Case{2, "--virtual-ranks 4", 2}}) {
+    const json result = run_on(ranks, gpt + flags);
+    EXPECT_EQ(result["ranks"], ranks) << flags;
+    EXPECT_EQ(result["replicas"], replicas) << flags;
+    EXPECT_EQ(result["tensor"], ranks / replicas) << flags;
+    const json& step = result["results"].back();
+    EXPECT_EQ(step["part"], "step");
+    EXPECT_GT(step["time_us"], 0.0) << flags;
+    if (replicas == 1) EXPECT_EQ(result["communication_alone_us"], 0.0) << flags;
+    if (replicas > 1) EXPECT_GT(result["communication_alone_us"], 0.0) << flags;
+  }
+}
+
 TEST(Ddpbench, ARankAloneExposesNoCommunication) {
   json result;
   // A round lasts a tenth of a second, but where the machine stands still.
@@ -178,7 +203,8 @@ TEST(Ddpbench, MistakesAreOneMessageAndOverwriteNothing) {
   const std::string path = temporary("untouched.json");
   std::ofstream(path) << "what was there\n";
   for (const auto& [ranks, arguments, message] :
-       {Mistake{1, "p2p", "measures copies between GPUs"}, Mistake{2, "p2p", "without mpirun"},
+       {Mistake{1, "p2p", "measures copies between GPUs"},
+        Mistake{2, "p2p", "without mpirun"},
         Mistake{1, "allreduce --device cpu", "at least 2 ranks"},
         Mistake{2, "allreduce --device cpu -b 1x", "--begin 1x"},
         Mistake{2, "allreduce --device cpu -b 8K -e 1K", "8192 to 1024"},
@@ -191,6 +217,15 @@ TEST(Ddpbench, MistakesAreOneMessageAndOverwriteNothing) {
         Mistake{2, "split --device cpu --total 400 --pieces 101", "more pieces than elements"},
         Mistake{2, "overlap --device cpu --buckets 2", "--buckets 2"},
         Mistake{2, "step --device cpu --batch 0", "--batch 0"},
+        Mistake{1, "allreduce -b 32k -e 16G -f 2 -g 4",
+                "Start: mpirun -np 4 --bind-to none ddpbench allreduce -b 32k -e 16G -f 2"},
+        Mistake{2, "allreduce -t 2 -g 2 --device cpu", "Start: mpirun -np 8 "},
+        Mistake{2, "broadcast --device cpu --root 2", "--root 2: there are 2 ranks"},
+        Mistake{2, "step --device cpu --model gpt --data synthetic:3001:64 --pp 2", "--pp 2: the stages"},
+        Mistake{2, "step --device cpu --model gpt --data synthetic:3001:64 --tp 3", "Start a multiple of 3 ranks"},
+        Mistake{2, "step --device cpu --dry-run", "Leave out --describe, --dry-run"},
+        Mistake{2, "step --device cpu --checkpoint x", "--checkpoint x"},
+        Mistake{2, "step --device cpu --resume auto", "--resume auto"},
         Mistake{2, "step --device cpu --data synthetic:10 --batch 64", "64"}}) {
     const Outcome outcome = train_on_cpu(ranks, fmt::format("{} --json {}", arguments, path), "CUDA_VISIBLE_DEVICES=");
     EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
@@ -228,11 +263,13 @@ class OnGpus : public testing::Test {
 };
 
 TEST_F(OnGpus, CollectivesAreRight) {
-  for (const char* op : {"all-reduce", "reduce-scatter", "all-gather", "broadcast"}) {
+  for (const std::string op :
+       {"all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce", "all-to-all", "send-receive"}) {
+    const std::size_t rows = op == "all-to-all" || op == "send-receive" ? 3 : 6;
     for (const char* how : {"-d float", "-d bf16", "-d bf16 --graph=2", "-d float --symmetric"}) {
       const json result = run_on_gpus(fmt::format("allreduce --op {} {} -b 1K -e 4M -f 64 -n 3", op, how));
       EXPECT_EQ(result["library"], "NCCL");
-      ASSERT_EQ(result["results"].size(), 6u) << op << " " << how;
+      ASSERT_EQ(result["results"].size(), rows) << op << " " << how;
       for (const json& row : result["results"]) EXPECT_EQ(row["wrong"], 0) << op << " " << how;
     }
   }

@@ -21,12 +21,25 @@ TEST(ParseSize, ReadsUnitsOf1024And1000) {
   EXPECT_EQ(parse_size("-b", "2GiB"), 2147483648u);
   EXPECT_EQ(parse_size("-b", "0"), 0u);
   EXPECT_EQ(parse_size("-b", "1024G"), 1099511627776u);
+  EXPECT_EQ(parse_size("-b", "1T"), 1099511627776u);
+}
+
+TEST(ParseSize, TakesUnitsInAnyCase) {
+  for (const char* text : {"32k", "32K", "32kib", "32KIB", "32Kib", "32768b"}) {
+    EXPECT_EQ(parse_size("-b", text), 32768u) << text;
+  }
+  for (const char* text : {"4kb", "4Kb", "4kB", "4KB"}) EXPECT_EQ(parse_size("-b", text), 4000u) << text;
+  EXPECT_EQ(parse_size("-b", "1m"), 1048576u);
+  EXPECT_EQ(parse_size("-b", "1.5mb"), 1500000u);
+  EXPECT_EQ(parse_size("-e", "16g"), 17179869184u);
+  EXPECT_EQ(parse_size("-e", "4gb"), 4000000000u);
+  EXPECT_EQ(parse_size("-e", "2gIb"), 2147483648u);
 }
 
 TEST(ParseSize, RefusesEverythingElseNamingTheFlag) {
-  for (const char* text : {"",    "K",  "1k", "1T",  "-8", "+8",  "1e3", "0x8",   "1..5K",
-                           "1.3", " 8", "8 ", "8 K", "K8", "nan", "inf", "1025G", "99999999999999999999999999",
-                           ".",   "4gb"}) {
+  for (const char* text : {"",    "K",    "1x", "2T",  "-8",  "+8",  "1e3", "0x8",   "1..5K",
+                           "1.3", " 8",   "8 ", "8 K", "K8",  "nan", "inf", "1025G", "99999999999999999999999999",
+                           ".",   "4kbb", "4i", "4bk", "4mbi"}) {
     EXPECT_CONTAINS(error_message([&] { parse_size("--begin", text); }), "--begin") << text;
   }
 }
@@ -48,6 +61,16 @@ TEST(SizeSweep, MultipliesUpToTheEnd) {
   EXPECT_THROW(size_sweep(0, 8, 2), UsageError);
   EXPECT_THROW(size_sweep(16, 8, 2), UsageError);
   EXPECT_THROW(size_sweep(8, 16, 1), UsageError);
+}
+
+TEST(SizeSteps, AddUpToTheEnd) {
+  EXPECT_EQ(size_steps(8, 32, 8), (Sizes{8, 16, 24, 32}));
+  EXPECT_EQ(size_steps(8, 33, 12), (Sizes{8, 20, 32}));
+  EXPECT_EQ(size_steps(5, 5, 10), (Sizes{5}));
+  EXPECT_THROW(size_steps(0, 8, 2), UsageError);
+  EXPECT_THROW(size_steps(16, 8, 2), UsageError);
+  EXPECT_THROW(size_steps(8, 16, 0), UsageError);
+  EXPECT_THROW(size_steps(8, 1099511627776u, 1), UsageError);
 }
 
 TEST(OneTwoFive, EndsWithTheLast) {

@@ -293,6 +293,22 @@ TEST_P(CommunicatorTest, SumsOfAnySize) {
   check_sums<double>(DType::f64);
 }
 
+TEST_P(CommunicatorTest, ReducesToOneRank) {
+  const int root = ranks() - 1;
+  for (const std::int64_t count : {1, 127, 262147}) {
+    const auto mine = contribution<float>(rank(), count);
+    const Buffer from = device_copy(mine);
+    const Buffer to = device_copy(std::vector<float>(mine.size(), 7.0f));
+    const Tensor values = from.view(DType::f32, {count});
+    finish(communicator_->reduce_sum(values, to.view(DType::f32, {count}), root, stream()));
+    const std::vector<float> untouched(mine.size(), 7.0f);
+    EXPECT_EQ(host_copy<float>(to), rank() == root ? expected_sum<float>(count) : untouched) << count << " elements";
+    EXPECT_EQ(host_copy<float>(from), mine);
+    finish(communicator_->reduce_sum(values, values, root, stream()));
+    EXPECT_EQ(host_copy<float>(from), rank() == root ? expected_sum<float>(count) : mine) << count << " in place";
+  }
+}
+
 TEST_P(CommunicatorTest, ScattersSumsOfAnySize) {
   check_scattered_sums<float>(DType::f32);
   check_scattered_sums<double>(DType::f64);

@@ -160,6 +160,18 @@ TEST(Mesh, EveryRankHasOnePlaceAndPartsAreNeighbours) {
   EXPECT_EQ(mesh_of(4, 1, 1).place_of(2), "");
 }
 
+/// A rank outside of the mesh had a stage that the model does not have.
+TEST(Mesh, HasNoEmptyAxisAndNoOtherRanks) {
+  EXPECT_THROW(MeshShape(0, 1, 1), Error);
+  EXPECT_THROW(MeshShape(1, 0, 1), Error);
+  EXPECT_THROW(MeshShape(1, 1, -1), Error);
+  EXPECT_THROW(mesh_of(4, 0, 1), Error);
+  EXPECT_THROW(mesh_of(0, 1, 1), Error);
+  EXPECT_THROW(MeshShape{}.stage_of(1), Error);
+  EXPECT_THROW(MeshShape{}.replica_of(-1), Error);
+  EXPECT_THROW(mesh_of(4, 2, 1).part_of(4), Error);
+}
+
 TEST(Mesh, GroupsOfAnAxisDifferAlongItAlone) {
   const World& world = test_world();
   if (world.size() != 4) GTEST_SKIP() << "needs four ranks";

@@ -51,7 +51,7 @@ TEST(Ddptopo, ParsesALog) {
   const std::string path = temporary("log.json");
   const Outcome outcome = ddptopo("--parse " + log_file("a100_2x2_trees.log") + " --json " + path);
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
-  EXPECT_TRUE(outcome.says("0 -> 1, 2; 2 -> 3")) << outcome.output;
+  EXPECT_TRUE(outcome.says("0 (1, 2 (3))")) << outcome.output;
   const json all = json::parse(content_of(path));
   EXPECT_TRUE(all.at("hosts").empty());
   EXPECT_EQ(all.at("nccl").at("ranks"), 4);
@@ -59,9 +59,44 @@ TEST(Ddptopo, ParsesALog) {
 
 TEST(Ddptopo, ParsesALogFromAPipe) {
   const std::string log = log_file("a100_2x2_trees.log");
-  const Outcome outcome = run_command(fmt::format("cat {} | timeout 600 {} --parse /dev/stdin", log, DDPTOPO_PROGRAM));
-  EXPECT_EQ(outcome.exit_code, 0);
-  EXPECT_TRUE(outcome.says("0 -> 1, 2; 2 -> 3")) << outcome.output;
+  for (const char* path : {"/dev/stdin", "-"}) {
+    const Outcome outcome = run_command(fmt::format("cat {} | timeout 600 {} --parse {}", log, DDPTOPO_PROGRAM, path));
+    EXPECT_EQ(outcome.exit_code, 0);
+    EXPECT_TRUE(outcome.says("0 (1, 2 (3))")) << outcome.output;
+  }
+}
+
+/// NCCL_DEBUG_FILE=%h.%p gives each process a file. Some end in the middle of a line.
+TEST(Ddptopo, ParsesTheLogsOfAllProcessesTogether) {
+  const std::string folder = temporary("logs");
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder + "/more");
+  for (int rank = 0; rank < 4; ++rank) {
+    std::ofstream log(fmt::format("{}/node{}.{}", folder, rank / 2, 100 + rank));
+    const std::string prefix = fmt::format("node{}:{}:{} [{}] NCCL INFO ", rank / 2, 100 + rank, 200 + rank, rank);
+    const char* trees[] = {"1/2/-1->0->-1", "-1/-1/-1->1->0", "3/-1/-1->2->0", "-1/-1/-1->3->2"};
+    log << prefix << "comm 0x1 rank " << rank << " nRanks 4 nNodes 2 localRanks 2 localRank " << rank % 2
+        << " MNNVL 0\n";
+    log << prefix << "Trees [0] " << trees[rank] << "\n" << prefix << "Channel 00/0 : 1[1] -";
+  }
+  std::ofstream(folder + "/readme.txt") << "these are logs\n";
+  std::ofstream(folder + "/core", std::ios::binary).write("\0NCCL INFO comm 0x1 rank 7 nRanks 9\n", 36);
+  const std::string files = fmt::format("{0}/node0.100 {0}/node0.101 {0}/node1.102 {0}/node1.103", folder);
+  const std::string two_flags = fmt::format("{0}/node0.100 {0}/node0.101 --parse {0}/node1.102 {0}/node1.103", folder);
+  for (const std::string& paths : {folder, files, two_flags}) {
+    const Outcome outcome = ddptopo("--parse " + paths + " --json -");
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+    const json nccl = json::parse(outcome.output).at("nccl");
+    EXPECT_EQ(nccl.at("ranks"), 4);
+    EXPECT_EQ(nccl.at("trees").at(0).size(), 4u);
+    EXPECT_EQ(nccl.at("ranks_by_node").size(), 2u);
+    EXPECT_EQ(nccl.at("contradictions"), 0);
+    EXPECT_EQ(nccl.at("unreadable_lines"), 1) << "the cut ends are not joined to other lines";
+    EXPECT_TRUE(ddptopo("--parse " + paths).says("0 (1, 2 (3))"));
+  }
+  const Outcome nothing = ddptopo("--parse " + folder + "/more");
+  EXPECT_EQ(nothing.exit_code, 2);
+  EXPECT_TRUE(nothing.says("more: no file of this folder is a log of NCCL")) << nothing.output;
 }
 
 TEST(Ddptopo, AFullDiskIsAnError) {
@@ -105,7 +140,6 @@ TEST(Ddptopo, MistakesAreOneMessageAndExitCode2) {
        {std::pair{"--jsn x", "unknown flag --jsn, did you mean --json? (ddptopo"},
         {"--png ''", "--png '': the path is empty"},
         {"--parse /nonexistent.log", "--parse /nonexistent.log: the log cannot be read: No such file"},
-        {"--parse /tmp", "--parse /tmp: the log cannot be read: Is a directory"},
         {"--nccl --parse /tmp", "--nccl and --parse"},
         {"--nccl", "--nccl: "},
         {"--json /nonexistent/x.json", "--json /nonexistent/x.json"}}) {

@@ -281,6 +281,16 @@ TEST(Options, TrainerGetsWhatWasAsked) {
   EXPECT_EQ(defaults.gradient_type, std::nullopt);
 }
 
+TEST(Options, BucketsMayHaveAUnit) {
+  for (const char* text : {"2", "2M", "2m", "2MiB", "2048k", "2097152B"}) {
+    EXPECT_EQ(parse({"--bucket-mb", text}).options.bucket_mb, 2.0) << text;
+  }
+  EXPECT_EQ(parse({"--bucket-mb=512K"}).options.bucket_mb, 0.5);
+  EXPECT_EQ(parse({"--last-bucket-kb", "1m"}).options.last_bucket_kb, 1024.0);
+  EXPECT_CONTAINS(message_of_line("--bucket-mb 2X"), "--bucket-mb 2X: give a number, or a size with a unit");
+  EXPECT_CONTAINS(message_of_line("--bucket-mb 0k"), "--bucket-mb 0k: give a size above 0");
+}
+
 TEST(Options, PrecisionFollowsTheDevice) {
   EXPECT_EQ(chosen_precision(parse({}).options, DeviceKind::cuda), Precision::bf16);
   EXPECT_EQ(chosen_precision(parse({}).options, DeviceKind::cpu), Precision::fp32);

@@ -72,6 +72,30 @@ TEST_P(ConformanceTest, Conv2dBackward) {
   }
 }
 
+/// With copies to the other layout and back. CPUs have one layout.
+TEST_P(ConformanceTest, Conv2dInBothMemoryFormats) {
+  if (GetParam().kind == DeviceKind::cpu) GTEST_SKIP() << "one layout";
+  for (const MemoryFormat format : {MemoryFormat::nchw, MemoryFormat::nhwc, MemoryFormat::automatic}) {
+    for (const ConvCase& c : {kConvCases[1], kConvCases[2]}) {
+      const Shape x{c.batch, c.height, c.width, c.in};
+      const Shape weight{c.out, c.kernel, c.kernel, c.in};
+      const Shape y{c.batch, c.height - c.kernel + 1, c.width - c.kernel + 1, c.out};
+      compare(describe(x, fmt::format("format {}", static_cast<int>(format))), [&](Bench& bench) -> Outputs {
+        auto& ops = bench.device().get<ConvolutionOps>();
+        ops.use(format);
+        const Tensor out = bench.poisoned(y);
+        const Tensor dx = bench.poisoned(x);
+        const Tensor dweight = bench.poisoned(weight);
+        const Tensor inputs = put(bench, x, 1);
+        const Tensor weights = put(bench, weight, 2);
+        ops.conv2d(inputs, weights, put(bench, {c.out}, 3), out);
+        ops.conv2d_backward(inputs, weights, put(bench, y, 4), dx, dweight, false);
+        return {{"y", bench.take(out)}, {"dx", bench.take(dx)}, {"dweight", bench.take(dweight)}};
+      });
+    }
+  }
+}
+
 TEST_P(ConformanceTest, BiasReluBackward) {
   for (const Shape& shape : std::vector<Shape>{{1, 1}, {3, 26, 26, 32}, {17, 128}, {1025, 3}, {5, 7, 5, 64}}) {
     for (const bool accumulate : {false, true}) {

@@ -111,21 +111,37 @@ class AllreduceBench {
       case Collective::all_gather:
         return communicator_->all_gather(call.from, call.to, stream);
       case Collective::broadcast:
-        return communicator_->broadcast(call.from, call.to, 0, stream);
+        return communicator_->broadcast(call.from, call.to, options_.root, stream);
+      case Collective::reduce:
+        return communicator_->reduce_sum(call.from, call.to, options_.root, stream);
+      case Collective::all_to_all:
+        return communicator_->all_to_all(call.from, call.to, stream);
+      case Collective::send_receive:
+        return communicator_->exchange({{call.from, rank_after(1)}}, {{call.to, rank_after(-1)}}, stream);
     }
     fail("unknown collective");
   }
 
+  int rank_after(int steps) const { return (world_.rank() + steps + world_.size()) % world_.size(); }
+
   Expected expected(const CollectiveSize& size) const {
+    const auto rank = static_cast<std::uint64_t>(world_.rank());
+    const std::uint64_t share = std::max<std::uint64_t>(size.count, 1);
     switch (options_.collective) {
       case Collective::all_reduce:
         return {0, world_.size(), 0, 0};
       case Collective::reduce_scatter:
-        return {0, world_.size(), size.count * static_cast<std::uint64_t>(world_.rank()), 0};
+        return {0, world_.size(), size.count * rank, 0};
       case Collective::all_gather:
-        return {0, 1, 0, std::max<std::uint64_t>(size.count, 1)};
+        return {0, 1, 0, share};
       case Collective::broadcast:
-        return {0, 1, 0, 0};
+        return {options_.root, 1, 0, 0};
+      case Collective::reduce:
+        return {0, world_.size(), 0, 0};
+      case Collective::all_to_all:
+        return {0, 1, size.count * rank, share};
+      case Collective::send_receive:
+        return {rank_after(-1), 1, 0, 0};
     }
     fail("unknown collective");
   }
@@ -139,7 +155,9 @@ class AllreduceBench {
     world_.barrier();
     start(once);
     device_.synchronize();
-    const std::uint64_t wrong = (on_gpu ? gpu::count_wrong : count_wrong)(once.to, expected(size));
+    // Only the root has a result of a reduce.
+    const bool has_result = options_.collective != Collective::reduce || world_.rank() == options_.root;
+    const std::uint64_t wrong = has_result ? (on_gpu ? gpu::count_wrong : count_wrong)(once.to, expected(size)) : 0;
     return static_cast<std::uint64_t>(world_.sum(static_cast<double>(wrong)));
   }
 
@@ -162,9 +180,7 @@ Table allreduce_table() {
   return Table(columns);
 }
 
-std::string redop_of(Collective collective) {
-  return collective == Collective::all_reduce || collective == Collective::reduce_scatter ? "sum" : "none";
-}
+std::string redop_of(Collective collective) { return adds(collective) ? "sum" : "none"; }
 
 std::string dtype_name(DType dtype) { return dtype == DType::bf16 ? "bf16" : "float"; }
 
@@ -201,6 +217,7 @@ Json begin_result(const World& world, const Device& device, const AllreduceOptio
           {"nodes", world.nodes()},
           {"device", device.name()},
           {"ranks_per_gpu", device.options().ranks},
+          {"root", has_root(options.collective) ? Json(options.root) : Json(nullptr)},
           {"graph_launches", options.graph_launches},
           {"symmetric", options.symmetric},
           {"results", Json::array()}};
@@ -211,6 +228,16 @@ struct Totals {
   std::uint64_t wrong = 0;
   int measured = 0;
 };
+
+/// UsageError if the flags of nccl-tests ask for several GPUs per process.
+void require_a_rank_per_gpu(const World& world, const AllreduceOptions& options) {
+  const int gpus = options.threads_per_process * options.gpus_per_thread;
+  if (gpus == 1) return;
+  const char* flag = options.gpus_per_thread > 1 ? "-g" : "-t";
+  usage_error("{} {}: ddpbench has one process per GPU. Start: mpirun -np {} --bind-to none ddpbench {}", flag,
+              options.gpus_per_thread > 1 ? options.gpus_per_thread : options.threads_per_process, gpus * world.size(),
+              options.typed);
+}
 
 /// One table. `choice`: of the algorithm, by NCCL's name; empty: NCCL's.
 void measure_sizes(const World& world, AllreduceBench& bench, const AllreduceOptions& options,
@@ -223,8 +250,12 @@ void measure_sizes(const World& world, AllreduceBench& bench, const AllreduceOpt
     const CollectiveSize size = bench.size_of_call(bytes);
     std::vector<std::string> cells = {std::to_string(size.bytes), std::to_string(size.count), dtype_name(options.dtype),
                                       redop_of(options.collective),
-                                      options.collective == Collective::broadcast ? "0" : "-1"};
+                                      has_root(options.collective) ? std::to_string(options.root) : "-1"};
     for (const bool in_place : {false, true}) {
+      if (in_place && !works_in_place(options.collective)) {
+        cells.insert(cells.end(), 4, "N/A");
+        continue;
+      }
       const MeasuredSize measured = bench.measure(size, in_place);
       totals.bus += measured.bandwidth.busbw;
       totals.wrong += measured.wrong;
@@ -256,7 +287,9 @@ void measure_choices(const World& world, AllreduceBench& bench, const AllreduceO
 }  // namespace
 
 void run_allreduce(const World& world, const CommonOptions& common, const AllreduceOptions& options) {
+  require_a_rank_per_gpu(world, options);
   require_ranks(world, "ddpbench allreduce");
+  if (options.root >= world.size()) usage_error("--root {}: there are {} ranks", options.root, world.size());
   if (options.algorithms && options.collective != Collective::all_reduce) {
     usage_error("--algorithms: it is for --op all-reduce");
   }
@@ -266,7 +299,8 @@ void run_allreduce(const World& world, const CommonOptions& common, const Allred
   require_gpu(kind, options.symmetric, "--symmetric");
   const bool on_gpu = kind == DeviceKind::cuda;
   const std::uint64_t end = options.end != 0 ? options.end : on_gpu ? kEndOnGpu : kEndOnCpu;
-  const auto sizes = size_sweep(options.begin, end, options.factor);
+  const auto sizes =
+      options.step > 0 ? size_steps(options.begin, end, options.step) : size_sweep(options.begin, end, options.factor);
   const auto device = make_device(world, common, kind, Precision::fp32);
   // Before NCCL starts. NCCL logs a line per call; without a graph, that adds a microsecond to small calls.
   std::optional<NcclLogCapture> nccl_log;

@@ -21,7 +21,7 @@ DDP_HOST_DEVICE int pattern(int rank, std::uint64_t index) {
 }
 
 /// The expected result of a rank: element i is the sum over the ranks, or comes from rank i / share if `share` is not
-/// 0. `ranks` = 1 with `first_rank` means that rank alone.
+/// 0, which sent its elements from `first` on. `ranks` = 1 with `first_rank` means that rank alone.
 struct Expected {
   int first_rank = 0;
   int ranks = 1;            ///< Number of ranks in the sum.
@@ -29,7 +29,7 @@ struct Expected {
   std::uint64_t share = 0;
 
   DDP_HOST_DEVICE int value(std::uint64_t i) const {
-    if (share != 0) return pattern(static_cast<int>(i / share), i % share);
+    if (share != 0) return pattern(static_cast<int>(i / share), first + i % share);
     int sum = 0;
     for (int rank = first_rank; rank < first_rank + ranks; ++rank) sum += pattern(rank, first + i);
     return sum;

@@ -20,6 +20,12 @@ std::string name_in_log(Collective collective) {
       return "AllGather";
     case Collective::broadcast:
       return "Broadcast";
+    case Collective::reduce:
+      return "Reduce";
+    case Collective::all_to_all:
+      return "AlltoAll";
+    case Collective::send_receive:
+      return "SendRecv";
   }
   fail("unknown collective");
 }

@@ -7,7 +7,10 @@
 #include "benchmarks/ddpbench/table.h"
 #include "data/images/images.h"
 #include "launch/app/flags/options.h"
+#include "launch/app/job/replica_ranks.h"
+#include "runtime/comm/mesh.h"
 #include "runtime/core/error.h"
+#include "runtime/core/text.h"
 #include "runtime/ops/images.h"
 
 namespace ddptrain::bench {
@@ -15,25 +18,42 @@ namespace {
 
 using Launch = ddptrain::Options;
 
+/// Refuses the flags of ddptrain that ask for more than training steps.
+void require_only_a_step(const ddptrain::CommandLine& line) {
+  const Launch& options = line.options;
+  if (line.task != ddptrain::Task::train) {
+    usage_error(
+        "ddpbench step measures a training step. Leave out --describe, --dry-run, --evaluate, --inspect and --export, "
+        "or start ddptrain with them.");
+  }
+  for (const auto& [flag, path] : {std::pair{"--metrics", options.metrics},
+                                   {"--trace", options.run.trace},
+                                   {"--checkpoint", options.checkpoint.folder}}) {
+    if (!path.empty()) usage_error("{} {}: ddpbench step writes --json only; leave it out", flag, path);
+  }
+  if (line.workload->saves()) usage_error("--save: ddpbench step writes --json only; leave it out");
+  if (!options.resume.empty()) usage_error("--resume {}: ddpbench step starts anew; leave it out", options.resume);
+  if (options.auto_batch) usage_error("--batch auto: ddpbench step takes a number");
+  if (options.stages > 1) {
+    usage_error(
+        "--pp {0}: the stages of a pipeline compute at the same time, so its step has no parts one after the other. "
+        "Leave --pp out, or draw the step with ddptrain --pp {0} --trace FILE and ddpreport.",
+        options.stages);
+  }
+}
+
 ddptrain::CommandLine launch_command_line(const StepOptions& options) {
   std::vector<const char*> arguments = {"ddpbench step"};
   for (const std::string& argument : options.arguments) arguments.push_back(argument.c_str());
   auto result =
       ddptrain::parse_command_line(static_cast<int>(arguments.size()), arguments.data(), {{"--data", "synthetic"}});
-  for (const auto& [flag, path] :
-       {std::pair{"--metrics", result.options.metrics}, {"--trace", result.options.run.trace}}) {
-    if (!path.empty()) usage_error("{} {}: ddpbench step writes --json only; leave it out", flag, path);
-  }
-  for (const std::string& argument : options.arguments) {
-    if (argument == "--save" || argument.rfind("--save=", 0) == 0) {
-      usage_error("--save: ddpbench step writes --json only; leave it out");
-    }
-  }
+  if (!result.print) require_only_a_step(result);
   return result;
 }
 
-std::unique_ptr<Device> device_of(const World& world, const Launch& options) {
+std::unique_ptr<Device> device_of(const World& world, const Launch& options, const Workload& workload) {
   const DeviceKind kind = choose_device(world, options.device, options.share_gpu);
+  world.agree([&] { check_precision(options, workload, kind); });
   DeviceOptions device = ddptrain::device_options(options, kind);
   if (kind == DeviceKind::cuda) device.ranks = ranks_per_gpu(world, options.share_gpu);
   std::unique_ptr<Device> result;
@@ -69,6 +89,12 @@ class InputSteps {
   Buffer out_;
   std::unique_ptr<StepGraph> steps_;
 };
+
+/// " (2 replicas of 4 ranks each)" for headings; empty if a replica is one rank.
+std::string mesh_text(const MeshShape& shape) {
+  if (shape.replica_is_one_rank()) return "";
+  return fmt::format(" ({} of {} ranks each)", counted(shape.replicas, "replica"), shape.tensor);
+}
 
 /// The parts in the order of a step, in seconds, and their sum.
 std::vector<std::pair<std::string, double>> parts_of(const StepTimes& times, bool graph) {
@@ -107,20 +133,29 @@ void run_step(const World& world, const CommonOptions& common, const StepOptions
   }
   const Launch& options = command_line.options;
   Workload& workload = *command_line.workload;
-  if (options.auto_batch) usage_error("--batch auto: ddpbench step takes a number");
+  MeshShape shape;
+  world.agree([&] { shape = mesh_of(world.size(), options.stages, options.tensor); });
+  const Mesh mesh(world, shape);
   const ResultFile file(world, common.json);
-  const auto device = device_of(world, options);
+  const auto device = device_of(world, options, workload);
   world.agree([&] {
-    workload.open({world.rank(), world.local_rank(), world.local_size(), options.trainer.seed});
+    workload.open({.rank = world.rank(),
+                   .local_rank = world.local_rank(),
+                   .local_size = world.local_size(),
+                   .seed = options.trainer.seed,
+                   .mesh = shape});
     workload.load();
   });
   const bool gpu = device->kind() == DeviceKind::cuda;
   const auto communicator =
-      make_communicator(world, *device, {.symmetric = options.symmetric, .comm_ctas = options.comm_ctas});
-  TrainerOptions trainer_options = ddptrain::trainer_options(options, world.size(), 1'000'000);
+      make_communicator(mesh.replicas(), *device, replica_communicator_options(options, world, device->kind()));
+  const ReplicaRanks replica(mesh, *device, options);
+  TrainerOptions trainer_options = ddptrain::trainer_options(options, shape.replicas, 1'000'000);
   trainer_options.graph = true;  // times the device, not the host
-  Trainer trainer(trainer_options, workload.make_model(*device, options.trainer.batch), workload.data(), world, *device,
-                  *communicator);
+  std::unique_ptr<Model> model;
+  world.agree([&] { model = workload.make_model(*device, options.trainer.batch); });
+  Trainer trainer(trainer_options, std::move(model), workload.data(), mesh.replicas(), *device, *communicator,
+                  replica.stages());
   const auto* images = dynamic_cast<const ImageData*>(&workload.data());
   const bool data_in_forward = images == nullptr || (gpu && options.compute.fused);
   std::unique_ptr<InputSteps> input;
@@ -128,13 +163,13 @@ void run_step(const World& world, const CommonOptions& common, const StepOptions
     input = std::make_unique<InputSteps>(*images, trainer.sampler(), trainer_options, *device);
   }
   SensorLog sensors(world, device->kind());
-  const StepTimes times =
-      profile_step(trainer, trainer_options, input ? &input->steps() : nullptr, *device, options.run.min_seconds);
+  const StepTimes times = profile_step(world, trainer, trainer_options, input ? &input->steps() : nullptr, *device,
+                                       options.run.min_seconds);
 
   const bool graph = options.trainer.graph && gpu;
-  print(world,
-        fmt::format("# {}, batch {} x {} per rank, {}, {}, {}\n", options.model, options.trainer.batch,
-                    options.trainer.grad_accum, ranks_on_nodes(world), name_of(device->precision()), device->name()));
+  print(world, fmt::format("# {}, batch {} x {} per replica, {}{}, {}, {}\n", options.model, options.trainer.batch,
+                           options.trainer.grad_accum, ranks_on_nodes(world), mesh_text(shape),
+                           name_of(device->precision()), device->name()));
   Json result = {{"benchmark", "step"},
                  {"model", options.model},
                  {"device", device->name()},
@@ -142,6 +177,8 @@ void run_step(const World& world, const CommonOptions& common, const StepOptions
                  {"precision", name_of(device->precision())},
                  {"ranks", world.size()},
                  {"nodes", world.nodes()},
+                 {"replicas", shape.replicas},
+                 {"tensor", shape.tensor},
                  {"batch_per_rank", options.trainer.batch},
                  {"grad_accum", options.trainer.grad_accum},
                  {"graph", graph},

@@ -30,8 +30,8 @@ class Series {
   std::vector<double> mean_;
 };
 
-/// In the order in which they are measured; the first one sets how many steps a window has.
-/// How many rounds it took.
+/// Measures all series in their order, round by round, and returns the number of rounds. The first series sets how many
+/// steps a window has.
 int measure(const std::vector<Series*>& all, const World& world, Device& device, double min_seconds) {
   const bool gpu = device.kind() == DeviceKind::cuda;
   for (const Series* series : all) {  // eager steps, capture and the graphs' first launch: not counted
@@ -86,9 +86,8 @@ StepTimes step_times_of(const TimedPasses& timed) {
   return result;
 }
 
-StepTimes profile_step(Trainer& trainer, const TrainerOptions& options, StepGraph* data_steps, Device& device,
-                       double min_seconds) {
-  const World& world = trainer.replicas();
+StepTimes profile_step(const World& job, Trainer& trainer, const TrainerOptions& options, StepGraph* data_steps,
+                       Device& device, double min_seconds) {
   StepGraph eager_steps(device, trainer.state().step(), trainer.step(true), {.enabled = false});
   StepGraph forward_steps = pass_steps(trainer, options, false);
   StepGraph both_steps = pass_steps(trainer, options, true);
@@ -100,16 +99,16 @@ StepTimes profile_step(Trainer& trainer, const TrainerOptions& options, StepGrap
   if (data_steps != nullptr) data.emplace(*data_steps);
   std::vector<Series*> all = {&step, &eager, &forward, &passes, &silent, &communication};
   if (data) all.push_back(&*data);
-  const int rounds = measure(all, world, device, min_seconds);
-  const bool several_ranks = world.size() > 1;
+  const int rounds = measure(all, job, device, min_seconds);
+  const bool several_replicas = trainer.replicas().size() > 1;
   StepTimes result = step_times_of({.step = step.slowest(),
                                     .eager_step = eager.slowest(),
                                     .data = data ? data->slowest() : 0.0,
                                     .forward = forward.slowest(),
                                     .forward_and_backward = passes.slowest(),
-                                    .silent = several_ranks ? silent.slowest() : step.slowest(),
-                                    .silent_mean = several_ranks ? silent.mean() : step.mean(),
-                                    .communication = several_ranks ? communication.slowest() : 0.0});
+                                    .silent = several_replicas ? silent.slowest() : step.slowest(),
+                                    .silent_mean = several_replicas ? silent.mean() : step.mean(),
+                                    .communication = several_replicas ? communication.slowest() : 0.0});
   result.rounds = rounds;
   return result;
 }

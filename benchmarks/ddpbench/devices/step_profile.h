@@ -14,7 +14,7 @@ struct StepTimes {
   double forward = 0.0;  ///< Without data, and without what of the backward pass a model begins in it.
   double backward = 0.0;
   double optimizer = 0.0;              ///< The part that does not overlap with backward.
-  double exposed_communication = 0.0;  ///< Step - step without communication; 0 on one rank.
+  double exposed_communication = 0.0;  ///< Step - step without communication; 0 with one replica.
   double stragglers =
       0.0;  ///< Slowest rank - mean of the ranks, in a step without communication. The parts contain it.
   double communication = 0.0;  ///< The all-reduces alone.
@@ -38,10 +38,10 @@ struct TimedPasses {
 /// All but the number of rounds.
 StepTimes step_times_of(const TimedPasses& timed);
 
-/// Goes on until `min_seconds` of whole steps have been timed. `options`: of the trainer, whose steps should be graphs
-/// and whose parameters are spoilt. `data`: queues the input of a step alone; null if it is a part of forward.
-/// Collective.
-StepTimes profile_step(Trainer& trainer, const TrainerOptions& options, StepGraph* data, Device& device,
-                       double min_seconds = 0.0);
+/// Goes on until `min_seconds` of whole steps have been timed. `job`: all ranks that train, each of which has all
+/// stages of its replica. `options`: of the trainer, whose steps should be graphs and whose parameters are spoilt.
+/// `data`: queues the input of a step alone; null if it is a part of forward. Collective.
+StepTimes profile_step(const World& job, Trainer& trainer, const TrainerOptions& options, StepGraph* data,
+                       Device& device, double min_seconds = 0.0);
 
 }  // namespace ddptrain::bench

@@ -190,7 +190,8 @@ std::string help_group(const std::string& title, const std::vector<const CLI::Op
 std::string help_page(const CLI::App& app) {
   const auto given = app.get_subcommands();
   if (!given.empty()) return help_page(*given.front());
-  std::string text = wrapped(app.get_description(), 0) + "\n" + help_group("Options", app.get_options());
+  const auto shown = app.get_options([](const CLI::Option* option) { return !option->get_group().empty(); });
+  std::string text = wrapped(app.get_description(), 0) + "\n" + help_group("Options", shown);
   const auto commands = app.get_subcommands([](const CLI::App*) { return true; });
   if (!commands.empty()) text += "Subcommands:\n";
   for (const CLI::App* command : commands) text += two_columns("  " + command->get_name(), command->get_description());

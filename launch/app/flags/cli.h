@@ -31,7 +31,7 @@ std::string wrapped(std::string_view text, std::size_t indent);
 /// A heading and its flags, each with names, type, default and meaning; empty if there is no flag.
 std::string help_group(const std::string& title, const std::vector<const CLI::Option*>& options);
 
-/// The whole help of a program, or of the subcommand that was given.
+/// The whole help of a program, or of the subcommand that was given. Options without a group are not in it.
 std::string help_page(const CLI::App& app);
 
 }  // namespace ddptrain

@@ -37,7 +37,7 @@ std::string text_of(const FlagValue& value) {
 std::optional<std::string> flag_text(const toml::node& node, const FlagValue& value) {
   const bool takes_text = value.number.empty();
   if (const auto text = node.value_exact<std::string>()) {
-    return takes_text || *text == value.word ? text : std::nullopt;
+    return takes_text || value.is_size || *text == value.word ? text : std::nullopt;
   }
   return node.is_number() || (takes_text && node.is_boolean()) ? std::optional(text_of(node)) : std::nullopt;
 }

@@ -77,7 +77,7 @@ Flags optimizer_flags(Options& o) {
       {"--momentum", number(settings.momentum, kBelowOne), "Momentum of sgd"},
       {"--beta1", number(settings.beta1, kBelowOne), "beta1 of adam, adamw and lion"},
       {"--beta2", number(settings.beta2, kBelowOne), "beta2 of adam, adamw and lion (the Lion paper uses 0.99)"},
-      {"--weight-decay", number(settings.weight_decay, kZeroOrMore), "Weight decay; biases have none"},
+      {"--weight-decay", number(settings.weight_decay, kZeroOrMore), "Weight decay; biases and norms have none"},
       {"--clip-norm", number(o.trainer.clip_norm, kZeroOrMore), "Largest norm of the whole gradient (0: no clipping)"},
       {"--on-nonfinite", choice(o.trainer.on_nonfinite, {{"stop", OnNonFinite::stop}, {"skip", OnNonFinite::skip}}),
        "If a loss or gradient is NaN or infinite: stop, or skip the step (10 in a row stop the run)"},
@@ -96,10 +96,11 @@ Flags optimizer_flags(Options& o) {
 Flags communication_flags(Options& o) {
   TrainerOptions& trainer = o.trainer;
   return {
-      {"--bucket-mb", number(o.bucket_mb, {"a size above 0", kLeastAboveZero, 1e6}), "Largest gradient bucket, in MiB",
-       Effect::speed, kExpertGroup},
-      {"--last-bucket-kb", number(o.last_bucket_kb, {"0 or more", 0, 1e9}),
-       "Size of the last bucket, which nothing overlaps, in KiB", Effect::speed, kExpertGroup},
+      {"--bucket-mb", or_size(number(o.bucket_mb, {"a size above 0", kLeastAboveZero, 1e6}), 1048576.0),
+       "Largest gradient bucket, in MiB or with a unit, such as 512K", Effect::speed, kExpertGroup},
+      {"--last-bucket-kb", or_size(number(o.last_bucket_kb, {"0 or more", 0, 1e9}), 1024.0),
+       "Size of the last bucket, which nothing overlaps, in KiB or with a unit, such as 1M", Effect::speed,
+       kExpertGroup},
       {"--overlap",
        choice(trainer.overlap, {{"on", OverlapMode::on},
                                 {"backward", OverlapMode::backward},

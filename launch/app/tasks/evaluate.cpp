@@ -72,7 +72,9 @@ void evaluate_model(const World& world, const Options& options, Workload& worklo
                     Communicator& communicator, MetricsFile* metrics) {
   using Clock = std::chrono::steady_clock;
   const std::int64_t batch = options.trainer.batch;
-  const LoadedModel loaded(workload.make_model(device, batch), world, options, device, communicator);
+  std::unique_ptr<Model> model;
+  world.agree([&] { model = workload.make_model(device, batch); });
+  const LoadedModel loaded(std::move(model), world, options, device, communicator);
   const Dataset& data = workload.data();
   const std::int64_t most = options.run.eval_samples;
   const std::int64_t samples = most > 0 ? std::min(most, data.test_count()) : data.test_count();

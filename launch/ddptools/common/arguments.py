@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from ddptools.common.errors import UsageError
+from ddptools.common.values import size_bytes
 
 
 def number(least: float, most: float, kind: type[int] | type[float] = float) -> Callable[[str], Any]:
@@ -24,6 +25,20 @@ def number(least: float, most: float, kind: type[int] | type[float] = float) -> 
             whole = "whole " if kind is int else ""
             raise argparse.ArgumentTypeError(f"{text}: give a {whole}number from {least:.12g} to {most:.12g}")
         return value
+
+    return convert
+
+
+def size(unit: float, least: float, most: float) -> Callable[[str], float]:
+    """The type of a flag that takes a number of `unit` bytes within these limits, or a size with a unit, such as 25M."""
+
+    def convert(text: str) -> float:
+        found = size_bytes(text, unit)
+        if found is None or not least <= found / unit <= most:
+            raise argparse.ArgumentTypeError(
+                f"{text}: give a number from {least:.12g} to {most:.12g}, or a size with a unit, such as 512K or 4M"
+            )
+        return found / unit
 
     return convert
 

@@ -1,8 +1,28 @@
 """Values of files that others wrote: whatever is damaged counts as missing."""
 
+import re
 import statistics
 from collections.abc import Iterable
 from typing import Any
+
+
+# What a number without a unit means in the values of flags that are sizes: bytes.
+SIZE_FLAGS = {"bucket-mb": 2**20, "last-bucket-kb": 2**10}
+SIZE = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)([kmgt]?)(i?)(b?)", re.ASCII | re.IGNORECASE)
+
+
+def size_bytes(text: str, bare_unit: float) -> float | None:
+    """Of a size such as 512k, 1.5M or 4GB, as the C++ programs read it (runtime/core/sizes.h); None for other texts."""
+    found = SIZE.fullmatch(text)
+    if not found:
+        return None
+    number, letter, binary, byte = found.groups()
+    if binary and not (letter and byte):
+        return None
+    if not letter:
+        return float(number) * (1 if byte else bare_unit)
+    base = 1000 if byte and not binary else 1024
+    return float(number) * base ** ("kmgt".index(letter.lower()) + 1)
 
 
 def positive(value: Any) -> float | None:

@@ -35,10 +35,42 @@ def by_text(texts: Iterator[tuple[int, str]]) -> Rows:
     return [[ranges_text(numbers), text] for text, numbers in grouped((text, number) for number, text in texts).items()]
 
 
+def children_of(tree: Tree) -> dict[int, list[int]]:
+    """By rank. A log that lacks the lines of some ranks names them as parents or children of others."""
+    children = {rank: list(node["children"]) for rank, node in tree.items()}
+    for rank, node in tree.items():
+        parent = node["parent"]
+        if parent is not None and rank not in children.setdefault(parent, []):
+            children[parent].append(rank)
+    return children
+
+
 def tree_text(tree: Tree) -> str:
-    """Each rank that has children, and these."""
-    nodes = [(rank, node["children"]) for rank, node in tree.items() if node["children"]]
-    return "; ".join(f"{rank} -> {', '.join(map(str, children))}" for rank, children in nodes)
+    """The root, and in parentheses behind each rank its children: 2 (3, 0 (1)). Several roots if the log lacks ranks."""
+    children = children_of(tree)
+    below = {child for group in children.values() for child in group}
+    written: set[int] = set()
+
+    def branch(root: int) -> str:
+        text = ""
+        pending: list[int | str] = [root]
+        while pending:
+            item = pending.pop()
+            text += str(item)
+            if isinstance(item, str):
+                continue
+            written.add(item)
+            # A damaged log may name a child twice.
+            found = [child for child in dict.fromkeys(children.get(item, [])) if child not in written]
+            written.update(found)
+            if found:
+                text += " ("
+                separated = [part for child in found for part in (", ", child)][1:]
+                pending += [")", *reversed(separated)]
+        return text
+
+    roots = [rank for rank in children if rank not in below]
+    return "; ".join(branch(rank) for rank in [*roots, *children] if rank not in written)
 
 
 def crosses_network(transport: Transport) -> bool:
@@ -101,7 +133,7 @@ def log_text(log: Log, ineffective: list[dict[str, str]]) -> str:
         titled("Ranks by node", nodes if len(nodes) > 1 else [], ["node", "ranks"]),
         titled("Network", network_rows(log)),
         titled("Rings, by channel", by_text(rings)),
-        titled("Trees, by channel: ranks and their children", by_text(trees)),
+        titled("Trees, by channel: root (children (grandchildren))", by_text(trees)),
         titled("Transports between ranks", transports, ["from", "to", "via", "channels"]),
         titled("Collectives", choices, ["collective", "bytes", "algorithm", "protocol", "channels"]),
         titled("Set by environment, as NCCL tells", [[name, value] for name, value in log.environment.items()]),

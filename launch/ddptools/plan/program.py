@@ -8,7 +8,7 @@ import pathlib
 import sys
 from typing import Any
 
-from ddptools.common.arguments import Parser, number, path, whole
+from ddptools.common.arguments import Parser, number, path, size, whole
 from ddptools.common.errors import UsageError
 from ddptools.common.files import write_atomically
 from ddptools.common.outputs import PLAN, Input, Output, check_outputs
@@ -113,8 +113,10 @@ def add_work(work: Any) -> None:
     add("--grad-accum", type=whole(10**6), metavar="N", help="micro-steps per step (the recipe's; 1)")
     add("--gradients", choices=("bf16", "fp32"), help="format of gradients (the recipe's; bf16)")
     add("--recompute", action="store_true", help="repeat the forward pass during backward")
-    add("--bucket-mb", type=number(1e-6, 1e6), metavar="MIB", help="largest gradient bucket (25)")
-    add("--last-bucket-kb", type=number(0, 1e9), metavar="KIB", help="size of the last bucket (256)")
+    add("--bucket-mb", type=size(2**20, 1e-6, 1e6), metavar="MIB",
+        help="largest gradient bucket, or with a unit, such as 512K (25)")  # fmt: skip
+    add("--last-bucket-kb", type=size(2**10, 0, 1e9), metavar="KIB",
+        help="size of the last bucket, or with a unit, such as 1M (256)")  # fmt: skip
     add("--bin", type=path, metavar="DIR", help="folder of ddptrain (the folder of ddpplan, else build/bin)")
     add("--overlap", choices=("on", "off"), default="on", help="all-reduce during backward, or after it (on)")
 

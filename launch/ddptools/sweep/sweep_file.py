@@ -8,6 +8,7 @@ import tomllib
 from typing import Any
 
 from ddptools.common.errors import UsageError
+from ddptools.common.values import SIZE_FLAGS, size_bytes
 from ddptools.results.run import PATH_FLAGS, PLACEMENT_KEYS, Value
 
 SWEEP_KEYS = {"name", "description", "repeats", "timeout", "seed", "base", "environment", "product"}
@@ -197,6 +198,10 @@ class _Reader:
         if key in CHECKS:
             is_right, what = CHECKS[key]
             self.need(is_right(value), f"{where} = {value!r}", what)
+        if key in SIZE_FLAGS and isinstance(value, str):
+            found = size_bytes(value, SIZE_FLAGS[key])
+            self.need(found is not None, f"{where} = {value!r}", "give a number, or a size such as 512K or 4M")
+            value = whole_if_possible(found / SIZE_FLAGS[key])
         self.without_zero(where, str(value))
         return str(value) if key in ("gpus", "cpus") else value
 
@@ -217,6 +222,10 @@ class _Reader:
         is_right = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
         self.need(is_right, f"{key} = {value!r}", f"give a whole number from {low} to {high}")
         return value
+
+
+def whole_if_possible(number: float) -> int | float:
+    return int(number) if number.is_integer() else number
 
 
 def _combinations(lists: dict[str, list[Any]]) -> list[dict[str, Any]]:

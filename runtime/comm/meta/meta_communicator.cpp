@@ -17,6 +17,7 @@ class MetaCommunicator final : public Communicator {
   Buffer allocate(std::size_t bytes) override { return device_.allocate(bytes); }
 
   Ticket all_reduce_sum(const Tensor&, const Tensor&, Stream) override { refuse(); }
+  Ticket reduce_sum(const Tensor&, const Tensor&, int, Stream) override { refuse(); }
   Ticket reduce_scatter_sum(const Tensor&, const Tensor&, Stream) override { refuse(); }
   Ticket all_gather(const Tensor&, const Tensor& to, Stream) override {
     ++gathers_.times;

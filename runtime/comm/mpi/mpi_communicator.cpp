@@ -121,6 +121,23 @@ class MpiCommunicator final : public Communicator {
     });
   }
 
+  Ticket reduce_sum(const Tensor& from, const Tensor& to, int root, Stream stream) override {
+    const bool is_root = rank_ == root;
+    const bool in_place = is_root && from.data == to.data;
+    void* values = sent(from, stream);
+    void* sums = in_place ? values : is_root ? received(to) : nullptr;
+    const void* send = in_place ? MPI_IN_PLACE : values;
+    const int count = mpi_count(from);
+    const auto [type, op] = sum_of(from.dtype);
+    const auto start = [=, this, type = type, op = op](Outstanding& started) {
+      DDP_MPI_CHECK(MPI_Ireduce(send, sums, count, type, op, root, comm_, &started.requests.emplace_back()));
+    };
+    const auto arrived = [=, this, copies = staged_ && is_root] {
+      if (copies) device_.copy(to.data, sums, to.bytes(), stream);
+    };
+    return begin("reduce", stream, from.bytes(), start, arrived);
+  }
+
   Ticket reduce_scatter_sum(const Tensor& from, const Tensor& to, Stream stream) override {
     void* send = sent(from, stream);
     if (layout_.hosts() > 1 && layout_.all_own()) return scatter_over_hosts(from, to, send, stream);

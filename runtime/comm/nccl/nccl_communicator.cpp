@@ -272,6 +272,14 @@ class NcclCommunicator final : public Communicator {
     return next_++;
   }
 
+  Ticket reduce_sum(const Tensor& from, const Tensor& to, int root, Stream stream) override {
+    note("reduce", to.bytes());
+    comm_->check(ncclReduce(from.data, to.data, static_cast<std::size_t>(from.size()), nccl_type(from.dtype), ncclSum,
+                            root, comm_->get(), cuda(stream)),
+                 "ncclReduce");
+    return next_++;
+  }
+
   Ticket reduce_scatter_sum(const Tensor& from, const Tensor& to, Stream stream) override {
     note("reduce-scatter", to.bytes());
     check_part(to);

@@ -18,6 +18,9 @@ class SelfCommunicator final : public Communicator {
   Ticket reduce_scatter_sum(const Tensor& from, const Tensor& to, Stream stream) override {
     return copy(from, to, stream);
   }
+  Ticket reduce_sum(const Tensor& from, const Tensor& to, int, Stream stream) override {
+    return copy(from, to, stream);
+  }
   Ticket all_gather(const Tensor& from, const Tensor& to, Stream stream) override { return copy(from, to, stream); }
   Ticket all_to_all(const Tensor& from, const Tensor& to, Stream stream) override { return copy(from, to, stream); }
   Ticket broadcast(const Tensor& from, const Tensor& to, int, Stream stream) override { return copy(from, to, stream); }

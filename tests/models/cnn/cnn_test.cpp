@@ -1,6 +1,7 @@
 #include "models/cnn/cnn.h"
 
 #include "runtime/core/error.h"
+#include "runtime/ops/meta_device.h"
 #include "tests/models/model_run.h"
 
 namespace ddptrain::tests {
@@ -49,6 +50,20 @@ TEST_F(CnnTest, EvaluationHasNoDropout) {
   const double evaluated = with.evaluate(with.slice()).loss;
   EXPECT_EQ(evaluated, without.forward(without.slice(), 0.25f).loss);
   EXPECT_NE(evaluated, with.forward(with.slice(), 0.25f).loss);
+}
+
+/// The meta device stands for a GPU: with fused kernels in bf16, without in fp32.
+TEST_F(CnnTest, RefusesMemoryFormatsThatTheDeviceDoesNotHave) {
+  const auto make = [](Device& device, MemoryFormat format) { make_cnn(device, {1, 0, true, format}, {}); };
+  make(*device_, MemoryFormat::nhwc);
+  EXPECT_THROW(make(*device_, MemoryFormat::nchw), UsageError);
+  const auto fused = make_meta_device({.precision = Precision::bf16}, DeviceKind::cuda);
+  make(*fused, MemoryFormat::automatic);
+  EXPECT_THROW(make(*fused, MemoryFormat::nhwc), UsageError);
+  EXPECT_THROW(make(*fused, MemoryFormat::nchw), UsageError);
+  const auto generic = make_meta_device({.precision = Precision::bf16, .fused = false}, DeviceKind::cuda);
+  make(*generic, MemoryFormat::nchw);
+  make(*make_meta_device({.precision = Precision::fp32}, DeviceKind::cuda), MemoryFormat::nchw);
 }
 
 TEST_F(CnnTest, RefusesBatchesThatDoNotFit) {

@@ -33,9 +33,20 @@ class TextTest(unittest.TestCase):
         self.assertIn("  0, 6  0 -> 1 -> 2 -> 3 -> 0\n", text)
         self.assertIn("  23    0 -> 3 -> 2 -> 1 -> 0\n", text)
         two_nodes, four_nodes = (log_text(recorded(f"a100_{name}_trees.log"), []) for name in ("2x2", "4x1"))
-        for text, line in ((two_nodes, "  0  0 -> 1, 2; 2 -> 3\n"), (two_nodes, "  1  0 -> 1; 2 -> 3, 0\n"),
-                           (four_nodes, "  0  0 -> 2; 2 -> 1, 3\n"), (four_nodes, "  1  1 -> 2, 0; 3 -> 1\n")):  # fmt: skip
+        for text, line in ((two_nodes, "  0  0 (1, 2 (3))\n"), (two_nodes, "  1  2 (3, 0 (1))\n"),
+                           (four_nodes, "  0  0 (2 (1, 3))\n"), (four_nodes, "  1  3 (1 (2, 0))\n")):  # fmt: skip
             self.assertIn(line, text)
+
+    def test_trees_of_some_ranks_and_damaged_ones(self) -> None:
+        def tree(*nodes: str) -> str:
+            return text_of("".join(f"NCCL INFO Trees [0] {node}\n" for node in nodes)).split("Trees")[1].split("\n")[1]
+
+        self.assertEqual(tree("3/-1/-1->1->0"), "  0  0 (1 (3))")  # of rank 1 alone
+        self.assertEqual(tree("1/-1/-1->0->-1", "3/-1/-1->2->-1"), "  0  0 (1); 2 (3)")
+        self.assertEqual(tree("1/-1/-1->0->1", "0/-1/-1->1->0"), "  0  0 (1)")  # a circle
+        self.assertEqual(tree("1/1/-1->0->-1"), "  0  0 (1)")
+        deep = tree(*(f"{rank + 1}/-1/-1->{rank}->{rank - 1}" for rank in range(3000)))
+        self.assertTrue(deep.endswith("2999 (3000" + ")" * 3000))
 
     def test_transports_and_what_could_not_be_read(self) -> None:
         text = log_text(recorded("a100_p2p_level_1.log"), [])

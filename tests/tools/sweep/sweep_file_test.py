@@ -1,5 +1,6 @@
 import pathlib
 import textwrap
+from typing import Any
 
 from ddptools.common.errors import UsageError
 from ddptools.sweep.cases import expand, interleaved, label, varied_settings
@@ -178,12 +179,24 @@ class SweepFile(support.FolderCase):
         self.assertEqual(order, interleaved(cases, 4, seed=1))
         self.assertNotEqual(order, interleaved(cases, 4, seed=2))
 
+    def test_sizes_have_units_in_any_case(self) -> None:
+        def found(values: str) -> list[Any]:
+            cases = self.cases(f"[[product]]\nranks = 2\nbatch = 4\n{values}\n")
+            return [next(value for name, value in case.flags.items() if "bucket" in name) for case in cases]
+
+        self.assertEqual(found('bucket-mb = [1, "25M", "512k", "2MiB", "4"]'), [1, 25, 0.5, 2, 4])
+        self.assertEqual(found('last-bucket-kb = ["1m", "64KiB", "128"]'), [1024, 64, 128])
+        with self.assertRaisesRegex(UsageError, "bucket-mb = '25X': give a number, or a size such as 512K or 4M"):
+            found('bucket-mb = "25X"')
+        with self.assertRaisesRegex(UsageError, "twice"):
+            found('bucket-mb = [25, "25M"]')
+
     def test_the_sweeps_that_come_with_it(self) -> None:
         files = sorted((support.ROOT / "configs" / "sweeps").glob("*.toml"))
         names = {"scaling", "p2p-level", "gpu-pairs", "algo-proto", "node-layout", "batch-size", "bucket-size"}
         names |= {"overlap-ablation", "lost-time", "mesh"}
         twins = {f"{name}-cpu" for name in names}
-        self.assertEqual({f.stem for f in files}, names | twins | {"gradient-path", "node-layout-network"})  # of GPUs alone; of hosts
+        self.assertEqual({f.stem for f in files}, names | twins | {"gradient-path", "memory-format", "node-layout-network"})  # of GPUs alone; of hosts
         for file in files:
             sweep = load_sweep(file)
             self.assertEqual(sweep.name, file.stem)

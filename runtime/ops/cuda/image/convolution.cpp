@@ -102,10 +102,16 @@ Uid output_of(ConvKind kind) {
 
 /// Convolutions by cuDNN, planned when a shape is first seen; sums are kept in f32, and f32 stays clear of tensor cores
 /// unless the precision is tf32. Tensors are NHWC. If cuDNN has no plan for them, it computes with copies whose
-/// channels are padded to a multiple of eight. If it has none for these either, the copies are NCHW.
+/// channels are padded to a multiple of eight. If it has none for these either, the copies are NCHW. With
+/// MemoryFormat::nchw the copies are always NCHW.
 class CudaConvolution final : public ConvolutionOps, CudaOps {
  public:
   using CudaOps::CudaOps;
+
+  void use(MemoryFormat format) override {
+    if (format != format_) plans_.clear();
+    format_ = format;
+  }
 
   void conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) override {
     const ConvShape shape = check_conv2d("conv2d", x, weight, bias, y, dtype());
@@ -206,14 +212,16 @@ class CudaConvolution final : public ConvolutionOps, CudaOps {
     padded.in = round_up(padded.in, 8);
     padded.out = round_up(padded.out, 8);
     for (const bool channels_first : {false, true}) {
+      if (format_ == (channels_first ? MemoryFormat::nhwc : MemoryFormat::nchw)) continue;
       for (const ConvShape& shape : {s, padded}) {
         const Plan plan = try_plan(key.kind, shape, channels_first, reason);
         if (plan.graph || key.kind == ConvKind::forward_bias_relu) return plan;
       }
     }
-    fail("cuDNN {} has no {} algorithm for a convolution of {} x {} x {} x {} with {} x {} x {} filters: {}",
-         cudnn_version(), name_of(device_.precision()), s.batch, s.height, s.width, s.in, s.out, s.kernel, s.kernel,
-         reason);
+    const char* format = format_ == MemoryFormat::automatic ? "" : format_ == MemoryFormat::nhwc ? "NHWC " : "NCHW ";
+    fail("cuDNN {} has no {} {}algorithm for a convolution of {} x {} x {} x {} with {} x {} x {} filters: {}",
+         cudnn_version(), name_of(device_.precision()), format, s.batch, s.height, s.width, s.in, s.out, s.kernel,
+         s.kernel, reason);
   }
 
   const Plan& plan(const Key& key) {
@@ -260,6 +268,7 @@ class CudaConvolution final : public ConvolutionOps, CudaOps {
     }
   }
 
+  MemoryFormat format_ = MemoryFormat::automatic;
   cuda::CudnnHandle handle_;
   std::map<Key, Plan> plans_;
 };

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <memory>
+
+#include "launch/app/flags/options.h"
+#include "runtime/comm/communicator.h"
+#include "runtime/comm/mesh.h"
+#include "runtime/train/step/pipeline.h"
+
+namespace ddptrain {
+
+/// The settings of the communicator between replicas.
+CommunicatorOptions replica_communicator_options(const Options& options, const World& world, DeviceKind device);
+
+/// The other ranks of this rank's replica, and the communicators to them. The mesh and the device outlive it.
+class ReplicaRanks {
+ public:
+  ReplicaRanks(const Mesh& mesh, Device& device, const Options& options);  ///< Collective.
+  Stages stages() const { return {mesh_.stages(), stages_.get(), group_.get()}; }
+
+ private:
+  const Mesh& mesh_;
+  std::unique_ptr<Communicator> stages_;  ///< Null with one stage.
+  std::unique_ptr<Communicator> layers_;  ///< Null if layers are not split.
+  std::unique_ptr<TensorGroup> group_;
+};
+
+}  // namespace ddptrain
