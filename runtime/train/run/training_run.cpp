@@ -61,25 +61,8 @@ class TrainingRun {
       check_same_on_all_ranks(world_, result_.parameter_hash, "the parameters after training");
     }
     if (options_.trained) options_.trained();
-<<<<<<< HEAD
     if (meter_.windows() > 0) measure();  // else resumed after the last step: there is no step to measure
     result_.end_signal = end_signal_after_training();
-=======
-    if (meter_.windows() == 0) return std::move(result_);  // resumed after the last step: there is no step to measure
-    sustain();
-    if (!options_.trace.empty()) {
-      const std::string trace = chrome_trace(world_, trace_steps(trainer_, kTracedSteps));
-      world_.agree([&] {
-        if (world_.rank() == 0) write_file(options_.trace, trace + '\n');
-      });
-    }
-    if (options_.baseline) {
-      const double last_rate = result_.epochs.back().samples_per_second;
-      const CalibrationLimit limit =
-          calibration_limit(options_.calibration_seconds, result_.train_seconds, options_.min_seconds);
-      result_.calibration = calibrate(trainer_, world_, last_rate, limit, hooks_.sensors);
-    }
->>>>>>> e968b7d8 (Scaling on busy CPUs: waits for cores are measured and taken out, and disturbed runs say so (not tuned yet))
     return std::move(result_);
   }
 
@@ -106,9 +89,9 @@ class TrainingRun {
     }
     if (options_.baseline && end_signal_after_training() == 0) {
       const double last_rate = result_.epochs.back().samples_per_second;
-      const double most =
-          calibration_seconds(options_.calibration_seconds, result_.train_seconds, options_.min_seconds);
-      result_.calibration = calibrate(trainer_, world_, last_rate, most, hooks_.sensors);
+      const CalibrationLimit limit =
+          calibration_limit(options_.calibration_seconds, result_.train_seconds, options_.min_seconds);
+      result_.calibration = calibrate(trainer_, world_, last_rate, limit, hooks_.sensors);
     }
   }
 
