@@ -14,7 +14,7 @@ TEST(Registry, EveryModelTrainsOnSyntheticDataWithItsDefaults) {
     Flags flags = workload->flags();
     find_flag(flags, "--data")->set("synthetic:20000");
     workload->check_flags();
-    workload->open({0, 0, 1, 2, 1});
+    workload->open({.seed = 2});
     workload->load();
     EXPECT_GT(workload->data().train_count(), 0) << name;
     EXPECT_GT(workload->data().test_count(), 0) << name;
