@@ -11,13 +11,14 @@ WALK = {"models/registry.cpp", "configs/mlp.toml", "tests/models/mlp/mlp_test.cp
 
 
 def files_that_name(model: str) -> set[str]:
-    """Files outside of its folder that know the model, but for prose and the tools, which take any name."""
+    """Files outside of its folder that know the model. Not prose and the tools, which take any name, nor sweeps and tests
+    of programs, which train some model as an example."""
     name = re.compile(rf'models/{model}\b|\bmake_{model}\b|"{model}"|\({model}\)|--model[ =]{model}\b')
-    folders = ("runtime", "data", "models", "launch", "configs", "tests", "benchmarks")
+    folders = ("runtime", "data", "models", "launch", "configs", "tests/models", "benchmarks")
     files = [ROOT / "CMakeLists.txt", *(path for top in folders for path in (ROOT / top).rglob("*"))]
     return {path.relative_to(ROOT).as_posix() for path in files
             if path.suffix in CODE and path.is_file() and path != Path(__file__).resolve()
-            and not path.is_relative_to(ROOT / "models" / model)
+            and not path.is_relative_to(ROOT / "models" / model) and not path.is_relative_to(ROOT / "configs" / "sweeps")
             and name.search(path.read_text(encoding="utf-8", errors="replace"))}
 
 
