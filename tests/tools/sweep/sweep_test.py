@@ -163,7 +163,7 @@ class SweepTest(FolderCase):
         self.assertEqual(len(sweep.executed()), 1)
         sweep.run("--resume")
         self.assertEqual(len(sweep.records()), 2)
-        sweep.run("--retry-failed")  # here they may be possible
+        sweep.run("--retry-failed", code=1)  # here they may be possible
         self.assertEqual(len(sweep.records()), 3)
 
     def test_a_sweep_of_gpus_names_its_cpu_version_in_one_line(self) -> None:
