@@ -72,6 +72,7 @@ void add_common(CLI::App& app, CommonOptions& o) {
   app.add_flag("--share-gpu", o.share_gpu, "Allow more ranks than GPUs");
   add_number(app, "--threads", o.threads, 1, 1024, "CPU threads per rank (1)");
   app.add_option("--json", o.json, "Write the result as JSON")->type_name("FILE");
+  app.add_flag("--force", o.force, "Overwrite a file that no ddpbench wrote");
 }
 
 void add_min_seconds(CLI::App& app, CommonOptions& o) {
@@ -291,6 +292,7 @@ struct Parser {
     step->allow_extras();
     step->set_help_flag();
     step->add_option("--json", common.json, "Write the result as JSON")->type_name("FILE");
+    step->add_flag("--force", common.force, "Overwrite a file that no ddpbench wrote");
     subcommands.emplace_back(step, [step] { return StepOptions{step->remaining()}; });
   }
 

@@ -17,6 +17,7 @@ struct CommonOptions {
   bool share_gpu = false;       ///< More ranks than GPUs are allowed.
   int threads = 1;              ///< CPU
   std::string json;             ///< File for the result; empty: no file.
+  bool force = false;           ///< The file may be one that ddpbench did not write.
   double min_seconds = 0.0;     ///< Shortest time of a measurement.
 };
 

@@ -8,6 +8,7 @@
 
 #include "runtime/core/error.h"
 #include "runtime/core/files/atomic_file.h"
+#include "runtime/core/files/outputs.h"
 #include "runtime/core/files/writable.h"
 #include "runtime/core/text.h"
 #include "runtime/train/measure/sensor_report.h"
@@ -30,10 +31,11 @@ std::string sensor_text(const std::vector<SensorWindow>& of_ranks) {
 
 }  // namespace
 
-ResultFile::ResultFile(const World& world, std::string path) {
+ResultFile::ResultFile(const World& world, const CommonOptions& common) {
   world.agree([&] {
-    if (world.rank() != 0 || path.empty()) return;
-    path_ = path;
+    if (world.rank() != 0 || common.json.empty()) return;
+    path_ = common.json;
+    check_outputs({{"--json", path_, {"{\"benchmark\":"}}}, {}, common.force);
     require_writable("--json", path_);
   });
 }

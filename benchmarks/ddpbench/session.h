@@ -21,8 +21,9 @@ using Json = nlohmann::ordered_json;
 /// The file of --json: {"benchmark": NAME, ..., "results": [...]}. Made on every rank; only rank 0 touches the file.
 class ResultFile {
  public:
-  /// UsageError if `path` (empty: no file) is not writable. An existing file stays until write().
-  ResultFile(const World& world, std::string path);
+  /// UsageError if the file (empty: none) is not writable, or would be overwritten: see check_outputs(). An existing
+  /// file stays until write().
+  ResultFile(const World& world, const CommonOptions& common);
   void write(const Json& result) const;
 
  private:

@@ -21,6 +21,7 @@
 #include "runtime/comm/world.h"
 #include "runtime/core/error.h"
 #include "runtime/core/files/atomic_file.h"
+#include "runtime/core/files/outputs.h"
 #include "runtime/core/files/writable.h"
 #include "runtime/core/log.h"
 #include "runtime/core/text.h"
@@ -43,6 +44,7 @@ struct Options {
   std::string json;
   std::string svg;
   std::string png;
+  bool force = false;
   std::optional<std::string> print;  ///< To print and end: help, version.
 };
 
@@ -67,6 +69,7 @@ Options parse_command_line(int argc, const char* const* argv) {
       ->type_name("FILE|-");
   app.add_option("--svg", options.svg, "Draw rings and trees as SVG (needs matplotlib)")->type_name("FILE");
   app.add_option("--png", options.png, "Draw the same as PNG")->type_name("FILE");
+  app.add_flag("--force", options.force, "Overwrite files that no ddptopo wrote");
   bool version = false;
   app.add_flag("--version", version, "Print the version");
   try {
@@ -244,6 +247,15 @@ Findings parse_logs(const std::vector<std::string>& paths) {
   return findings;
 }
 
+void check_files(const Options& options) {
+  std::vector<InputPath> logs;
+  for (const std::string& log : options.logs) logs.push_back({"--parse", log == "-" ? "" : log});
+  check_outputs({{"--json", options.json == "-" ? "" : options.json, {"{\"hosts\":"}},
+                 {"--svg", options.svg, {"<?xml"}, "ddptrain"},
+                 {"--png", options.png, {"\x89PNG"}, "ddptrain"}},
+                logs, options.force);
+}
+
 void show(const Options& options, const Findings& findings) {
   const std::string text = findings.all.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
   const bool written = std::fputs(options.json == "-" ? text.c_str() : findings.text.c_str(), stdout) >= 0;
@@ -261,6 +273,9 @@ void run(const World& world, const Options& options) {
     return;
   }
   init_logging("warn", world.rank());
+  world.agree([&] {
+    if (world.rank() == 0) check_files(options);
+  });
   Findings findings;
   if (options.logs.empty()) {
     findings = find_hosts(world);
@@ -281,5 +296,7 @@ int main(int argc, char** argv) {
     options = parse_command_line(argc, argv);
     if (options.share_gpu) let_ranks_share_gpus();
   };
-  return run_program("ddptopo", &argc, &argv, prepare, [&](const World& world) { run(world, options); });
+  const auto work = [&](const World& world) { run(world, options); };
+  const auto needs_ranks = [&] { return !options.print && options.logs.empty(); };
+  return run_program("ddptopo", &argc, &argv, prepare, work, std::make_shared<Watch>(), needs_ranks);
 }

@@ -47,6 +47,10 @@ TEST_F(Outputs, AFileOfAnEarlierRunIsOverwrittenAndAnyOtherWithForceAlone) {
                                            ": the file exists, and was not written as --metrics of an earlier run. Give "
                                            "another name, or --force to overwrite it.");
   EXPECT_CONTAINS(message({trace(own)}), "--trace");
+  const OutputFile picture = {"--svg", write("picture", "<?xml version=\"1.0\"?>\n<!-- made by others -->"), {"<?xml"}, "ddptrain"};
+  EXPECT_CONTAINS(message({picture}), "--force");
+  write("picture", "<?xml version=\"1.0\"?>\n<dc:title>ddptrain</dc:title>");
+  EXPECT_EQ(message({picture}), "");
   EXPECT_EQ(message({metrics(other)}, {}, true), "");
 }
 

@@ -293,7 +293,7 @@ void run_allreduce(const World& world, const CommonOptions& common, const Allred
   if (options.algorithms && options.collective != Collective::all_reduce) {
     usage_error("--algorithms: it is for --op all-reduce");
   }
-  const ResultFile file(world, common.json);
+  const ResultFile file(world, common);
   const DeviceKind kind = choose_device(world, common.device, common.share_gpu);
   require_gpu(kind, options.graph_launches > 0, "--graph");
   require_gpu(kind, options.symmetric, "--symmetric");

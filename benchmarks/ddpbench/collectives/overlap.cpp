@@ -194,7 +194,7 @@ Table overlap_table() {
 
 void run_overlap(const World& world, const CommonOptions& common, const OverlapOptions& given) {
   require_ranks(world, "ddpbench overlap");
-  const ResultFile file(world, common.json);
+  const ResultFile file(world, common);
   const DeviceKind kind = choose_device(world, common.device, common.share_gpu);
   require_gpu(kind, given.symmetric, "--symmetric");
   require_gpu(kind, given.comm_ctas > 0, "--comm-ctas");

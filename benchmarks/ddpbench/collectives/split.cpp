@@ -46,7 +46,7 @@ Table split_table() {
 
 void run_split(const World& world, const CommonOptions& common, const SplitOptions& options) {
   require_ranks(world, "ddpbench split");
-  const ResultFile file(world, common.json);
+  const ResultFile file(world, common);
   const DeviceKind kind = choose_device(world, common.device, common.share_gpu);
   require_gpu(kind, options.symmetric, "--symmetric");
   if (kind == DeviceKind::cpu && options.dtype != DType::f32) {

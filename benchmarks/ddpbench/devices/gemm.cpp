@@ -97,7 +97,7 @@ class GemmBench {
 }  // namespace
 
 void run_gemm(const World& world, const CommonOptions& common, const GemmOptions& options) {
-  const ResultFile file(world, common.json);
+  const ResultFile file(world, common);
   const DeviceKind kind = choose_device(world, common.device, common.share_gpu);
   const auto device = make_device(world, common, kind, choose_precision(options.precision, kind));
   SensorLog sensors(world, device->kind());

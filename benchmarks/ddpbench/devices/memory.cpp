@@ -94,7 +94,7 @@ class MemoryBench {
 
 void run_memory(const World& world, const CommonOptions& common, const MemoryOptions& options) {
   if (options.bytes > 0 && options.bytes < 1024) usage_error("--bytes {}: give 1K or more", options.bytes);
-  const ResultFile file(world, common.json);
+  const ResultFile file(world, common);
   const DeviceKind kind = choose_device(world, common.device, common.share_gpu);
   const auto device = make_device(world, common, kind, Precision::fp32);
   SensorLog sensors(world, device->kind());

@@ -115,7 +115,7 @@ void run_p2p(const World& world, const CommonOptions& common, const P2pOptions& 
     usage_error("ddpbench p2p measures copies between GPUs: {}. ddpbench memory measures host memory.",
                 built_with_cuda() ? "none is visible here" : "this program was built without CUDA");
   }
-  const ResultFile file(world, common.json);
+  const ResultFile file(world, common);
   P2pBench bench(world, *copies, options);
   Json gpus = Json::array();
   for (int gpu = 0; gpu < copies->count(); ++gpu) gpus.push_back(copies->name(gpu));

@@ -136,7 +136,7 @@ void run_step(const World& world, const CommonOptions& common, const StepOptions
   MeshShape shape;
   world.agree([&] { shape = mesh_of(world.size(), options.stages, options.tensor); });
   const Mesh mesh(world, shape);
-  const ResultFile file(world, common.json);
+  const ResultFile file(world, common);
   const auto device = device_of(world, options, workload);
   world.agree([&] {
     workload.open({.rank = world.rank(),

@@ -401,7 +401,7 @@ Json show(const World& world, const Found& found) {
 }  // namespace
 
 int run_doctor(const World& world, const CommonOptions& common, const DoctorOptions& options) {
-  const ResultFile file(world, common.json);
+  const ResultFile file(world, common);
   const Found found = examine(world, common, options);
   if (world.rank() != 0) return 0;
   Json result = {{"benchmark", "doctor"}, {"ranks", world.size()}, {"nodes", world.nodes()}};

@@ -64,6 +64,7 @@ bool begins_as(const OutputFile& output) {
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<std::size_t>(std::max<std::streamsize>(file.gcount(), 0)));
   std::erase_if(text, [](char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; });
+  if (text.find(output.contains) == std::string::npos) return false;
   return std::any_of(output.beginnings.begin(), output.beginnings.end(),
                      [&](const std::string& beginning) { return text.starts_with(beginning); });
 }

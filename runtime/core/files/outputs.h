@@ -19,6 +19,7 @@ struct OutputFile {
   /// Without white space, a file of this program has one of these at byte `begins_at`. Empty: any file may be
   /// overwritten.
   std::vector<std::string> beginnings;
+  std::string contains = {};  ///< And has this near its beginning, without white space.
   std::size_t begins_at = 0;
   bool may_replace_input = false;  ///< With --force, because the input has been read before.
 };
