@@ -121,8 +121,8 @@ void explain_one_rank(const Job& job, DeviceKind kind, int cores) {
   const int used = cuda ? 1 : std::min(job.options().compute.threads, cores);
   if (all > used) {
     const char* thing = cuda ? "GPU" : "core";
-    spdlog::info("1 rank on {} of {}. To use all: mpirun -np {} --bind-to none ddptrain ...", used,
-                 counted(all, thing), all / (cuda ? 1 : job.options().compute.threads));
+    spdlog::info("1 rank on {} of {}. To use all: mpirun -np {} --bind-to none ddptrain ...", used, counted(all, thing),
+                 all / (cuda ? 1 : job.options().compute.threads));
   }
   if (job.workload().saves() || !job.options().checkpoint.folder.empty()) return;
   spdlog::info("The trained weights are lost at the end: --save DIR keeps them, --checkpoint DIR lets a run resume");

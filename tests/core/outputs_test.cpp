@@ -43,11 +43,13 @@ TEST_F(Outputs, AFileOfAnEarlierRunIsOverwrittenAndAnyOtherWithForceAlone) {
   EXPECT_EQ(message({metrics(path("new"))}), "");
   EXPECT_EQ(message({metrics(write("empty", ""))}), "");
   EXPECT_EQ(message({metrics("/dev/null"), trace("/dev/null")}), "");
-  EXPECT_EQ(message({metrics(other)}), "--metrics " + other +
-                                           ": the file exists, and was not written as --metrics of an earlier run. Give "
-                                           "another name, or --force to overwrite it.");
+  EXPECT_EQ(message({metrics(other)}),
+            "--metrics " + other +
+                ": the file exists, and was not written as --metrics of an earlier run. Give "
+                "another name, or --force to overwrite it.");
   EXPECT_CONTAINS(message({trace(own)}), "--trace");
-  const OutputFile picture = {"--svg", write("picture", "<?xml version=\"1.0\"?>\n<!-- made by others -->"), {"<?xml"}, "ddptrain"};
+  const OutputFile picture = {
+      "--svg", write("picture", "<?xml version=\"1.0\"?>\n<!-- made by others -->"), {"<?xml"}, "ddptrain"};
   EXPECT_CONTAINS(message({picture}), "--force");
   write("picture", "<?xml version=\"1.0\"?>\n<dc:title>ddptrain</dc:title>");
   EXPECT_EQ(message({picture}), "");
@@ -73,7 +75,8 @@ TEST_F(Outputs, AFileOfAFolderThatIsReadIsKept) {
   fs::create_symlink(write("elsewhere", "weights"), folder_ / "model/link");
   fs::create_hard_link(file, folder_ / "name");
   for (const std::string& output : {file, path("elsewhere"), path("name"), path("model/link")}) {
-    EXPECT_CONTAINS(message({metrics(output)}, {{"--init", path("model")}}, true), "--init reads the folder of this file");
+    EXPECT_CONTAINS(message({metrics(output)}, {{"--init", path("model")}}, true),
+                    "--init reads the folder of this file");
   }
   EXPECT_EQ(message({metrics(path("model/new"))}, {{"--init", path("model")}}), "");
   EXPECT_EQ(message({metrics(write("model/run", "{\"event\":1}"))}, {{"--init", path("model")}}), "");

@@ -21,7 +21,10 @@ TEST(WithoutControls, NothingReachesTheTerminalButText) {
   EXPECT_EQ(without_controls("a table\n\tof gr\xc3\xb6\xc3\x9f\x65n \xe2\x82\xac \xf0\x9f\x98\x80"),
             "a table\n\tof gr\xc3\xb6\xc3\x9f\x65n \xe2\x82\xac \xf0\x9f\x98\x80");
   EXPECT_EQ(without_controls("\x1b[2J\r\b\x7f"), "?[2J???");
-  EXPECT_EQ(without_controls("\xc2\x9b" "2J \x9b" "2J"), "?2J ?2J");  // the control characters of 8 bits
+  EXPECT_EQ(without_controls("\xc2\x9b"
+                             "2J \x9b"
+                             "2J"),
+            "?2J ?2J");  // the control characters of 8 bits
   EXPECT_EQ(without_controls("\xff\xc3"), "??");
 }
 

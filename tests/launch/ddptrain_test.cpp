@@ -44,9 +44,9 @@ TEST(Ddptrain, BadInputIsOneMessageAndOverwritesNothing) {
 }
 
 TEST(Ddptrain, TheCommandsOfOtherProgramsTrain) {
-  const Outcome outcome =
-      train_on_cpu(2, "--model mlp --hidden 8 --data synthetic:600 --batch_size=16 --num-epochs 1 --no-cuda --baseline off",
-                   "NCCL_DEBUG=INFO CUDA_VISIBLE_DEVICES=0,3");
+  const Outcome outcome = train_on_cpu(
+      2, "--model mlp --hidden 8 --data synthetic:600 --batch_size=16 --num-epochs 1 --no-cuda --baseline off",
+      "NCCL_DEBUG=INFO CUDA_VISIBLE_DEVICES=0,3");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_TRUE(outcome.says("Epoch 1/1")) << outcome.output;
 }

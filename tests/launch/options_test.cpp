@@ -172,18 +172,34 @@ std::string printed(std::vector<const char*> arguments) {
 }
 
 TEST(Options, NamesOfOtherProgramsMeanTheSame) {
-  for (const auto& [typed, line] :
-       {std::pair{"--batch-size=7", "batch = 7\n"}, {"--batch_size=7", "batch = 7\n"}, {"--bs=7", "batch = 7\n"},
-        {"--micro-batch-size=7", "batch = 7\n"}, {"--per_device_train_batch_size=7", "batch = 7\n"},
-        {"--learning-rate=0.5", "lr = 0.5\n"}, {"--learning_rate=0.5", "lr = 0.5\n"}, {"--num-epochs=2", "epochs = 2\n"},
-        {"--num_epochs=2", "epochs = 2\n"}, {"--max-epochs=2", "epochs = 2\n"}, {"--num_train_epochs=2", "epochs = 2\n"},
-        {"--gradient-accumulation-steps=3", "grad-accum = 3\n"}, {"--accumulate_grad_batches=3", "grad-accum = 3\n"},
-        {"--max_iters=9", "steps = 9\n"}, {"--grad-clip=1.5", "clip-norm = 1.5\n"}, {"--max_grad_norm=1.5", "clip-norm = 1.5\n"},
-        {"--weight_decay=0.25", "weight-decay = 0.25\n"}, {"--warmup-steps=4", "warmup = 4\n"},
-        {"--bf16", "precision = \"bf16\"\n"}, {"--bf16=True", "precision = \"bf16\"\n"}, {"--bf16=false", "precision = \"auto\"\n"},
-        {"--amp", "precision = \"auto\"\n"}, {"--precision=bf16-mixed", "precision = \"bf16\"\n"},
-        {"--dtype=bfloat16", "precision = \"bf16\"\n"}, {"--no-cuda", "device = \"cpu\"\n"}, {"--device=gpu", "device = \"cuda\"\n"},
-        {"--dist-backend=nccl", "comm = \"nccl\"\n"}, {"--zero_stage=2", "zero = \"2\"\n"}}) {
+  for (const auto& [typed, line] : {std::pair{"--batch-size=7", "batch = 7\n"},
+                                    {"--batch_size=7", "batch = 7\n"},
+                                    {"--bs=7", "batch = 7\n"},
+                                    {"--micro-batch-size=7", "batch = 7\n"},
+                                    {"--per_device_train_batch_size=7", "batch = 7\n"},
+                                    {"--learning-rate=0.5", "lr = 0.5\n"},
+                                    {"--learning_rate=0.5", "lr = 0.5\n"},
+                                    {"--num-epochs=2", "epochs = 2\n"},
+                                    {"--num_epochs=2", "epochs = 2\n"},
+                                    {"--max-epochs=2", "epochs = 2\n"},
+                                    {"--num_train_epochs=2", "epochs = 2\n"},
+                                    {"--gradient-accumulation-steps=3", "grad-accum = 3\n"},
+                                    {"--accumulate_grad_batches=3", "grad-accum = 3\n"},
+                                    {"--max_iters=9", "steps = 9\n"},
+                                    {"--grad-clip=1.5", "clip-norm = 1.5\n"},
+                                    {"--max_grad_norm=1.5", "clip-norm = 1.5\n"},
+                                    {"--weight_decay=0.25", "weight-decay = 0.25\n"},
+                                    {"--warmup-steps=4", "warmup = 4\n"},
+                                    {"--bf16", "precision = \"bf16\"\n"},
+                                    {"--bf16=True", "precision = \"bf16\"\n"},
+                                    {"--bf16=false", "precision = \"auto\"\n"},
+                                    {"--amp", "precision = \"auto\"\n"},
+                                    {"--precision=bf16-mixed", "precision = \"bf16\"\n"},
+                                    {"--dtype=bfloat16", "precision = \"bf16\"\n"},
+                                    {"--no-cuda", "device = \"cpu\"\n"},
+                                    {"--device=gpu", "device = \"cuda\"\n"},
+                                    {"--dist-backend=nccl", "comm = \"nccl\"\n"},
+                                    {"--zero_stage=2", "zero = \"2\"\n"}}) {
     EXPECT_CONTAINS(printed({typed}), line) << ": " << typed;
   }
   EXPECT_CONTAINS(printed({"--arch", "gpt", "--block-size", "32", "--n_head", "2"}), "seq = 32\n");
@@ -358,7 +374,8 @@ TEST(Options, WrongValuesAreUsageErrorsThatNameTheFlag) {
       "--steps 99999999999999999999; --log-every 99999999999999999999; --model resnet; --overlap maybe; --lr 0; "
       "--lr nan; --lr inf; --weight-decay inf; --weight-decay nan; --clip-norm inf; --beta1 nan; --momentum inf; "
       "--bucket-mb inf; --last-bucket-kb nan; --min-seconds inf; --peak-tflops inf; --timeout inf; --timeout nan; "
-      "--checkpoint-every inf; --val-fraction nan --model gpt; --dropout inf --model gpt; --beta1 1; --momentum -0.1; --optimizer adagrad; --precision fp9; --device tpu; --threads 0; "
+      "--checkpoint-every inf; --val-fraction nan --model gpt; --dropout inf --model gpt; --beta1 1; --momentum -0.1; "
+      "--optimizer adagrad; --precision fp9; --device tpu; --threads 0; "
       "--threads 100000; --grad-accum 0; --bucket-mb 0; --clip-norm -1; --zero 4; --comm-dtype fp16; "
       "--peak-tflops -1; --peak-tflops gemm; --fail-at 3; --hang-at 1; --hang-at 1:lunch; --timeout soon; "
       "--timeout -1; --timeout 5mx; --config /nonexistent.toml; --log-level loud; --dropout 0.5; --seq 8; "

@@ -67,9 +67,9 @@ TEST(Program, TheMpirunOfAnotherMpiIsAMistake) {
 Launch launched_in(const std::string& variables, bool at_terminal = false) {
   ScopedEnvironment environment;
   for (const char* name :
-       {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "PMI_SIZE", "PMI_RANK", "PMIX_RANK", "SLURM_NTASKS", "SLURM_PROCID",
-        "SLURM_STEP_NUM_TASKS", "SLURM_TASK_PID", "SLURM_PTY_PORT", "FLUX_JOB_SIZE", "FLUX_TASK_RANK", "PALS_SIZE",
-        "PALS_LOCAL_SIZE", "PALS_RANKID", "WORLD_SIZE", "RANK", "LOCAL_RANK"}) {
+       {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "PMI_SIZE", "PMI_RANK", "PMIX_RANK", "SLURM_NTASKS",
+        "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_TASK_PID", "SLURM_PTY_PORT", "FLUX_JOB_SIZE", "FLUX_TASK_RANK",
+        "PALS_SIZE", "PALS_LOCAL_SIZE", "PALS_RANKID", "WORLD_SIZE", "RANK", "LOCAL_RANK"}) {
     environment.set(name, std::nullopt);
   }
   for (const std::string& word : words_of(variables)) {
@@ -104,16 +104,18 @@ TEST(Launch, ProcessesThatMpiDoesNotConnectAreAMistakeThatNamesTheLauncher) {
 }
 
 TEST(Launch, VariablesOfAShellOrABatchScriptAreAWarning) {
-  for (const auto& [variables, at_terminal] :
-       {std::pair{"SLURM_NTASKS=8 SLURM_PROCID=0", false}, {"SLURM_NTASKS=8 SLURM_STEP_NUM_TASKS=1 SLURM_PROCID=0", false},
-        {"SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0 SLURM_PTY_PORT=4711", false},
-        {"SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0 SLURM_TASK_PID=1", true}, {"WORLD_SIZE=8", false},
-        {"FLUX_JOB_SIZE=4 FLUX_TASK_RANK=0", true}}) {
+  for (const auto& [variables, at_terminal] : {std::pair{"SLURM_NTASKS=8 SLURM_PROCID=0", false},
+                                               {"SLURM_NTASKS=8 SLURM_STEP_NUM_TASKS=1 SLURM_PROCID=0", false},
+                                               {"SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0 SLURM_PTY_PORT=4711", false},
+                                               {"SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0 SLURM_TASK_PID=1", true},
+                                               {"WORLD_SIZE=8", false},
+                                               {"FLUX_JOB_SIZE=4 FLUX_TASK_RANK=0", true}}) {
     const Launch launch = launched_in(variables, at_terminal);
     EXPECT_EQ(launch.mistake, "") << variables;
     EXPECT_NE(launch.warning, "") << variables;
   }
-  const std::string own = fmt::format("SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0 SLURM_PTY_PORT=1 SLURM_TASK_PID={}", getpid());
+  const std::string own =
+      fmt::format("SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0 SLURM_PTY_PORT=1 SLURM_TASK_PID={}", getpid());
   EXPECT_NE(launched_in(own).mistake, "") << "srun --pty ddptrain";
 }
 

@@ -66,7 +66,8 @@ std::string about_unknown(const CLI::App& app, const std::vector<std::string>& w
   }
   std::vector<std::string> parts;
   for (const auto& [explanation, flags] : groups) {
-    parts.push_back(fmt::format("unknown flag{} {}{}", flags.size() > 1 ? "s" : "", fmt::join(flags, ", "), explanation));
+    parts.push_back(
+        fmt::format("unknown flag{} {}{}", flags.size() > 1 ? "s" : "", fmt::join(flags, ", "), explanation));
   }
   if (parts.empty()) {
     for (const std::string& word : words) parts.push_back("unexpected word " + printable(word));

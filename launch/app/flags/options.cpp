@@ -115,8 +115,8 @@ Flags mode_flags(Modes& modes, Options& options) {
       {"--force", given(options.force), "Overwrite files that no run wrote", Effect::output},
       {"--print-config", given(modes.print_config), "Print a file for --config", Effect::output},
       {"--version", given(modes.version), "Print the versions of ddptrain and its libraries", Effect::output},
-      {"-h,--help", text(modes.help, topics), "Print the common flags, all flags, the flags of a model, or names of flags in other programs",
-       Effect::output},
+      {"-h,--help", text(modes.help, topics),
+       "Print the common flags, all flags, the flags of a model, or names of flags in other programs", Effect::output},
       {"--config", text(modes.config, "FILE"), "Read flags from a TOML file (name = value); the command line wins",
        Effect::parameters, "Training"}};
   for (Flag& flag : flags) {

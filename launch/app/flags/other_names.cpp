@@ -22,28 +22,34 @@ struct Alias {
 
 constexpr Alias kAliases[] = {
     {"--model", "arch model-name model-arch net network"},
-    {"--data", "data-path data-dir data-root data-folder dataset dataset-dir dataset-path train-data train-data-path "
-               "train-dir train-file train-files input-bin input-dir"},
+    {"--data",
+     "data-path data-dir data-root data-folder dataset dataset-dir dataset-path train-data train-data-path "
+     "train-dir train-file train-files input-bin input-dir"},
     {"--val-fraction", "validation-split val-split val-ratio"},
     {"--init", "init-weights load-weights pretrained-weights weights pretrain-path"},
-    {"--epochs", "num-epochs number-of-epochs n-epochs nepochs max-epochs max-epoch num-train-epochs train-epochs "
-                 "training-epochs total-epochs"},
-    {"--steps", "max-steps num-steps n-steps nsteps train-steps training-steps num-train-steps max-train-steps "
-                "total-steps max-iters num-iters n-iters train-iters iters num-iterations max-iterations iterations"},
-    {"--batch", "batch-size bs batchsize micro-batch micro-batch-size micro-bs mbs device-batch-size local-batch-size "
-                "batch-size-per-gpu batch-size-per-device batch-size-per-rank per-device-batch-size "
-                "per-device-train-batch-size per-gpu-train-batch-size train-micro-batch-size-per-gpu"},
-    {"--grad-accum", "gradient-accumulation-steps gradient-accumulation grad-accumulation-steps grad-accumulation "
-                     "grad-accum-steps grad-acc-steps accumulate-grad-batches accumulation-steps accum-steps accum-iter "
-                     "update-freq batches-per-allreduce backward-passes-per-step"},
+    {"--epochs",
+     "num-epochs number-of-epochs n-epochs nepochs max-epochs max-epoch num-train-epochs train-epochs "
+     "training-epochs total-epochs"},
+    {"--steps",
+     "max-steps num-steps n-steps nsteps train-steps training-steps num-train-steps max-train-steps "
+     "total-steps max-iters num-iters n-iters train-iters iters num-iterations max-iterations iterations"},
+    {"--batch",
+     "batch-size bs batchsize micro-batch micro-batch-size micro-bs mbs device-batch-size local-batch-size "
+     "batch-size-per-gpu batch-size-per-device batch-size-per-rank per-device-batch-size "
+     "per-device-train-batch-size per-gpu-train-batch-size train-micro-batch-size-per-gpu"},
+    {"--grad-accum",
+     "gradient-accumulation-steps gradient-accumulation grad-accumulation-steps grad-accumulation "
+     "grad-accum-steps grad-acc-steps accumulate-grad-batches accumulation-steps accum-steps accum-iter "
+     "update-freq batches-per-allreduce backward-passes-per-step"},
     {"--seed", "random-seed manual-seed rng-seed"},
     {"--optimizer", "optim opt"},
     {"--lr", "learning-rate peak-lr max-lr"},
     {"--beta1", "adam-beta1"},
     {"--beta2", "adam-beta2"},
     {"--weight-decay", "wd l2"},
-    {"--clip-norm", "grad-clip clip-grad clip max-grad-norm max-norm gradient-clip-val gradient-clipping "
-                    "clip-grad-norm grad-clip-norm gradient-clip-norm grad-norm-clip"},
+    {"--clip-norm",
+     "grad-clip clip-grad clip max-grad-norm max-norm gradient-clip-val gradient-clipping "
+     "clip-grad-norm grad-clip-norm gradient-clip-norm grad-norm-clip"},
     {"--schedule", "lr-schedule lr-scheduler lr-scheduler-type scheduler sched lr-decay-style"},
     {"--warmup", "warmup-steps warmup-iters warmup-iterations num-warmup-steps lr-warmup-steps lr-warmup-iters"},
     {"--layers", "n-layer n-layers num-layers num-hidden-layers depth"},
@@ -51,8 +57,9 @@ constexpr Alias kAliases[] = {
     {"--width", "n-embd n-embed embed-dim embedding-dim d-model model-dim hidden-size"},
     {"--hidden", "hidden-size hidden-dim hidden-units hidden-width"},
     {"--ff", "ffn-hidden-size intermediate-size d-ff ff-dim ffn-dim n-inner"},
-    {"--seq", "block-size seq-length seq-len sequence-length max-seq-len max-seq-length context-length context-size "
-              "ctx-len n-ctx"},
+    {"--seq",
+     "block-size seq-length seq-len sequence-length max-seq-len max-seq-length context-length context-size "
+     "ctx-len n-ctx"},
     {"--vocab", "vocab-size"},
     {"--dropout", "dropout-rate drop-rate"},
     {"--recompute", "gradient-checkpointing activation-checkpointing checkpoint-activations", "block"},
@@ -128,7 +135,8 @@ constexpr Hint kHints[] = {
     {"--fp16-allreduce --gradient-compression --compression", "--comm-dtype bf16 sends gradients in bf16"},
     {"--use-adasum --adasum --gradient-predivide-factor", "gradients are averaged over the ranks"},
     {"--overlap-comm --overlap-grad-reduce --no-overlap", "--overlap on, backward, off or none"},
-    {"--compile --torch-compile --jit --cuda-graphs --use-cuda-graph", "--graph on, the default, runs a step as one CUDA graph"},
+    {"--compile --torch-compile --jit --cuda-graphs --use-cuda-graph",
+     "--graph on, the default, runs a step as one CUDA graph"},
     {"--flash --flash-attn --use-flash-attn --attn-implementation", "GPUs always use fused attention"},
     {"--profile --profiler --nsys", "--trace FILE writes a timeline of a few steps"},
     {"--verbose -v --quiet -q", "--log-level debug or warn"},

@@ -23,11 +23,13 @@ struct Launcher {
 
 constexpr Launcher kLaunchers[] = {
     {"flux run", "FLUX_JOB_SIZE", "FLUX_TASK_RANK", "flux run -o pmi=pmix -n {0} {1} ...", true},
-    {"PALS", "PALS_SIZE", "PALS_RANKID", "mpiexec --pmi=pmix -n {0} {1} ..., or with mpirun of the program's MPI", true},
-    {"PALS", "PALS_LOCAL_SIZE", "PALS_RANKID",
-     "mpiexec --pmi=pmix -n {0} {1} ..., or with mpirun of the program's MPI", true},
+    {"PALS", "PALS_SIZE", "PALS_RANKID", "mpiexec --pmi=pmix -n {0} {1} ..., or with mpirun of the program's MPI",
+     true},
+    {"PALS", "PALS_LOCAL_SIZE", "PALS_RANKID", "mpiexec --pmi=pmix -n {0} {1} ..., or with mpirun of the program's MPI",
+     true},
     {"aprun", "ALPS_APP_SIZE", "ALPS_APP_PE", "mpirun -np {0} {1} ..., with mpirun of the program's MPI", true},
-    {"jsrun", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK", "mpirun -np {0} {1} ..., with mpirun of the program's MPI", true},
+    {"jsrun", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK", "mpirun -np {0} {1} ..., with mpirun of the program's MPI",
+     true},
     {"the mpirun of MVAPICH", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK",
      "mpirun -np {0} {1} ..., with mpirun of the program's MPI", true},
     {"horovodrun", "HOROVOD_SIZE", "HOROVOD_RANK", "mpirun -np {0} {1} ...", false},
@@ -74,9 +76,11 @@ void find_slurm(Launch& launch, const std::string& program, bool at_terminal) {
   const char* variable = in_step > 1 ? "SLURM_STEP_NUM_TASKS" : several ? "SLURM_PROCID" : "SLURM_NTASKS";
   if (several && !in_shell) {
     const bool open_mpi = mpi_version().rfind("Open MPI", 0) == 0;
-    const std::string command = fmt::format("srun --mpi={} -n {{0}} {{1}} ..., or mpirun in the batch script",
-                                            open_mpi ? "pmix" : "pmi2");
-    const std::optional<int> tasks = in_step > 1 ? std::optional(in_step) : in_job > 1 ? std::optional(in_job) : std::nullopt;
+    const std::string command =
+        fmt::format("srun --mpi={} -n {{0}} {{1}} ..., or mpirun in the batch script", open_mpi ? "pmix" : "pmi2");
+    const std::optional<int> tasks = in_step > 1  ? std::optional(in_step)
+                                     : in_job > 1 ? std::optional(in_job)
+                                                  : std::nullopt;
     launch.mistake = not_connected(variable, number_in(variable).value_or(0), "srun", tasks, command, program);
   } else {
     launch.warning = fmt::format(
@@ -102,7 +106,8 @@ void find_others(Launch& launch, const std::string& program, bool at_terminal) {
   const std::optional<int> world = number_in("WORLD_SIZE");
   if (world.value_or(0) > 1 && !is_given("RANK") && !is_given("LOCAL_RANK")) {
     launch.warning = fmt::format(
-        "WORLD_SIZE={0}, which MPI does not read, and this run has one rank. To start {0} ranks, use mpirun -np {0} {1} "
+        "WORLD_SIZE={0}, which MPI does not read, and this run has one rank. To start {0} ranks, use mpirun -np {0} "
+        "{1} "
         "...",
         *world, program);
   }

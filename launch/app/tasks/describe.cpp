@@ -159,7 +159,8 @@ void print_description(const World& world, CommandLine command_line) {
     }
   });
   if (options.auto_batch) options.trainer.batch = largest_batch_that_fits(world, kind, 1, options, workload);
-  const bool needs_data = options.ranks == 0 || command_line.task != Task::describe || !has_synthetic_data(command_line);
+  const bool needs_data =
+      options.ranks == 0 || command_line.task != Task::describe || !has_synthetic_data(command_line);
   world.agree([&] {
     if (needs_data) make_sampler(options.trainer, workload.data(), 0, mesh.replicas);
     if (world.rank() != 0) return;
