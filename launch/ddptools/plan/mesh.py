@@ -122,9 +122,9 @@ def _seconds(axis: Case, name: str, when: str) -> float:
 @dataclasses.dataclass
 class Meshes:
     there_gb: float  # memory of a device; infinite: not known
-    device: str = "cuda"
     planned: list[PlannedMesh] = dataclasses.field(default_factory=list)  # the simplest first
     cases: list[Case] = dataclasses.field(default_factory=list)  # that were predicted
+    device: str = "cuda"
 
     def fits(self, planned: PlannedMesh) -> bool:
         return planned.memory_gb <= self.there_gb

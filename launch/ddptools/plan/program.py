@@ -192,7 +192,7 @@ def plan_meshes(options: argparse.Namespace, records: list[dict[str, Any]]) -> M
     check_devices(answer)
     micro_steps, batch = options.grad_accum or answer.work.grad_accum, int(options.batch or answer.work.batch)
     there_gb = options.memory or (math.inf if answer.work.device == "cpu" else GPUS[options.gpu].memory_gb)
-    found = Meshes(there_gb, answer.work.device)
+    found = Meshes(there_gb, device=answer.work.device)
     refused: dict[tuple[int, int], str] = {}  # reasons, by stages and tensor ranks
     for mesh in meshes_of(options.mesh):
         too_many_stages = refused.get((mesh.stages, 1), "").startswith("--pp")
