@@ -117,7 +117,7 @@ class PageTest(ReportCase):
     def test_one_rank_has_no_communication_to_tell_of(self) -> None:
         markdown = self.report_of(runs("2", [10, 12], {"ranks": 2}) + runs("4", [20], {"ranks": 4}))
         self.assertIn("| ranks | images/s | runs |\n", markdown)
-        self.assertNotIn("efficiency", markdown)
+        self.assertNotIn("efficiency", markdown.partition("## How to read")[0])
         def case(ranks: int, batch: int, rate: float) -> list[dict[str, Any]]:
             summary = {"scaling_efficiency": 1.0, "exposed_comm_fraction": 0.0, "topology": "none", "mfu": 0.25}
             if ranks > 1:
