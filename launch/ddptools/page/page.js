@@ -51,11 +51,19 @@ function rowsOf(curves, axis) {
   return [...rows.values()].sort((one, other) => one[0] - other[0]);
 }
 
+// At whole seconds, minutes or hours.
+function timeTicks(low, high, pixels) {
+  const steps = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800];
+  const fits = step => (high - low) / step <= pixels / 70;
+  const step = steps.find(fits) ?? 86400 * Math.ceil((high - low) / 86400 / (pixels / 70));
+  const ticks = [];
+  for (let v = Math.ceil(low / step) * step; v <= high; v += step) ticks.push({v, label: duration(v)});
+  return ticks;
+}
+
 function placeAxis({names, is_time}) {
-  if (names.length === 0) {
-    const axisFormat = is_time ? duration : short;
-    return {valueFormatter: is_time ? duration : number, axisLabelFormatter: axisFormat};
-  }
+  if (is_time) return {valueFormatter: duration, ticker: timeTicks};
+  if (names.length === 0) return {valueFormatter: number, axisLabelFormatter: short, pixelsPerLabel: 50};
   const ticker = (low, high, pixels) => {
     const every = Math.ceil((high - low + 1) * 60 / pixels);
     return names.map((label, v) => ({v, label})).filter(({v}) => v % every === 0 && v >= low && v <= high);
