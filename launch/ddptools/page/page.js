@@ -53,7 +53,7 @@ function rowsOf(curves, axis) {
 
 // At whole seconds, minutes or hours.
 function timeTicks(low, high, pixels) {
-  const steps = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800];
+  const steps = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800];
   const fits = step => (high - low) / step <= pixels / 70;
   const step = steps.find(fits) ?? 86400 * Math.ceil((high - low) / 86400 / (pixels / 70));
   const ticks = [];

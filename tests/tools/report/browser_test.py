@@ -71,14 +71,12 @@ class BrowserTest(unittest.TestCase):
         self.assertEqual(found["width"], width)
         return found
 
-    def in_frame(self, function: str, source: str, width: int = 1280, milliseconds: int = 1) -> dict:
-        """What a function of browser_test.html found on a page. `milliseconds`: of the clock of its timers, which the
-        browser advances whenever nothing else is left to do."""
+    def in_frame(self, function: str, source: str, width: int = 1280) -> dict:
+        """What a function of browser_test.html found on a page."""
         text = FRAME.replace("WIDTH", str(width)).replace("READABLE", str(READABLE))
         (self.folder / "frame.html").write_text(text.replace("LOOK", function).replace("SOURCE", source))
         window = f"--window-size={max(width, 500)},900"
-        clock = f"--virtual-time-budget={milliseconds}"
-        dumped = self.browse("--dump-dom", "--hide-scrollbars", window, clock, page="frame.html").stdout
+        dumped = self.browse("--dump-dom", "--hide-scrollbars", window, page="frame.html").stdout
         return json.loads(html.unescape(re.search(r'<pre id="found">(.*?)</pre>', dumped, re.DOTALL)[1]))
 
     def test_nothing_is_wider_than_the_window_or_faint(self) -> None:
@@ -120,12 +118,12 @@ class BrowserTest(unittest.TestCase):
 
     @unittest.skipUnless(DYGRAPHS.is_file(), "no dygraphs here (apt-get install libjs-dygraphs)")
     def test_pictures_of_a_run(self) -> None:
-        found = self.in_frame("use", f'srcdoc="{html.escape(self.run_page)}"', milliseconds=600_000)
+        found = self.in_frame("use", f'srcdoc="{html.escape(self.run_page)}"')
         pictures = len(found["before"])
         self.assertEqual((found["before"], found["after"]), (["step"] * pictures, ["time"] * pictures))
         self.assertEqual(found["pressed"], ["time"] * pictures)
         self.assertIn("40", found["steps"][0])
-        self.assertIn("1:40 min", found["times"][0])
+        self.assertIn("1:30 min", found["times"][0])
         loss, rate, *_ = found["ticks"]
         self.assertEqual(loss, ["0.02", "0.05", "0.1", "0.2", "0.5", "1", "2"])  # a logarithmic axis
         self.assertEqual(rate[0], "0")
@@ -136,7 +134,7 @@ class BrowserTest(unittest.TestCase):
         self.assertEqual(found["pngs"], ["PNG"] * figures)
         self.assertEqual(found["parsed"], ["svg"] * figures)
         curves = found["svgs"][0]
-        for text in (">training</text>", ">time</text>", ">1:40 min</text>", ">0.1</text>", ">loss</text>", 'stroke="#3b7dd8"'):
+        for text in (">training</text>", ">time</text>", ">1:30 min</text>", ">0.1</text>", ">loss</text>", 'stroke="#3b7dd8"'):
             self.assertIn(text, curves)
         self.assertNotIn("zoom", curves)
         self.assertTrue(any(">87.2</text>" in svg for svg in found["svgs"]))
@@ -148,6 +146,6 @@ class BrowserTest(unittest.TestCase):
     def test_a_page_that_is_read_again_keeps_what_was_chosen(self) -> None:
         watched = to_html("Watched", blocks_of_runs(load_runs([self.folder / "run.jsonl"])), refresh_seconds=1)
         (self.folder / "watched.html").write_text(watched)
-        found = self.in_frame("lookAgain", 'src="watched.html"', milliseconds=3000)
+        found = self.in_frame("lookAgain", 'src="watched.html"')
         self.assertEqual(set(found["below"]), {"time"})
         self.assertEqual(found["scrolled"], 150)
