@@ -34,7 +34,8 @@ _ddptrain_complete() {
   case ${program##*/} in
     ddpbench)
       if ((COMP_CWORD == 1)); then
-        COMPREPLY=($(compgen -W 'p2p allreduce split overlap gemm memory step --help --version' -- "$current"))
+        COMPREPLY=($(compgen -W 'p2p allreduce reduce-scatter all-gather broadcast reduce all-to-all send-receive
+          split overlap gemm memory doctor step --help --version' -- "$current"))
         return
       fi
       subcommand=${COMP_WORDS[1]}

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
 
 #include "benchmarks/ddpbench/collectives/check_pattern.h"
@@ -298,6 +299,9 @@ void run_allreduce(const World& world, const CommonOptions& common, const Allred
   require_gpu(kind, options.graph_launches > 0, "--graph");
   require_gpu(kind, options.symmetric, "--symmetric");
   const bool on_gpu = kind == DeviceKind::cuda;
+  if (on_gpu && options.collective == Collective::broadcast && std::getenv("NCCL_ALGO") != nullptr) {
+    usage_error("--op broadcast with NCCL_ALGO: broadcasts then go over MPI. Unset the variable.");
+  }
   const std::uint64_t end = options.end != 0 ? options.end : on_gpu ? kEndOnGpu : kEndOnCpu;
   const auto sizes =
       options.step > 0 ? size_steps(options.begin, end, options.step) : size_sweep(options.begin, end, options.factor);

@@ -33,12 +33,16 @@ def size(unit: float, least: float, most: float) -> Callable[[str], float]:
     """The type of a flag that takes a number of `unit` bytes within these limits, or a size with a unit, such as 25M."""
 
     def convert(text: str) -> float:
-        found = size_bytes(text, unit)
-        if found is None or not least <= found / unit <= most:
+        try:
+            value = float(text)
+        except ValueError:
+            found = size_bytes(text, unit)
+            value = math.nan if found is None else found / unit
+        if not least <= value <= most:
             raise argparse.ArgumentTypeError(
                 f"{text}: give a number from {least:.12g} to {most:.12g}, or a size with a unit, such as 512K or 4M"
             )
-        return found / unit
+        return value
 
     return convert
 

@@ -123,7 +123,8 @@ def add_work(work: Any) -> None:
 
 def add_machine(add: Any) -> None:
     add("--gpu", choices=GPUS, default="h200", help="GPU type (h200)")
-    add("--memory", type=number(0.1, 1e6), metavar="GB", help="memory of a GPU (the data sheet's)")
+    add("--memory", type=size(1e9, 0.1, 1e6), metavar="GB",
+        help="memory of a GPU, or with a unit, such as 80GB (the data sheet's)")  # fmt: skip
     add("--tflops", type=number(1e-6, 1e6), metavar="N",
         help=f"TFLOP/s that a GPU achieves ({100 * ASSUMED_MFU:.0f}%% of its peak)")  # fmt: skip
     add("--gpus-per-node", type=whole(1024), default=8, metavar="N", help="GPUs per node (8)")

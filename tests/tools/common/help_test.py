@@ -69,6 +69,8 @@ class CompletionTest(unittest.TestCase):
         self.assertEqual(completed("ddptrain", "--metrics", "x"), [])  # bash then offers files
         self.assertEqual(completed("ddpbench", "ge"), ["gemm"])
         self.assertEqual(completed("ddpbench", "gemm", "--cu"), ["--cube"])
+        self.assertEqual(completed("ddpbench", "broad"), ["broadcast"])
+        self.assertEqual(completed("ddpbench", "broadcast", "--stepb"), ["--stepbytes"])
         self.assertEqual(completed("ddpbench", "step", "--grad"), ["--grad-accum"])
         self.assertEqual(completed("supervise", "--re"), ["--restarts"])
         self.assertEqual(completed("supervise", "--restarts", "3", "mpirun", "--re"), [])

@@ -257,6 +257,8 @@ class ProgramTest(unittest.TestCase):
         with mock.patch.object(program, "describe", return_value=told):
             self.assertIn("90 GB of a GPU's 141 GB", output("--gpu", "h200", "--nodes", "1"))
             self.assertIn("90 GB do not fit a GPU of 80 GB", output("--gpu", "h100", "--nodes", "1"))
+            for typed in ("80", "80GB", "80gb", "80000mb"):
+                self.assertIn("90 GB do not fit a GPU of 80 GB", output("--memory", typed, "--nodes", "1"))
 
     def test_flags_reach_ddptrain(self) -> None:
         plan = ["--model", "cnn", "--bucket-mb", "2", "--gradients", "fp32", "--json", "--nodes", "1"]
@@ -267,6 +269,11 @@ class ProgramTest(unittest.TestCase):
         flags = {"config": "configs/cnn.toml", "device": "cuda", "data": f"synthetic:{program.SYNTHETIC_SIZE}", "comm-dtype": "fp32",
                  "bucket-mb": 2.0}  # fmt: skip
         self.assertEqual([call.args[1:] for call in describe.call_args_list], [(flags, []), (flags, more[1:])])
+        with mock.patch.object(program, "describe", side_effect=UsageError("seen")) as describe:
+            for typed in ("2M", "2m", "2048k", "2MiB"):
+                with self.assertRaisesRegex(UsageError, "seen"):
+                    output(*plan, "--bucket-mb", typed)
+        self.assertEqual({call.args[1]["bucket-mb"] for call in describe.call_args_list}, {2.0})
         batch = json.loads(output(*plan, "--batch", "7", "--", "--batch_per_rank=99"))["case"]["batch"]
         self.assertEqual(batch, 7)
 
@@ -289,7 +296,7 @@ class ProgramTest(unittest.TestCase):
                           ["--network", "fast"], ["--network", "-1"], ["--link", "inf"], ["--target", "1.5"],
                           ["--model", "none.toml"], ["--achievable", "0"], ["--calibrate", "/nonexistent"],
                           ["--calibrate", str(ROOT / "README.md")], ["--json", "/nonexistent/x.json"],
-                          ["--model", "cnn", "--params", "2B"], ["--bucket-mb", "0"], ["stray"],
+                          ["--model", "cnn", "--params", "2B"], ["--bucket-mb", "0"], ["--bucket-mb", "2X"], ["stray"],
                           ["--params", "2B", "--", "--seed", "2"], ["--bin", "/nonexistent"],
                           ["--mesh", "0"], ["--mesh", "12"], ["--mesh", "4", "--params", "2B"],
                           ["--mesh", "4", "--global-batch", "8"], ["--mesh", "2", "--model", "vgg"]):  # fmt: skip
@@ -302,7 +309,7 @@ class ProgramTest(unittest.TestCase):
         rng = random.Random(5)
         flags = ["--params", "--seq", "--batch", "--nodes", "--tflops", "--network", "--nics", "--target",
                  "--bucket-mb", "--last-bucket-kb", "--gpus-per-node", "--grad-accum", "--link"]  # fmt: skip
-        values = ["0", "1", "2", "7", "1e9", "1e-9", "-3", "", "x", "1B", "999999", "0.95", "nan", "1e308", "٣"]
+        values = ["0", "1", "4k", "2GB", "2", "7", "1e9", "1e-9", "-3", "", "x", "1B", "999999", "0.95", "nan", "1e308", "٣"]
         for _ in range(400):
             arguments = [a for flag in rng.sample(flags, 4) for a in (flag, rng.choice(values))]
             with contextlib.suppress(UsageError):
