@@ -327,7 +327,9 @@ class Reader:
         process = self._process
         if address not in process.members | process.others:
             same_name = not name or not self._communicator_id or name == self._communicator_id
-            is_first = same_name and ranks == self._first.get("ranks", ranks) and rank not in self._members
+            same_size = ranks == self._first.get("ranks", ranks)  # another size is counted as a contradiction anyway
+            is_first = same_name and same_size and rank not in self._members
+            self.log.contradictions += same_size and not is_first
             (process.members if is_first else process.others).add(address)
         if address in process.members:
             self._members.add(rank)

@@ -1,10 +1,12 @@
 #include "runtime/core/process/signal_requests.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 
 namespace ddptrain {
@@ -23,7 +25,23 @@ static_assert(std::atomic<int>::is_always_lock_free, "handlers may use them");
 /// Signals of the surroundings, which a user may have chosen to ignore.
 bool may_be_ignored(int signal) { return signal == SIGHUP || signal == SIGXCPU || signal == SIGPIPE; }
 
+/// Whether nobody reads standard output or standard error any more. A handler may call poll().
+bool output_is_closed() {
+  std::array<pollfd, 2> files = {{{STDOUT_FILENO, POLLOUT, 0}, {STDERR_FILENO, POLLOUT, 0}}};
+  poll(files.data(), files.size(), 0);
+  return ((files[0].revents | files[1].revents) & POLLERR) != 0;
+}
+
+/// SIGPIPE of a socket is none of ours: the library that writes there sees an error. After SIGHUP it is no news.
+void note_closed_output() {
+  const int error = errno;
+  int none = 0;
+  if (output_is_closed()) end_asked.compare_exchange_strong(none, SIGPIPE);
+  errno = error;
+}
+
 void note(int signal) {
+  if (signal == SIGPIPE) return note_closed_output();
   if (signal == SIGUSR1) {
     checkpoint_asked = true;
     return;

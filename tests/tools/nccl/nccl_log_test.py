@@ -128,6 +128,56 @@ class ReadLogTest(unittest.TestCase):
         log = recorded("two_communicators_made_up.log")
         self.assertEqual((log.ranks, len(log.rings[0]), log.contradictions), (4, 4, 2))
 
+    def test_transports_are_those_of_the_first_communicator(self) -> None:
+        def comm(address: str, ranks: int, rank: int = 0, process: str = "n1:1:1") -> str:
+            places = f"rank {rank} nRanks {ranks} nNodes 2 localRanks 1 localRank 0"
+            return f"{process} [0] NCCL INFO comm {address} {places} MNNVL 0\n"
+
+        near = "n1:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\n"
+        far = "n1:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0\n"
+        beyond = "n1:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 3[0] [send] via NET/IB/0\n"
+        for said, expected in (
+            (comm("0x1", 4) + near + comm("0x2", 2) + far, ["P2P/CUMEM"]),
+            (comm("0x1", 4) + comm("0x2", 2) + near + beyond, ["P2P/CUMEM", "NET/IB/0"]),
+            (comm("0x1", 2) + comm("0x2", 4) + near + beyond, ["P2P/CUMEM"]),  # the first one has no rank 3
+            (comm("0x1", 4) + comm("0x2", 2) + near + near.replace("P2P/CUMEM", "SHM/direct/direct"), []),
+            (comm("0x1", 4) + near + comm("0x3", 4, process="n2:2:2") + far.replace("n1:1:1", "n2:2:2"), ["P2P/CUMEM"]),
+        ):
+            log = parse(said)
+            self.assertEqual([each.via for each in log.transports], expected, said)
+            self.assertGreater(log.contradictions, 0)
+
+    def test_gpus_of_one_process_are_in_one_communicator(self) -> None:
+        log = parse(
+            "h:1:2 [0] NCCL INFO ncclCommInitAll comm 0xa rank 0 nranks 2 cudaDev 0 busId 10 commId 0x7 - Init COMPLETE\n"
+            "h:1:3 [1] NCCL INFO [Rank 1] ncclCommInitAll comm 0xb rank 1 nranks 2 cudaDev 1 busId 20 commId 0x7 - Init\n"
+            "h:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/direct pointer\n"
+            "h:1:3 [1] NCCL INFO Channel 00/0 : 1[1] -> 0[0] via SHM/direct/direct\n"
+        )
+        self.assertEqual((log.ranks, log.ranks_told, log.contradictions), (2, True, 0))
+        self.assertEqual([each.via for each in log.transports], ["P2P/direct pointer", "SHM/direct/direct"])
+
+    def test_both_ends_of_a_connection_are_one_transport(self) -> None:
+        connection = "[1] NCCL INFO Channel 04/1 : 3[1] -> 0[0]"
+        log = parse(
+            f"n0:1:1 {connection} [receive] via NET/IB/0/GDRDMA\nn1:2:2 {connection} [send] via NET/IB/1/GDRDMA\n"
+        )
+        self.assertEqual(log.transports, [Transport(3, 0, 4, "NET/IB/1/GDRDMA")])
+        self.assertEqual(log.transports[0].receives_via, "NET/IB/0/GDRDMA")
+
+    def test_versions_behind_marks_of_launchers(self) -> None:
+        for mark in ("", "[1,0]<stdout>:", "0: ", "(worker pid=17) "):
+            self.assertEqual(parse(f"{mark}NCCL version 2.9.9+cuda11.2\n").version, "2.9.9", mark)
+        self.assertEqual(parse("built with NCCL version 2.14.3\n").version, "")
+
+    def test_of_two_choices_for_one_size_the_first_counts(self) -> None:
+        log = parse(
+            "NCCL INFO AllReduce: 1048576 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..3}\n"
+            "NCCL INFO AllReduce: 1048576 Bytes -> Algo TREE proto LL128 channel{Lo..Hi}={0..1}\n"
+        )
+        self.assertEqual(log.choices["AllReduce", 1048576], {"algorithm": "Ring", "protocol": "Simple", "channels": 4})
+        self.assertEqual(log.contradictions, 1)
+
     def test_numbers_out_of_range_are_unreadable(self) -> None:
         for message in (
             "Channel 99999999999999999999/02 : 0 1", "Channel 4000/4001 : 0 1", "Channel 02/02 : 0 1",
