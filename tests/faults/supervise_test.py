@@ -4,6 +4,7 @@ import fcntl
 import os
 import re
 import signal
+import subprocess
 import time
 import unittest
 import unittest.mock
@@ -86,6 +87,20 @@ class SuperviseTest(JobTest):
         job = self.supervise()
         self.assertEqual(job.wait(), 0)
         self.check_undisturbed("".join([*texts, job.text()]), 2)
+
+    def test_a_closed_terminal_loses_nothing(self) -> None:
+        own = ["--config", "run.toml", "--checkpoint", "c", "--checkpoint-every", 50]
+        program = words(*MPIRUN, "-np", 2, BIN / "ddptrain", *RUN, *own)
+        streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+        with subprocess.Popen(words(SUPERVISE, "--", *program), cwd=self.folder, env=ENVIRONMENT, **streams) as process:
+            self.addCleanup(process.kill)
+            while not self.steps("c"):
+                self.assertIsNone(process.poll())
+                time.sleep(0.05)
+            process.stderr.close()
+            kill(process.pid, signal.SIGHUP)
+            self.assertEqual(process.wait(LIMIT), 75, self.log())
+        self.assertIn("exit code 75", self.log())
 
     def test_usr1_goes_through(self) -> None:
         job = self.supervise()

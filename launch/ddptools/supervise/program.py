@@ -70,10 +70,10 @@ Starts COMMAND (mpirun or srun with ddptrain --checkpoint DIR, or ddptrain alone
 supervise ends the rest of the job on the hosts of mpirun's --hostfile or --host. Then it starts COMMAND again on the
 hosts that answer over ssh, and the job resumes from the newest undamaged checkpoint. If slots are lost with a host,
 supervise waits for the host. With --min-ranks or --virtual-ranks it continues with fewer ranks, and returns to all
-ranks at the next restart that finds all hosts. On SIGTERM or SIGINT (Ctrl-C), the ranks write a checkpoint, and
-supervise exits with code 75. A second signal ends the job at once. SIGUSR1 writes a checkpoint. When supervise gives
-up, its exit code is 77 for a lost host, 76 for a timeout, and otherwise the exit code of the job. Open MPI notices a
-lost host after 9 s ({OMPI,PRTE}_MCA_oob_tcp_keepalive_*, unless these are set)."""
+ranks at the next restart that finds all hosts. On SIGTERM, SIGINT (Ctrl-C) or SIGHUP (a closed terminal), the ranks
+write a checkpoint, and supervise exits with code 75. A second signal ends the job at once. SIGUSR1 writes a checkpoint.
+When supervise gives up, its exit code is 77 for a lost host, 76 for a timeout, and otherwise the exit code of the job.
+Open MPI notices a lost host after 9 s ({OMPI,PRTE}_MCA_oob_tcp_keepalive_*, unless these are set)."""
 
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
@@ -167,6 +167,15 @@ class Size:
         return None
 
 
+def say(text: bytes) -> None:
+    """On standard error, of which the reader may have ended: the job goes on without its terminal."""
+    try:
+        sys.stderr.buffer.write(text)
+        sys.stderr.buffer.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
 class Job:
     def __init__(self, arguments: argparse.Namespace) -> None:
         command: list[str] = arguments.command
@@ -221,7 +230,7 @@ class Job:
 
     def log(self, text: str) -> None:
         line = f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%dT%H:%M:%SZ} {text}"
-        print(f"supervise: {text}", file=sys.stderr, flush=True)
+        say(f"supervise: {text}\n".encode(errors="surrogateescape"))
         with contextlib.suppress(OSError):  # a full disk must not end the job
             self.log_file.parent.mkdir(parents=True, exist_ok=True)
             with open(self.log_file, "a", encoding="utf-8", errors="surrogateescape") as file:
@@ -305,8 +314,7 @@ class Job:
 
     def _copy(self, source: IO[bytes], lines: deque[str]) -> None:
         for line in source:
-            sys.stderr.buffer.write(line)
-            sys.stderr.buffer.flush()
+            say(line)
             lines.append(line.decode(errors="replace"))
             if self.ending_since is None and ENDING.search(lines[-1]):
                 self.ending_since = time.monotonic()
