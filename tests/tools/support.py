@@ -118,6 +118,7 @@ if "FAKE_HOLD" in os.environ:
         time.sleep(0.02)
 summary = {"event": "summary", "images_per_second": 1000.0 + len(sys.argv), "world_size": 2, "parameter_hash": "abc"}
 summary |= {"accuracy": 0.875, "scaling_efficiency": 0.9}
+summary |= json.loads(os.environ.get("FAKE_SUMMARY", "{}"))
 with open(sys.argv[sys.argv.index("--metrics") + 1], "w") as metrics:
     metrics.write('{"event": "start"}\\n' + json.dumps(summary) + "\\n")
 """

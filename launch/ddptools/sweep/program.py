@@ -20,7 +20,7 @@ from ddptools.common.programs import answer, ask, flag_arguments, program_folder
 from ddptools.common.runner import Outcome, run
 from ddptools.common.text import number
 from ddptools.common.values import table_of
-from ddptools.results.run import make_run
+from ddptools.results.run import make_run, why_unusable
 from ddptools.sweep.cases import Case, expand, interleaved, label, varied_settings
 from ddptools.sweep.folder import ResultFolder
 from ddptools.sweep.launch import Impossible, Launch, needs_gpus, plan_launch
@@ -233,7 +233,9 @@ def _result_text(record: Record) -> str:
     if record["status"] != "ok":
         return f"{record['status']}: {record['reason']}"
     run, emulated = make_run(record), ", emulated" if record["emulated"] else ""
-    return f"{f'{number(run.rate)} {run.unit}' if run else 'ok'}{emulated} in {record['seconds']:.1f} s"
+    why = why_unusable(table_of(record.get("summary")))
+    disturbed = f", disturbed: {why}" if why else ""
+    return f"{f'{number(run.rate)} {run.unit}' if run else 'ok'}{emulated} in {record['seconds']:.1f} s{disturbed}"
 
 
 def _now() -> str:

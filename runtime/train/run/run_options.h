@@ -16,7 +16,7 @@ struct RunOptions {
   std::string trace;              ///< File for a trace of a few steps after training; empty: none.
   std::function<void()> trained;  ///< Called on all ranks after the last step, before measurements change parameters.
   bool baseline = true;           ///< Measure scaling efficiency and exposed communication after training.
-  double calibration_seconds = 0.0;  ///< Maximum time for the baseline measurement; 0: see calibration_seconds().
+  double calibration_seconds = 0.0;  ///< Maximum time for the baseline measurement; 0: see calibration_limit().
   double min_seconds = 0.0;  ///< Time at least this many seconds of steps. Steps after training change only the rate.
   double progress_seconds = 10.0;  ///< Time until the first line of ProgressLog.
   int fail_rank = -1;              ///< For tests: this rank throws before step `fail_step`.

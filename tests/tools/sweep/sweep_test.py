@@ -40,6 +40,14 @@ class SweepTest(FolderCase):
         self.assertRegex(table[1], r"^  batch=1 NCCL_ALGO=unset +1,0\d\d images/s +90.0% +87.50%$")
         self.assertEqual(len(table), 8)  # six cases, and what is said at the end
 
+    def test_a_disturbed_run_is_marked_in_its_line(self) -> None:
+        for disturbed in ("", "other programs took 52% of the cores"):
+            sweep = self.sweep("repeats = 1\n[[product]]\nranks = 2\n")
+            sweep.environment |= {"FAKE_SUMMARY": json.dumps({"disturbed": disturbed})}
+            done = sweep.run()
+            self.assertEqual(", disturbed: other programs took 52% of the cores" in done.stderr, bool(disturbed))
+            self.assertEqual([r["summary"]["disturbed"] for r in sweep.records()], [disturbed])
+
     def test_what_was_added_to_the_settings_is_said(self) -> None:
         sweep = self.sweep(SIX_CASES)
         for options in (("--dry-run",), ()):
