@@ -8,8 +8,10 @@
 #include <cstdlib>
 #include <exception>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/nccl/nccl_compat.h"
@@ -69,8 +71,10 @@ class NcclComm {
     }
     const ncclResult_t result = start(world, id, config);
     if (!is_refusal(result)) check(result, "ncclCommInitRankConfig");
+    const bool refused = world.max(result == ncclSuccess ? 0.0 : 1.0) > 0.0;
+    const bool shared = refused && ranks_share_a_gpu(world);
     world.agree([&] {
-      if (result != ncclSuccess) require_several_ranks_of_a_gpu();
+      if (result != ncclSuccess && shared) require_several_ranks_of_a_gpu();
       require_accepted(result, "does not start");
     });
   }
@@ -125,11 +129,21 @@ class NcclComm {
   /// Whether NCCL refuses because of the settings. Then all ranks get the same result.
   static bool is_refusal(ncclResult_t result) { return result == ncclInvalidUsage || result == ncclInvalidArgument; }
 
+  /// Whether two ranks of this communicator have the same GPU. Collective.
+  bool ranks_share_a_gpu(const World& world) const {
+    int gpu = 0;
+    std::array<char, 32> bus{};
+    check(cudaGetDevice(&gpu), "cudaGetDevice");
+    check(cudaDeviceGetPCIBusId(bus.data(), static_cast<int>(bus.size()), gpu), "cudaDeviceGetPCIBusId");
+    std::vector<std::string> gpus = world.all_gather(fmt::format("{} {}", world.node(), bus.data()));
+    std::ranges::sort(gpus);
+    return std::ranges::adjacent_find(gpus) != gpus.end();
+  }
+
   /// UsageError if NCCL is too old for ranks that share a GPU.
   static void require_several_ranks_of_a_gpu() {
     int version = 0;
-    if (!is_set("NCCL_MULTI_RANK_GPU_ENABLE") || ncclGetVersion(&version) != ncclSuccess) return;
-    if (version >= NCCL_VERSION(2, 30, 0)) return;
+    if (ncclGetVersion(&version) != ncclSuccess || version >= NCCL_VERSION(2, 30, 0)) return;
     usage_error("NCCL {} takes one rank per GPU; several need NCCL 2.30 or newer. Use --comm mpi, or a newer NCCL.",
                 nccl_version());
   }
