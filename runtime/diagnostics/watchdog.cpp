@@ -24,6 +24,7 @@
 #include "runtime/core/process/signal_requests.h"
 #include "runtime/core/text.h"
 #include "runtime/diagnostics/flight_record.h"
+#include "runtime/diagnostics/missing_ranks.h"
 #include "runtime/diagnostics/peer_link.h"
 
 namespace ddptrain {
@@ -56,27 +57,6 @@ void copy_text(char (&to)[kSize], const char* from) {
   if (from != nullptr) std::strncpy(to, from, kSize - 1);
 }
 
-std::string in_collective(const Beat& beat) {
-  if (beat.sequence == 0) return {};
-  const std::string bucket = beat.bucket < 0 ? "" : fmt::format(" of bucket {}", beat.bucket);
-  return fmt::format("{}{} (collective {})", beat.collective, bucket, beat.sequence);
-}
-
-/// "in all-reduce of bucket 3 (collective 118)", "for the GPU's work".
-std::string doing(const Beat& beat) {
-  if (beat.waiting_for[0] == '\0') return "busy with its own work";
-  const std::string collective = in_collective(beat);
-  if (collective.empty()) return fmt::format("waiting for {}", beat.waiting_for);
-  if (std::strcmp(beat.waiting_for, beat.collective) == 0) return "waiting in " + collective;
-  return fmt::format("waiting for {} in {}", beat.waiting_for, collective);
-}
-
-std::string where(const Beat& beat) {
-  return beat.steps == beat.device_steps
-             ? fmt::format("{}, step {}", beat.phase, beat.steps)
-             : fmt::format("{}, step {} of {} queued", beat.phase, beat.device_steps, beat.steps);
-}
-
 std::uint64_t random_key() {
   std::random_device random;
   return (static_cast<std::uint64_t>(random()) << 32) | random();
@@ -100,10 +80,11 @@ class Watchdog::Guard {
     close(stop_);
   }
 
-  void meet(const World& world, const std::string& place) {
+  void meet(const World& world, const std::string& place, int stage) {
     const std::vector<std::string> addresses = world.all_gather(link_.addresses());
     const std::vector<std::string> hosts = world.all_gather(world.hostname());
     const std::vector<std::string> places = world.all_gather(place);
+    const std::vector<std::int64_t> stages = world.all_gather(std::vector<std::int64_t>{stage});
     std::uint64_t key = key_;
     world.broadcast(&key, sizeof(key), 0);
     const std::lock_guard lock(mutex_);
@@ -111,6 +92,7 @@ class Watchdog::Guard {
     rank_ = world.rank();
     key_ = key;
     places_ = places;
+    stages_ = stages;
     peers_.resize(hosts.size());
     for (std::size_t i = 0; i < hosts.size(); ++i) peers_[i].host = hosts[i];
     link_.connect(key, rank_, addresses, hosts);
@@ -294,42 +276,23 @@ class Watchdog::Guard {
     return facts;
   }
 
-  /// Which rank the others wait for, as far as watchdogs can tell.
+  /// Which ranks this one may wait for, as far as watchdogs can tell.
   std::string missing(const Beat& own) const {
     if (size() == 1) return "There is no other rank.";
-    std::vector<std::string> silent, computing, behind, late, unknown;
-    for (std::size_t i = 0; i < peers_.size(); ++i) {
-      const FlightRecord::Peer& peer = peers_[i];
-      const std::string name = named(static_cast<int>(i));
-      const Beat& last = peer.last;
-      if (static_cast<int>(i) == rank_) continue;
-      if (!peer.heard_at) {
-        unknown.push_back(name);
-      } else if (peer.ended) {
-        computing.push_back(name + " has ended");
-      } else if (!peer.answers) {
-        (heard_lately(peer) ? late : silent)
-            .push_back(fmt::format("{} does not answer, last heard of {:.1f} s ago {} ({})", name, peer.seconds_ago(),
-                                   doing(last), where(last)));
-      } else if (last.waiting_for[0] == '\0') {
-        computing.push_back(
-            fmt::format("{} is not waiting, and has not been for {:.1f} s ({})", name, last.seconds, where(last)));
-      } else if (last.sequence != 0 && own.sequence != 0 && last.sequence < own.sequence) {
-        behind.push_back(fmt::format("{} is behind, {} ({})", name, doing(last), where(last)));
-      }
+    std::vector<PeerState> others;
+    for (int rank = 0; rank < static_cast<int>(peers_.size()); ++rank) {
+      const FlightRecord::Peer& peer = peers_[static_cast<std::size_t>(rank)];
+      if (rank == rank_) continue;
+      others.push_back({.name = named(rank),
+                        .heard = peer.heard_at.has_value(),
+                        .ended = peer.ended,
+                        .answers = peer.answers,
+                        .heard_lately = heard_lately(peer),
+                        .seconds_ago = peer.heard_at ? peer.seconds_ago() : 0.0,
+                        .calls_the_same = stage_of(rank) == stage_of(rank_),
+                        .last = peer.last});
     }
-    for (const auto* group : {&silent, &computing, &behind, &late}) {
-      if (!group->empty()) return "Missing: " + listed(*group) + ".";
-    }
-    if (!unknown.empty()) return "No answer has ever come from " + listed(unknown) + ".";
-    return "All other ranks answer, and none is known to be behind.";
-  }
-
-  static std::string listed(const std::vector<std::string>& items) {
-    constexpr std::size_t kMost = 4;
-    std::string text;
-    for (std::size_t i = 0; i < std::min(items.size(), kMost); ++i) text += (i > 0 ? "; " : "") + items[i];
-    return items.size() > kMost ? fmt::format("{}; and {} more", text, items.size() - kMost) : text;
+    return missing_ranks(own, others);
   }
 
   std::string named(int rank) const {
@@ -338,6 +301,8 @@ class Watchdog::Guard {
     if (at >= peers_.size()) return fmt::format("rank {} ({})", rank, host_);
     return fmt::format("rank {} ({}{}{})", rank, peers_[at].host, places_[at].empty() ? "" : ", ", places_[at]);
   }
+
+  std::int64_t stage_of(int rank) const { return stages_[static_cast<std::size_t>(rank)]; }
 
   std::string key_text() const { return fmt::format("{:08x}", key_ >> 32); }
   std::string job() const { return peers_.empty() ? "" : key_text(); }
@@ -385,6 +350,7 @@ class Watchdog::Guard {
   std::uint64_t key_ = random_key();       ///< Of this process; after meet() rank 0's, for the job.
   std::vector<FlightRecord::Peer> peers_;  ///< By rank.
   std::vector<std::string> places_;        ///< By rank: in the job; may be empty.
+  std::vector<std::int64_t> stages_;       ///< By rank. Ranks of a stage call the same collectives.
   double next_beat_ = 0.0;
   int beats_ = 0;
 
@@ -406,6 +372,6 @@ Watchdog::Watchdog(std::string name, int rank, const WatchdogOptions& options, s
 
 Watchdog::~Watchdog() = default;
 
-void Watchdog::meet(const World& world, const std::string& place) { guard_->meet(world, place); }
+void Watchdog::meet(const World& world, const std::string& place, int stage) { guard_->meet(world, place, stage); }
 
 }  // namespace ddptrain

@@ -20,7 +20,7 @@ struct WatchdogOptions {
 /// Ends this process if it has waited too long for other ranks, if it does not heed a signal that asks for the
 /// end, or if a health check of the watch fails. A thread that calls neither MPI nor a device, so that nothing that
 /// hangs there holds it up. Before the end it asks the watchdogs of the other ranks, over UDP, how far they are; one
-/// rank says in one line which rank is missing; every rank that answers writes a flight record
+/// rank says in one line which ranks are missing, the surest first; every rank that answers writes a flight record
 /// (docs/reference/flight-record.md) and ends as well, with kTimeoutExitCode and without MPI. Time in which the whole
 /// process was stopped (SIGSTOP) does not count.
 class Watchdog {
@@ -31,8 +31,9 @@ class Watchdog {
   ~Watchdog();
 
   /// Ranks exchange the addresses of their watchdogs; from now on each knows how far the others are. `place`: of this
-  /// rank in the job, for messages; may be empty. Collective.
-  void meet(const World& world, const std::string& place = "");
+  /// rank in the job, for messages; may be empty. `stage`: the rank's pipeline stage; the numbers of collectives are
+  /// compared among the ranks of a stage. Collective.
+  void meet(const World& world, const std::string& place = "", int stage = 0);
 
  private:
   class Guard;

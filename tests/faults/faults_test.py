@@ -185,7 +185,7 @@ class Faults(FaultsBase):
         timeout = self.timeout if started else self.start_timeout
         job = self.faulty(f"--hang-at=1:{where}", *flags, timeout=timeout)
         job.wait_until(lambda: job.said("this rank hangs") is not None)
-        names = r"Missing: rank 1 \(\S+\) is not waiting"
+        names = r"Missing: rank 1 \(\S+\) has not entered a collective for"
         limit = timeout if started else 3 * timeout
         self.check_timeout(job, job.said("this rank hangs"), names, limit, self.world_size)
 
@@ -221,6 +221,19 @@ class Faults(FaultsBase):
 
     def test_hangs_at_the_end(self) -> None:
         self.hangs("end", "--baseline=off", "--steps=20")
+
+
+class FaultsOfFourRanks(FaultsBase):
+    world_size = 4
+    timeout = 3.0
+
+    def test_a_rank_that_stood_still_does_not_hide_the_one_that_hangs(self) -> None:
+        job = self.faulty("--hang-at=3:evaluation", "--baseline=off", "--steps=20")
+        job.wait_until(lambda: job.said("this rank hangs") is not None)
+        fault = job.signal(0, signal.SIGSTOP)
+        time.sleep(1.5 * self.timeout)
+        job.signal(0, signal.SIGCONT)
+        self.check_timeout(job, fault, r"Missing: rank 3 \(\S+\) has not entered a collective for", self.timeout, 2)
 
 
 @unittest.skipUnless(gpus() >= 2 or SHARING, "two GPUs are needed")
