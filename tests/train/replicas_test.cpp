@@ -77,7 +77,7 @@ TEST(Replicas, RanksThatSplitLayersAreComparedToo) {
   const auto trainer = rig.trainer(options_with(Zero::nothing), some_images());
   const std::unique_ptr<World> alone = world.split(world.rank());
   TensorGroup group(world, *rig.communicator, *rig.device);
-  const auto difference = [&] { return differing_replicas(trainer->state(), *alone, &group, *rig.device); };
+  const auto difference = [&] { return differing_replicas(trainer->state(), alone.get(), &group, *rig.device); };
   EXPECT_EQ(difference(), "");
   flip_bit(*trainer, *rig.device, "weight/fc2.bias", 1);
   EXPECT_TRUE(says(difference(), "rank 1 (")) << difference();

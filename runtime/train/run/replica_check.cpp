@@ -67,10 +67,10 @@ std::string differences_of(const std::vector<StateArray>& arrays, const World& w
 
 }  // namespace
 
-std::string differing_replicas(const TrainingState& state, const World& replicas, const TensorGroup* group,
+std::string differing_replicas(const TrainingState& state, const World* replicas, const TensorGroup* group,
                                Device& device) {
   std::vector<StateArray> arrays = replicated_arrays(state);
-  std::string difference = differences_of(arrays, replicas, device);
+  std::string difference = replicas == nullptr ? "" : differences_of(arrays, *replicas, device);
   if (group == nullptr) return difference;
   std::erase_if(arrays, [](const StateArray& array) { return !array.part.has_all(); });
   const std::string of_group = differences_of(arrays, group->world(), device);

@@ -95,10 +95,10 @@ void RunGuard::check_finite() {
 
 void RunGuard::check_replicas(std::int64_t step) {
   TensorGroup* const group = trainer_.stages().group;
-  if (!trainer_.communicates() && group == nullptr) return;
+  const World* const replicas = trainer_.replicas_agree() ? &trainer_.replicas() : nullptr;
+  if (replicas == nullptr && group == nullptr) return;
   device_.finish_unfinished();
-  const std::string difference =
-      first_text(world_, 0, differing_replicas(trainer_.state(), trainer_.replicas(), group, device_));
+  const std::string difference = first_text(world_, 0, differing_replicas(trainer_.state(), replicas, group, device_));
   if (!difference.empty()) {
     throw Error(
         fmt::format("after step {} the replicas differ: {}. After step {} they were the same. The run ends, and "

@@ -57,7 +57,7 @@ class TrainingRun {
     result_.train_seconds = meter_.seconds();
     result_.nonfinite_steps = guard_.left_out();
     result_.parameter_hash = trainer_.parameter_hash();
-    if (trainer_.communicates() || trainer_.stages().group != nullptr) {
+    if (trainer_.replicas_agree()) {
       check_same_on_all_ranks(world_, result_.parameter_hash, "the parameters after training");
     }
     if (options_.trained) options_.trained();

@@ -25,7 +25,7 @@ Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, co
       units_(models_.front()->units()),
       gradient_scale_(1.0f /
                       static_cast<float>(sampler_.samples_per_step() * models_.front()->predictions_per_sample())),
-      arena_(models_.front()->parameters(), arena_options(options, units_), device, communicator),
+      arena_(models_.front()->parameters(), arena_options(options, *models_.front()), device, communicator),
       state_(arena_, models_.front()->buffers(), options.virtual_ranks > 0 ? std::optional(ranks_) : std::nullopt),
       optimizer_(options.optimizer, options.clip_norm, arena_, &state_.step()->nonfinite, options.on_nonfinite,
                  &pipeline_),
@@ -40,7 +40,7 @@ Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, co
   for (const auto& each : models_) each->bind({arena_.weights(), arena_.gradients(), state_.buffers(), stages.group});
   for (std::int64_t i = 0; i < ranks_.count; ++i) state_.put_away(i);
   arena_.initialise(options.seed, world.rank());
-  const std::string difference = differing_replicas(state_, world, stages.group, device);
+  const std::string difference = differing_replicas(state_, &world, stages.group, device);
   if (!difference.empty()) throw Error(fmt::format("the parameters at the start differ: {}", difference), true);
 }
 

@@ -53,6 +53,8 @@ class Trainer {
   const GradientPath& gradient_path() const { return communication_.path; }
   std::size_t tree_bytes() const { return communication_.tree_bytes(); }
   bool communicates() const { return reducer_.communicates(); }
+  /// Whether all replicas have the same parameters. With OverlapMode::none each trains on its own.
+  bool replicas_agree() const { return communicates() || world_.size() == 1; }
   OnNonFinite on_nonfinite() const { return options_.on_nonfinite; }
   /// The learning rate of step number `step`, counted from 1.
   double learning_rate(std::int64_t step) const {
