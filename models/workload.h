@@ -91,8 +91,12 @@ class Workload {
   void finish(const TrainingState& state, const World& world) const {
     if (save_.empty()) return;
     std::map<std::string, HostTensor> weights;
-    state.visit_parameters([&](const ParameterSpec& spec, const float* values) {
-      if (world.rank() == 0) weights[spec.name] = {spec.shape, {values, values + spec.size()}};
+    state.visit_parameters([&](const ParameterSpec& spec, std::int64_t begin, std::span<const float> values) {
+      if (world.rank() != 0) return;
+      HostTensor& tensor = weights[spec.name];
+      tensor.shape = spec.shape;
+      if (begin == 0) tensor.values.reserve(static_cast<std::size_t>(spec.size()));
+      tensor.values.insert(tensor.values.end(), values.begin(), values.end());
     });
     world.agree([&] {
       if (world.rank() == 0) save(save_, std::move(weights));

@@ -219,13 +219,20 @@ void check_plan(const Job& job) {
     spdlog::info("Each epoch skips {} random samples of {} (incomplete last step)", sampler.dropped(),
                  job.workload().data().train_count());
   }
+  const bool replicas_differ = options.trainer.overlap == OverlapMode::none && job.mesh.shape().replicas > 1;
+  if (replicas_differ && (!options.checkpoint.folder.empty() || job.workload().saves())) {
+    usage_error(
+        "--overlap none with {}: every replica trains on its own, and what is written would mix them. Leave {} out.",
+        options.checkpoint.folder.empty() ? "--save" : "--checkpoint",
+        options.checkpoint.folder.empty() ? "--save" : "--checkpoint");
+  }
   if (world.rank() != 0) return;
   const auto steps = static_cast<std::uint64_t>(total_steps(options.run, sampler.steps_per_epoch()));
   if (const std::uint64_t warmup = options.trainer.optimizer.schedule.warmup_steps; warmup > steps) {
     spdlog::warn("--warmup {}: the run ends after {} steps, at {:.0f}% of the learning rate", warmup, steps,
                  100.0 * static_cast<double>(steps) / static_cast<double>(warmup));
   }
-  if (options.trainer.overlap == OverlapMode::none && job.mesh.shape().replicas > 1) {
+  if (replicas_differ) {
     spdlog::warn("--overlap none: gradients are not reduced; every replica trains on its own. For measurements only.");
   }
 }
@@ -251,8 +258,7 @@ TrainingStart::TrainingStart(Job& job, const RankDevice& rank, const std::string
   identity = identity_of(job.command_line, world, data, precision);
   if (!resumed) return;
   world.agree([&] { check_resumable(*resumed, identity, job.command_line); });
-  const RunIdentity& saved = resumed->manifest.run;
-  identity.other_tensor = saved.other_tensor || saved.mesh.tensor != identity.mesh.tensor;
+  identity.other_tensor = had_other_tensor(resumed->manifest.run, identity);
 }
 
 /// Checks the files that rank 0 writes. The file of --metrics, on rank 0 if it is asked for. Opening it is the last
@@ -334,8 +340,8 @@ RunInfo run_info(const Job& job, const RankDevice& rank, const Trainer& trainer,
   const std::int64_t steps_per_epoch = trainer.sampler().steps_per_epoch();
   RunInfo info;
   info.version = DDPTRAIN_VERSION;
-  info.description = describe_run(job.options(), job.mesh.shape(), job.world.rank(), rank.kind, trainer.model(),
-                                  trainer.arena(), trainer.tree_bytes());
+  info.description = describe_run(job.options(), job.workload(), job.mesh.shape(), job.world.rank(), rank.kind,
+                                  trainer.model(), trainer.arena(), trainer.tree_bytes());
   info.description.decides_parameters = job.command_line.decides_parameters;
   info.device_name = rank.device->name();
   info.nodes = job.world.nodes();
@@ -377,8 +383,8 @@ void restore(const Job& job, const Checkpoint& checkpoint, Device& device, Train
 void log_training(const Job& job, const RunIdentity& identity, const Trainer& trainer) {
   const auto buckets = static_cast<std::int64_t>(trainer.arena().plan().buckets.size());
   spdlog::info("{} parameters in {}, {} samples per step, learning rate {:.3g}",
-               trainer.model().parameters_of_all_stages(), counted(buckets, "bucket"), identity.samples_per_step,
-               scaled_learning_rate(job.options(), job.mesh.shape().replicas));
+               element_count(trainer.model().parameters_of_all_stages()), counted(buckets, "bucket"),
+               identity.samples_per_step, scaled_learning_rate(job.options(), job.mesh.shape().replicas));
   if (job.world.size() > 1) spdlog::info("Gradients: {}", described(gradient_path_of(trainer, job.mesh.shape())));
 }
 
@@ -491,7 +497,7 @@ void run(const World& world, CommandLine command_line, EarlyStart& early) {
   if (!uses_device(command_line.task)) return print_description(world, std::move(command_line));
   MeshShape mesh;
   world.agree([&] { mesh = mesh_of(world.size(), command_line.options.stages, command_line.options.tensor); });
-  early.watchdog->meet(world, mesh.place_of(world.rank()));
+  early.watchdog->meet(world, mesh.place_of(world.rank()), mesh.stage_of(world.rank()));
   if (const HangAt& hang = command_line.options.hang; hang.rank == world.rank()) {
     world.watch()->hang_at(hang.phase, hang.steps);
   }

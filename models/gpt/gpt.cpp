@@ -159,10 +159,10 @@ class Gpt final : public Model {
     if (layer == first_ && leaves_room_) device_.join();  // the output layer's gradient goes to the stage before
   }
 
-  std::int64_t parameters_of_all_stages() const override { return element_count(gpt_parameters(shape_)); }
+  std::vector<ParameterSpec> parameters_of_all_stages() const override { return gpt_parameters(shape_); }
 
   double flops_per_sample() const override {  // Chowdhery et al., "PaLM", arXiv:2204.02311, appendix B
-    const auto parameters = static_cast<double>(parameters_of_all_stages());
+    const auto parameters = static_cast<double>(element_count(parameters_of_all_stages()));
     const auto sequence = static_cast<double>(shape_.sequence);
     const double attention = 12.0 * static_cast<double>(shape_.layers * shape_.width) * sequence;
     return sequence * (6.0 * parameters + attention);

@@ -284,7 +284,8 @@ std::vector<float> Gpt2Folder::read(const std::string& name) const {
   const Stored& stored = find(name);
   std::vector<float> values = stored.file->read_f32(stored.name);
   const Shape& shape = tensor(name).shape;
-  return is_transposed(name) ? transposed(values, 1, shape[0], shape[1]) : values;
+  if (!is_transposed(name)) return values;
+  return transposed(values, 1, shape[0], shape[1]);
 }
 
 void save_gpt2(const fs::path& folder, const Gpt2Weights& weights) {

@@ -22,10 +22,16 @@ Hash128::Hash128() : state_(std::make_unique<State>()) { XXH3_128bits_reset(&sta
 Hash128::~Hash128() = default;
 
 void Hash128::add(const void* data, std::size_t bytes) {
+  begin(bytes);
+  go_on(data, bytes);
+}
+
+void Hash128::begin(std::size_t bytes) {
   const auto length = static_cast<std::uint64_t>(bytes);
   XXH3_128bits_update(&state_->xxh, &length, sizeof(length));
-  XXH3_128bits_update(&state_->xxh, data, bytes);
 }
+
+void Hash128::go_on(const void* piece, std::size_t bytes) { XXH3_128bits_update(&state_->xxh, piece, bytes); }
 
 std::string Hash128::state() const {
   std::string bytes(sizeof(State), '\0');

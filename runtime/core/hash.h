@@ -18,6 +18,9 @@ class Hash128 {
   ~Hash128();
 
   void add(const void* data, std::size_t bytes);
+  /// The same for data that come in pieces: begin() with their number of bytes, and go_on() with each piece.
+  void begin(std::size_t bytes);
+  void go_on(const void* piece, std::size_t bytes);
   void add(const std::string& text) { add(text.data(), text.size()); }
   void add(std::int64_t value) { add(&value, sizeof(value)); }
 

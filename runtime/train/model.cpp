@@ -29,8 +29,6 @@ std::int64_t element_count(const std::vector<ParameterSpec>& specs) {
   return count;
 }
 
-std::int64_t Model::parameters_of_all_stages() const { return element_count(parameters()); }
-
 ModelWork Model::work() const {
   const LayerWork all{"model", flops_per_sample() / 3.0, flops_per_sample() * 2.0 / 3.0};
   return {{all}, std::vector<double>(parameters().size(), all.backward)};

@@ -167,8 +167,8 @@ class Model {
   /// tensors, and both share the state that lasts over passes. Null if the model does not support pipelines.
   virtual std::unique_ptr<Model> sibling() { return nullptr; }
 
-  /// Elements of all parameters, including other stages.
-  virtual std::int64_t parameters_of_all_stages() const;
+  /// The parameters of all stages, in the order of one rank that has them all. parameters() are consecutive ones.
+  virtual std::vector<ParameterSpec> parameters_of_all_stages() const { return parameters(); }
   virtual double flops_per_sample() const = 0;  ///< FLOP of forward and backward, as MFU counts them.
   /// The default is one layer. A third of flops_per_sample() is forward, and all gradients are complete at the end.
   virtual ModelWork work() const;

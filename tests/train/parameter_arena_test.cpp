@@ -59,8 +59,8 @@ TEST(ParameterArena, StartValuesBelongToNames) {
     ParameterArena arena(std::move(parameters), {}, *rig.device, *rig.communicator);
     arena.initialise(5, test_world().rank());
     std::map<std::string, std::vector<float>> values;
-    arena.visit([&](const ParameterSpec& spec, const Tensor& all) {
-      values[spec.name] = {all.as<float>(), all.as<float>() + all.size()};
+    arena.visit([&](const ParameterSpec& spec, std::int64_t, const Tensor& piece) {
+      values[spec.name].insert(values[spec.name].end(), piece.as<float>(), piece.as<float>() + piece.size());
     });
     return values;
   };

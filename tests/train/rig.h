@@ -100,7 +100,7 @@ inline std::vector<double> gradients_of(const ParameterArena& arena, Device& dev
 /// Master values of all parameters, one after the other. Collective where the arena is sharded.
 inline std::vector<double> master_values(const ParameterArena& arena, Device& device) {
   std::vector<double> all;
-  arena.visit([&](const ParameterSpec&, const Tensor& values) { append(all, values, device); });
+  arena.visit([&](const ParameterSpec&, std::int64_t, const Tensor& values) { append(all, values, device); });
   return all;
 }
 

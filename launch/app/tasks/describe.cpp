@@ -10,7 +10,9 @@
 #include "launch/app/tasks/tasks.h"
 #include "runtime/comm/meta_communicator.h"
 #include "runtime/ops/meta_device.h"
+#include "runtime/train/checkpoint/checkpoint.h"
 #include "runtime/train/report/sends.h"
+#include "runtime/train/step/gradient_norm.h"
 
 namespace ddptrain {
 
@@ -26,6 +28,10 @@ std::int64_t passes_of(const Options& options, const MeshShape& mesh, int rank) 
   const VirtualRanks ranks = virtual_ranks(options.trainer, mesh.replica_of(rank), mesh.replicas);
   return ranks.count * options.trainer.grad_accum;
 }
+
+/// Of a process on a CPU, for code, the MPI library and its shared memory, threads and tables: alone, and one of
+/// several ranks. Measured: see docs/reference/description.md.
+constexpr double kAloneBytes = 0.05e9, kProcessBytes = 0.06e9;
 
 /// Of a rank with a GPU, for CUDA's context, kernels, workspaces, graphs and NCCL's buffers. Fitted to measurements:
 /// see docs/reference/description.md.
@@ -56,6 +62,47 @@ bool has_synthetic_data(const CommandLine& command_line) {
   return data->value == "\"synthetic\"" || data->value.starts_with("\"synthetic:");
 }
 
+/// The image of a checkpoint, in host memory: this rank's share of the state.
+std::size_t checkpoint_bytes(const ParameterArena& arena, const MeshShape& mesh, int rank) {
+  std::vector<StateArray> arrays = arena.state();
+  std::erase_if(arrays, [](const StateArray& array) { return array.is_copy; });
+  std::size_t bytes = 0;
+  for (const StateArray& array : arrays_to_write(std::move(arrays), mesh.replica_of(rank), mesh.replicas)) {
+    for (const StateArray::Piece& piece : array.pieces) bytes += piece.values.bytes();
+  }
+  return bytes;
+}
+
+/// What Open MPI allocates for collectives in progress, by measurement: an all-reduce takes the size of its bucket, a
+/// reduce-scatter that of its result, too. Exchanges between virtual ranks take none. Ranks that split layers collect
+/// the largest part of a layer for the hash. Ranks of several hosts are not counted: --dry-run does not know them.
+std::size_t message_bytes(const Options& options, const MeshShape& mesh, const ParameterArena& arena) {
+  std::size_t bytes = 0;
+  for (const ParameterSpec& spec : arena.specs()) {
+    if (spec.split) bytes = std::max(bytes, static_cast<std::size_t>(spec.size()) * sizeof(float));
+  }
+  const bool exchanges = options.trainer.virtual_ranks > 0 && (mesh.replicas > 2 || arena.zero() >= Zero::gradients);
+  if (mesh.replicas == 1 || options.trainer.overlap == OverlapMode::none || exchanges) return bytes;
+  std::size_t bucket_bytes = 0;
+  for (const Bucket& bucket : arena.plan().buckets) {
+    bucket_bytes = std::max(bucket_bytes, static_cast<std::size_t>(bucket.size) * size_of(arena.gradient_type()));
+  }
+  const std::size_t result = arena.zero() == Zero::nothing ? 0 : bucket_bytes / static_cast<std::size_t>(mesh.replicas);
+  return std::max(bytes, bucket_bytes + result);
+}
+
+/// What a process on a CPU keeps besides model and state. On a GPU these lie in the memory of the host.
+std::vector<MemoryUse> host_memory(const Options& options, const Workload& workload, const MeshShape& mesh, int rank,
+                                   const Model& model, const ParameterArena& arena) {
+  std::vector<MemoryUse> memory = {{"messages", message_bytes(options, mesh, arena)}};
+  if (!options.checkpoint.folder.empty()) memory.push_back({"checkpoint", checkpoint_bytes(arena, mesh, rank)});
+  if (workload.saves()) {  // two copies in fp32
+    memory.push_back({"saved model", 8 * static_cast<std::size_t>(element_count(model.parameters()))});
+  }
+  memory.push_back({"libraries", static_cast<std::size_t>(mesh.ranks() == 1 ? kAloneBytes : kProcessBytes)});
+  return memory;
+}
+
 /// Of the stage that keeps most, with the most that any stage sends. After Workload::load(); the workload is opened
 /// again for each stage.
 Description describe_stages(const Options& options, Workload& workload, const MeshShape& mesh, DeviceKind kind) {
@@ -81,11 +128,11 @@ std::size_t bytes_of(const Description& description) {
   return bytes;
 }
 
-Description describe_run(const Options& options, const MeshShape& mesh, int rank, DeviceKind device, const Model& model,
-                         const ParameterArena& arena, std::size_t tree_bytes) {
+Description describe_run(const Options& options, const Workload& workload, const MeshShape& mesh, int rank,
+                         DeviceKind device, const Model& model, const ParameterArena& arena, std::size_t tree_bytes) {
   const DeviceOptions compute = device_options(options, device);
   Description description;
-  description.parameters = model.parameters_of_all_stages();
+  description.parameters = element_count(model.parameters_of_all_stages());
   description.unit = model.unit();
   description.units_per_sample = model.predictions_per_sample();
   description.flop_per_sample = model.flops_per_sample();
@@ -100,10 +147,15 @@ Description describe_run(const Options& options, const MeshShape& mesh, int rank
     if (use.purpose == "activations") use.bytes *= static_cast<std::size_t>(in_flight);
   }
   if (tree_bytes > 0) description.memory.push_back({"tree", tree_bytes});
+  description.memory.push_back({"norm", GradientNorm::bytes(arena)});
   if (device == DeviceKind::cuda) {
     const double bytes = options.share_gpu ? shared_library_bytes(mesh, model.units().size(), options.trainer.zero)
                                            : library_bytes(mesh);
     description.memory.push_back({"libraries", static_cast<std::size_t>(bytes)});
+  } else {
+    for (const MemoryUse& use : host_memory(options, workload, mesh, rank, model, arena)) {
+      description.memory.push_back(use);
+    }
   }
   if (sends_bf16_between_hosts(options, device)) {
     const auto kept = static_cast<std::int64_t>(size_of(arena.gradient_type()));
@@ -134,12 +186,12 @@ Description describe_on_meta(const Options& options, Workload& workload, const M
       make_meta_communicator(mesh.replica_of(rank), mesh.replicas, *meta, none);
   const std::unique_ptr<Model> model = workload.make_model(*meta, options.trainer.batch);
   TrainerOptions trainer = trainer_options(options, mesh.replicas, 1);
-  const ParameterArena arena(model->parameters(), arena_options(trainer, model->units()), *meta, *communicator);
+  const ParameterArena arena(model->parameters(), arena_options(trainer, *model), *meta, *communicator);
   trainer.fused_sum = false;  // the meta device has no kernels
   NonFinite nonfinite;
   Optimizer optimizer(trainer.optimizer, trainer.clip_norm, arena, &nonfinite, trainer.on_nonfinite);
   const StepCommunication communication = make_step_communication(trainer, arena, optimizer);
-  return describe_run(options, mesh, rank, device, *model, arena, communication.tree_bytes());
+  return describe_run(options, workload, mesh, rank, device, *model, arena, communication.tree_bytes());
 }
 
 void print_description(const World& world, CommandLine command_line) {

@@ -6,6 +6,7 @@
 #include <new>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "launch/app/flags/flag_table.h"
@@ -32,9 +33,12 @@ struct Room {
   }
 };
 
-std::size_t libraries_of(const Description& kept) {
+/// What only libraries allocate, by measurements on other machines.
+std::size_t estimated_of(const Description& kept) {
   std::size_t bytes = 0;
-  for (const MemoryUse& use : kept.memory) bytes += use.purpose == "libraries" ? use.bytes : 0;
+  for (const MemoryUse& use : kept.memory) {
+    if (std::string_view(use.purpose) == "libraries" || std::string_view(use.purpose) == "messages") bytes += use.bytes;
+  }
   return bytes;
 }
 
@@ -148,7 +152,7 @@ void require_memory(const World& world, DeviceKind device, int sharing, const Op
     const auto kept = describe(world, device, options, workload);
     if (!kept) return;
     const std::size_t bytes = bytes_of(*kept);
-    if (bytes - libraries_of(*kept) > room.bytes) {  // a part of theirs is taken already
+    if (bytes - estimated_of(*kept) > room.bytes) {  // a part of the libraries' memory is taken already
       usage_error("there is too little memory: a rank would keep {}, and {}. A rank keeps on its device:\n{}{}",
                   size_text(bytes), room.text, kept->table(), flags_that_help(world, options, workload, device));
     }

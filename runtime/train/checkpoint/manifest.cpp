@@ -160,6 +160,10 @@ Json json_of(const ArrayInfo& array) {
 
 }  // namespace
 
+bool had_other_tensor(const RunIdentity& saved, const RunIdentity& now) {
+  return saved.other_tensor || saved.mesh.tensor != now.mesh.tensor;
+}
+
 std::string to_json(const ArrayInfo& array) { return json_of(array).dump(); }
 
 ArrayInfo parse_array(std::string_view json) { return array_in(nlohmann::json::parse(json)); }

@@ -36,6 +36,9 @@ struct RunIdentity {
   std::map<std::string, std::string> versions;  ///< Versions of the program and its libraries.
 };
 
+/// Whether earlier steps of a run that continues `saved` ran with another --tp than `now`.
+bool had_other_tensor(const RunIdentity& saved, const RunIdentity& now);
+
 /// The progress of a run. The TrainingState has the rest of what a resume needs.
 struct RunProgress {
   std::int64_t step = 0;

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <optional>
+#include <vector>
+
 #include "runtime/device/device.h"
 #include "runtime/ops/reduction.h"
 #include "runtime/train/step/pipeline.h"
@@ -8,8 +11,16 @@
 
 namespace ddptrain {
 
+/// The parameters that a stage has of a bucket: elements [begin, begin + size) of the bucket.
+struct StagePart {
+  int stage = 0;
+  std::int64_t begin = 0;
+  std::int64_t size = 0;
+};
+
 /// The norm of the whole gradient. It adds the sums of squares of all buckets, or of all chunks if the arena has whole
-/// chunks.
+/// chunks. The stages of a pipeline form the sums of one rank: if they share a bucket, the stage with its last
+/// parameter collects the gradients of the others. So a pipeline clips by the same bits as one rank.
 class GradientNorm {
  public:
   /// `pipeline` connects the ranks with the rest of the gradient; null: this rank has all of it. Arena and pipeline
@@ -23,18 +34,38 @@ class GradientNorm {
   /// Call it after the last bucket: adds the squares of all ranks, on the compute stream. Collective.
   void finish(WeightStore& weights);
 
+  /// Of a GradientNorm of this arena, without the sums of squares of other stages and parts.
+  static std::size_t bytes(const ParameterArena& arena);
+
   Tensor squares() const;                                                             ///< f32, of all stages.
   float* clip_scale() const { return static_cast<float*>(memory_.data()) + count_; }  ///< In device memory.
   double value() const;  ///< NaN or infinite if the gradient is. Waits.
 
  private:
+  /// A bucket of this stage of which other stages have parameters, too.
+  struct SharedBucket {
+    std::size_t bucket = 0;
+    std::size_t number = 0;        ///< Among the buckets of all stages.
+    std::vector<StagePart> parts;  ///< From the last stage to the one that adds the squares.
+
+    int adder() const { return parts.back().stage; }
+  };
+
+  void count_squares();
+  void find_shared_buckets();
+  std::size_t number_of(std::size_t bucket) const;
+  void add_shared_buckets();
+
   const ParameterArena& arena_;
   Device& device_;
   ReductionOps& ops_;
   Pipeline* pipeline_;
-  std::size_t first_ = 0;  ///< Index of this stage's first sum of squares.
-  std::size_t count_;      ///< Number of sums over all stages.
-  Buffer memory_;          ///< f32: squares(), then the scale.
+  std::size_t first_ = 0;             ///< Index of this stage's first sum of squares.
+  std::size_t count_ = 0;             ///< Number of sums over all stages.
+  Buffer memory_;                     ///< f32: squares(), then the scale.
+  std::vector<SharedBucket> shared_;  ///< At most two: the stage's first bucket and its last.
+  Buffer collected_;                  ///< The gradients of the shared bucket whose squares this stage adds.
+  Buffer sent_;                       ///< A copy of what this stage sends: NCCL may have registered the gradients.
 };
 
 }  // namespace ddptrain

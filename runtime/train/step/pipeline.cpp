@@ -42,6 +42,10 @@ void Pipeline::exchange(const Exchange& messages, const ModelOf& model_of) {
   if (const auto pass = messages.gradients_out) add_gradients(sends, model_of(*pass).before(), before);
   if (const auto pass = messages.activations_in) add_activations(receives, model_of(*pass).before(), *pass, before);
   if (const auto pass = messages.gradients_in) add_gradients(receives, model_of(*pass).behind(), behind);
+  send_to_stages(sends, receives);
+}
+
+void Pipeline::send_to_stages(const std::vector<Message>& sends, const std::vector<Message>& receives) {
   const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "exchange with stages");
   const Clocked clocked(seconds_waited_);
   device_.in_communication_stream(

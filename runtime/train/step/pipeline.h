@@ -61,6 +61,8 @@ class Pipeline {
   /// Sends and receives in the order of the compute stream. A tied weight goes with the activations of pass 0. The host
   /// waits if the communicator needs it.
   void exchange(const Exchange& messages, const ModelOf& model_of);
+  /// Sends and receives messages of stages in the order of the compute stream; Message::rank is a stage.
+  void send_to_stages(const std::vector<Message>& sends, const std::vector<Message>& receives);
   /// squares = the sum of all ranks' squares in the replica, in the order of the compute stream.
   void sum_over_replica(const Tensor& squares);
   ReplicaSeconds seconds() const { return {seconds_waited_, stages_.group ? stages_.group->seconds_waited() : 0.0}; }

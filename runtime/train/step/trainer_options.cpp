@@ -7,6 +7,12 @@
 
 namespace ddptrain {
 
+ArenaOptions arena_options(const TrainerOptions& options, const Model& model) {
+  ArenaOptions result = arena_options(options, model.units());
+  result.of_all_stages = model.parameters_of_all_stages();
+  return result;
+}
+
 ArenaOptions arena_options(const TrainerOptions& options, const std::vector<Unit>& units) {
   return {options.bucket_bytes,
           options.last_bucket_bytes,

@@ -37,7 +37,8 @@ struct TrainerOptions {
 /// UsageError if the ranks cannot train as options.virtual_ranks.
 VirtualRanks virtual_ranks(const TrainerOptions& options, int rank, int world_size);
 
-/// The arena's options for a model with these units.
+/// The arena's options for a model, or for one stage with these units.
+ArenaOptions arena_options(const TrainerOptions& options, const Model& model);
 ArenaOptions arena_options(const TrainerOptions& options, const std::vector<Unit>& units);
 
 /// The sampler of the training samples. UsageError as the sampler's.

@@ -1,6 +1,7 @@
 #include "runtime/train/step/store/bucket_plan.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -122,6 +123,16 @@ BucketPlan plan_buckets(const std::vector<ParameterSpec>& specs, std::size_t ele
   plan.size = round_up(plan.size, multiple);
   plan.buckets.back().size = plan.size - plan.buckets.back().begin;
   return plan;
+}
+
+BucketPlan plan_of_stage(const StagePlan& of_all, const std::vector<ParameterSpec>& specs, std::size_t element_size,
+                         int world_size) {
+  std::vector<Unit> starts;
+  for (std::size_t i = 1; i < specs.size(); ++i) {
+    if (of_all.number_of(i) != of_all.number_of(i - 1)) starts.push_back({"bucket", i, 1});
+  }
+  constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
+  return plan_buckets(specs, element_size, kNoLimit, 0, world_size, kParameterAlignment, starts);
 }
 
 std::vector<UpdateChunk> chunks_of(std::size_t index, const BucketPlan& plan, const std::vector<ParameterSpec>& specs,

@@ -50,6 +50,15 @@ struct BucketPlaces {
   std::int64_t size = 0;            ///< Elements of all places.
 };
 
+/// The buckets of all stages, as one rank with all parameters plans them, and where this stage's are among them.
+struct StagePlan {
+  BucketPlan all;
+  std::size_t first = 0;  ///< Index of this stage's first parameter among those of all stages.
+
+  /// The number, among the buckets of all stages, of the bucket with this stage's parameter `parameter`.
+  std::size_t number_of(std::size_t parameter) const { return all.bucket_of.at(first + parameter); }
+};
+
 /// Memory of its own for each bucket.
 BucketPlaces separate_places(const BucketPlan& plan);
 /// Units whose parameters have the same shapes share `ring` places in turn: `ring` consecutive ones have different
@@ -67,6 +76,11 @@ std::vector<std::size_t> buckets_of(const BucketPlan& plan, const Unit& unit);
 BucketPlan plan_buckets(const std::vector<ParameterSpec>& specs, std::size_t element_size, std::size_t bucket_bytes,
                         std::size_t last_bucket_bytes, int world_size, std::int64_t alignment = kParameterAlignment,
                         const std::vector<Unit>& units = {});
+
+/// The plan of a stage. A bucket of `of_all` of which the stage has all parameters is one of its buckets, too. Of a
+/// bucket that it shares with other stages, it has its own parameters, at the same distances from each other.
+BucketPlan plan_of_stage(const StagePlan& of_all, const std::vector<ParameterSpec>& specs, std::size_t element_size,
+                         int world_size);
 
 /// The chunks of parameters within this rank's part of the bucket, for the optimizer.
 std::vector<UpdateChunk> chunks_of(std::size_t bucket, const BucketPlan& plan, const std::vector<ParameterSpec>& specs,

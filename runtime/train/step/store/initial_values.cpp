@@ -36,24 +36,19 @@ Four normal(const Philox& random) {
   return values;
 }
 
-/// Fills values [begin, end) of a parameter. `begin` is a multiple of 4.
-void fill_random(float* values, std::int64_t begin, std::int64_t end, const InitialValue& initial,
-                 std::uint32_t identity, std::uint64_t seed) {
-  for (std::int64_t i = begin; i < end; i += 4) {
+/// Sets `values` to the values of a parameter from element `begin` on.
+void fill_random(std::span<float> values, std::int64_t begin, const InitialValue& initial, std::uint32_t identity,
+                 std::uint64_t seed) {
+  const std::int64_t end = begin + std::ssize(values);
+  for (std::int64_t i = begin / 4 * 4; i < end; i += 4) {
     const Philox random =
         philox(static_cast<std::uint32_t>(i / 4), identity, static_cast<std::uint32_t>(i >> 34), kInitialValues, seed);
     const Four four = initial.kind == InitialValue::Kind::uniform ? uniform(random) : normal(random);
-    const std::int64_t left = std::min<std::int64_t>(4, end - i);
-    for (std::int64_t k = 0; k < left; ++k) values[i + k] = four[static_cast<std::size_t>(k)] * initial.scale;
+    for (std::int64_t k = std::max(i, begin); k < std::min(i + 4, end); ++k) {
+      values[static_cast<std::size_t>(k - begin)] = four[static_cast<std::size_t>(k - i)] * initial.scale;
+    }
   }
 }
-
-/// The work of one thread: elements [begin, end) of `values`, which has the whole parameter.
-struct Piece {
-  const ParameterSpec* spec;
-  float* values;
-  std::int64_t begin, end;
-};
 
 /// Calls work(i) for i below `count`, on as many threads as this process has cores.
 template <class Work>
@@ -68,50 +63,63 @@ void share_out(std::size_t count, const Work& work) {
   take();
 }
 
-/// Sets a whole parameter to its initial values. Random values are left to `pieces`.
-void begin_values(const ParameterSpec& spec, float* values, std::int64_t size, std::vector<Piece>& pieces) {
-  constexpr std::int64_t kValues = 1 << 18;
-  if (spec.initial.read) {
-    const std::vector<float> values_read = spec.initial.read();
-    DDP_CHECK(static_cast<std::int64_t>(values_read.size()) >= size, "{} has {} values, not {}", spec.name,
-              values_read.size(), size);
-    std::copy_n(values_read.begin(), size, values);
-  } else if (spec.initial.kind == InitialValue::Kind::constant) {
-    std::fill_n(values, size, spec.initial.scale);
-  } else {
-    for (std::int64_t begin = 0; begin < size; begin += kValues) {
-      pieces.push_back({&spec, values, begin, std::min(begin + kValues, size)});
-    }
-  }
-}
-
 }  // namespace
 
-void make_initial_values(const std::vector<ParameterSpec>& specs, const BucketPlan& plan, const Bucket& bucket,
-                         std::uint64_t seed, std::vector<float>& values) {
-  values.assign(static_cast<std::size_t>(bucket.size), 0.0f);
-  std::vector<std::vector<float>> whole(bucket.parameter_count);  // of split parameters
-  std::vector<Piece> pieces;
-  const auto each = [&](const auto& visit) {
-    for (std::size_t k = 0; k < bucket.parameter_count; ++k) {
-      const std::size_t i = bucket.first_parameter + k;
-      visit(specs[i], whole[k], values.data() + (plan.begin[i] - bucket.begin));
+/// The work of one thread: random values of a parameter, from element `begin` of the whole on.
+struct InitialValues::Piece {
+  const ParameterSpec* spec;
+  std::int64_t begin;
+  std::span<float> values;
+};
+
+void InitialValues::make(std::int64_t begin, std::span<float> values) {
+  const std::int64_t end = begin + std::ssize(values);
+  std::ranges::fill(values, 0.0f);
+  std::vector<Piece> random;
+  const auto behind = std::ranges::upper_bound(plan_.begin, begin);
+  for (auto i = static_cast<std::size_t>(std::max<std::ptrdiff_t>(behind - plan_.begin.begin(), 1) - 1);
+       i < specs_.size() && plan_.begin[i] < end; ++i) {
+    const std::int64_t from = std::max(begin, plan_.begin[i]);
+    const std::int64_t to = std::min(end, plan_.begin[i] + specs_[i].size());
+    if (from >= to) continue;
+    const auto place = static_cast<std::size_t>(from - begin), count = static_cast<std::size_t>(to - from);
+    add_parameter(i, from - plan_.begin[i], values.subspan(place, count), random);
+  }
+  share_out(random.size(), [&](std::size_t k) {
+    const Piece& piece = random[k];
+    fill_random(piece.values, piece.begin, piece.spec->initial, piece.spec->identity(), seed_);
+  });
+}
+
+/// Sets `values` to elements of this rank's part of a parameter, from `begin` on. Random values are left to `random`.
+void InitialValues::add_parameter(std::size_t parameter, std::int64_t begin, std::span<float> values,
+                                  std::vector<Piece>& random) {
+  constexpr std::int64_t kValues = 1 << 17;  // of a thread
+  const ParameterSpec& spec = specs_[parameter];
+  spec.part().visit(begin, begin + std::ssize(values), [&](std::int64_t at, std::int64_t in_whole, std::int64_t count) {
+    const std::span<float> mine = values.subspan(static_cast<std::size_t>(at - begin), static_cast<std::size_t>(count));
+    if (spec.initial.read) {
+      std::copy_n(read(parameter).begin() + in_whole, count, mine.begin());
+    } else if (spec.initial.kind == InitialValue::Kind::constant) {
+      std::ranges::fill(mine, spec.initial.scale);
+    } else {
+      for (std::int64_t done = 0; done < count; done += kValues) {
+        const auto size = static_cast<std::size_t>(std::min(kValues, count - done));
+        random.push_back({&spec, in_whole + done, mine.subspan(static_cast<std::size_t>(done), size)});
+      }
     }
-  };
-  each([&](const ParameterSpec& spec, std::vector<float>& of_all, float* mine) {
-    if (spec.split) of_all.resize(static_cast<std::size_t>(element_count(spec.split->whole)));
-    begin_values(spec, spec.split ? of_all.data() : mine, element_count(spec.part().whole), pieces);
   });
-  share_out(pieces.size(), [&](std::size_t k) {
-    const Piece& piece = pieces[k];
-    fill_random(piece.values, piece.begin, piece.end, piece.spec->initial, piece.spec->identity(), seed);
-  });
-  each([&](const ParameterSpec& spec, const std::vector<float>& of_all, float* mine) {
-    if (!spec.split) return;
-    spec.split->visit(0, spec.size(), [&](std::int64_t at, std::int64_t in_whole, std::int64_t count) {
-      std::copy_n(of_all.data() + in_whole, count, mine + at);
-    });
-  });
+}
+
+const std::vector<float>& InitialValues::read(std::size_t parameter) {
+  if (read_parameter_ == parameter) return read_;
+  const ParameterSpec& spec = specs_[parameter];
+  const std::int64_t size = element_count(spec.part().whole);
+  read_ = {};  // both would be in memory
+  read_ = spec.initial.read();
+  DDP_CHECK(std::ssize(read_) >= size, "{} has {} values, not {}", spec.name, read_.size(), size);
+  read_parameter_ = parameter;
+  return read_;
 }
 
 }  // namespace ddptrain

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "runtime/train/model.h"
@@ -8,9 +11,29 @@
 
 namespace ddptrain {
 
-/// Sets `values` to the initial values of a bucket, with zeros as padding. Random values follow from `seed` and the
-/// names of the parameters. If ranks split a parameter, each makes the whole and keeps its part. Uses all cores.
-void make_initial_values(const std::vector<ParameterSpec>& specs, const BucketPlan& plan, const Bucket& bucket,
-                         std::uint64_t seed, std::vector<float>& values);
+/// The initial values of an arena, in pieces, so that the host never has them all. Random values follow from `seed` and
+/// the names of the parameters. If ranks split a parameter, each makes its part of the whole.
+class InitialValues {
+ public:
+  /// References outlive the object.
+  InitialValues(const std::vector<ParameterSpec>& specs, const BucketPlan& plan, std::uint64_t seed)
+      : specs_(specs), plan_(plan), seed_(seed) {}
+
+  /// Sets `values` to the elements of the arena from `begin` on, with zeros as padding. Uses all cores. Pretrained
+  /// values are read once if pieces come in order.
+  void make(std::int64_t begin, std::span<float> values);
+
+ private:
+  struct Piece;
+
+  void add_parameter(std::size_t parameter, std::int64_t begin, std::span<float> values, std::vector<Piece>& random);
+  const std::vector<float>& read(std::size_t parameter);
+
+  const std::vector<ParameterSpec>& specs_;
+  const BucketPlan& plan_;
+  std::uint64_t seed_;
+  std::optional<std::size_t> read_parameter_;
+  std::vector<float> read_;  ///< The whole values of that parameter.
+};
 
 }  // namespace ddptrain

@@ -22,6 +22,30 @@ bool needs_whole_chunks(const std::vector<ParameterSpec>& specs, const ArenaOpti
   return options.whole_chunks || std::ranges::any_of(specs, is_split);
 }
 
+std::size_t gradient_size(const ArenaOptions& options, const Device& device) {
+  return size_of(kept_type(options.gradient_type, device.dtype()));
+}
+
+std::optional<StagePlan> stage_plan_of(const std::vector<ParameterSpec>& specs, const ArenaOptions& options, Zero zero,
+                                       const Device& device, int world_size) {
+  const std::vector<ParameterSpec>& all = options.of_all_stages;
+  if (all.size() <= specs.size() || zero != Zero::nothing || needs_whole_chunks(specs, options)) return std::nullopt;
+  const auto first = std::ranges::find(all, specs.front().name, &ParameterSpec::name);
+  DDP_CHECK(all.end() - first >= std::ssize(specs), "{} is not among the parameters of all stages", specs.front().name);
+  return StagePlan{
+      plan_buckets(all, gradient_size(options, device), options.bucket_bytes, options.last_bucket_bytes, world_size),
+      static_cast<std::size_t>(first - all.begin())};
+}
+
+BucketPlan plan_of(const std::vector<ParameterSpec>& specs, const ArenaOptions& options, Zero zero,
+                   const Device& device, int world_size) {
+  const bool by_units = zero >= Zero::gradients;
+  const bool whole_chunks = needs_whole_chunks(specs, options) && zero >= Zero::state;
+  return plan_buckets(
+      specs, gradient_size(options, device), options.bucket_bytes, by_units ? 0 : options.last_bucket_bytes, world_size,
+      whole_chunks ? kChunkElements : kParameterAlignment, by_units ? options.units : std::vector<Unit>{});
+}
+
 }  // namespace
 
 ParameterArena::ParameterArena(std::vector<ParameterSpec> specs, const ArenaOptions& options, Device& device,
@@ -29,11 +53,9 @@ ParameterArena::ParameterArena(std::vector<ParameterSpec> specs, const ArenaOpti
     : specs_(std::move(specs)),
       units_(options.units),
       zero_(communicator.size() == 1 ? Zero::nothing : options.zero),
-      plan_(plan_buckets(
-          specs_, size_of(kept_type(options.gradient_type, device.dtype())), options.bucket_bytes,
-          zero_ >= Zero::gradients ? 0 : options.last_bucket_bytes, communicator.size(),
-          needs_whole_chunks(specs_, options) && zero_ >= Zero::state ? kChunkElements : kParameterAlignment,
-          zero_ >= Zero::gradients ? options.units : std::vector<Unit>{})),
+      stage_plan_(stage_plan_of(specs_, options, zero_, device, communicator.size())),
+      plan_(stage_plan_ ? plan_of_stage(*stage_plan_, specs_, gradient_size(options, device), communicator.size())
+                        : plan_of(specs_, options, zero_, device, communicator.size())),
       gradient_places_(zero_ >= Zero::gradients ? shared_places(plan_, specs_, options.units, kRing)
                                                 : separate_places(plan_)),
       weight_places_(zero_ >= Zero::weights ? shared_places(plan_, specs_, options.units, kRing)
@@ -194,60 +216,100 @@ UpdateSlice ParameterArena::update_slice(std::size_t bucket) const {
   return slice;
 }
 
-Buffer ParameterArena::allocate_staging(DType dtype) const {
-  std::int64_t largest = 0;
-  for (const Bucket& bucket : plan_.buckets) largest = std::max(largest, bucket.size);
-  return device_.allocate(dtype, {largest});
+std::int64_t ParameterArena::piece_size() const {
+  return device_.kind() == DeviceKind::cpu ? std::int64_t{1} << 20 : std::int64_t{1} << 22;
 }
 
-/// Rank 0 makes the values of a bucket while it copies and broadcasts the bucket before. It keeps the host memory of
+/// Calls work(bucket, begin, size) for pieces of piece_size() elements of all buckets, in order; `begin`: in the
+/// bucket.
+template <class Work>
+void ParameterArena::for_each_piece(const Work& work) const {
+  for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
+    const std::int64_t size = plan_.buckets[b].size;
+    for (std::int64_t at = 0; at < size; at += piece_size()) work(b, at, std::min(piece_size(), size - at));
+  }
+}
+
+/// Rank 0 makes the values of a piece while it copies and broadcasts the piece before. It keeps the host memory of
 /// both: the first use of new memory takes as long as making the values.
 void ParameterArena::initialise(std::uint64_t seed, int rank) {
+  struct Piece {
+    std::size_t bucket;
+    std::int64_t begin, size;
+  };
+  std::vector<Piece> pieces;
+  for_each_piece([&](std::size_t b, std::int64_t begin, std::int64_t size) { pieces.push_back({b, begin, size}); });
   const Stream stream = device_.compute_stream();
-  const Buffer staging = allocate_staging(DType::f32);
-  const std::size_t mine = rank == 0 ? plan_.buckets.size() : 0;
+  const Buffer staging = device_.allocate(DType::f32, {std::min(piece_size(), plan_.size)});
+  InitialValues initial(specs_, plan_, seed);
   std::array<std::vector<float>, 2> made;
-  const auto start = [&](std::size_t bucket) {
-    return std::async(std::launch::async, [this, bucket, seed, &to = made[bucket % 2]] {
-      make_initial_values(specs_, plan_, plan_.buckets[bucket], seed, to);
+  const auto start = [&](std::size_t i) {
+    return std::async(std::launch::async, [&, i] {
+      made[i % 2].resize(static_cast<std::size_t>(pieces[i].size));
+      initial.make(plan_.buckets[pieces[i].bucket].begin + pieces[i].begin, made[i % 2]);
     });
   };
   std::future<void> next;
-  if (mine > 0) next = start(0);
-  for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
-    const Tensor values = staging.view(DType::f32, {plan_.buckets[b].size});
-    if (b < mine) {
+  if (rank == 0) next = start(0);
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    const Tensor values = staging.view(DType::f32, {pieces[i].size});
+    if (rank == 0) {
       next.get();
-      if (b + 1 < mine) next = start(b + 1);
-      device_.copy_to_device(values.data, made[b % 2].data(), values.bytes());
+      if (i + 1 < pieces.size()) next = start(i + 1);
+      device_.copy_to_device(values.data, made[i % 2].data(), values.bytes());
     }
     communicator_.wait(communicator_.broadcast(values, 0, stream));
-    if (own_weights_) {
-      device_.convert(part_of(values), own_weights(b), stream);
-    } else {
-      device_.convert(values, bucket_weights(b), stream);
-    }
-    if (master_.data() != nullptr) device_.convert(part_of(values), master(b), stream);
+    set_values(pieces[i].bucket, pieces[i].begin, values);
   }
   for (const Buffer& slot : slots_) device_.zero(slot.data(), slot.bytes(), stream);
   device_.synchronize();
 }
 
-void ParameterArena::visit(const std::function<void(const ParameterSpec&, const Tensor&)>& show) const {
-  const bool sharded = partition_.parts > 1;
-  const bool gathers = sharded && (master_ || own_weights_);
+/// Sets the weights that this rank keeps of a bucket, from element `begin` on, in the order of the compute stream.
+void ParameterArena::set_values(std::size_t bucket, std::int64_t begin, const Tensor& values) {
   const Stream stream = device_.compute_stream();
-  const Buffer staging = gathers ? allocate_staging(master_type_) : Buffer{};
-  for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
-    const Bucket& bucket = plan_.buckets[b];
-    Tensor values = sharded ? bucket_weights(b) : master(b);
-    if (gathers) {
-      values = staging.view(master_type_, {bucket.size});
-      device_.convert(master(b), part_of(values), stream);
-      communicator_.wait(communicator_.all_gather(values, stream));
+  const std::int64_t part = plan_.buckets[bucket].size / partition_.parts, part_begin = partition_.index * part;
+  if (!own_weights_) device_.convert(values, bucket_weights(bucket).stretch(begin, values.size()), stream);
+  const std::int64_t from = std::max(begin, part_begin), to = std::min(begin + values.size(), part_begin + part);
+  if (from >= to) return;
+  const Tensor mine = values.stretch(from - begin, to - from);
+  if (own_weights_) device_.convert(mine, own_weights(bucket).stretch(from - part_begin, to - from), stream);
+  if (master_) device_.convert(mine, master(bucket).stretch(from - part_begin, to - from), stream);
+}
+
+/// The ranks broadcast their parts in turn. Together these take as long as one all-gather, which would need memory for
+/// whole buckets.
+void ParameterArena::visit(const Visit& show) const {
+  const bool sharded = partition_.parts > 1;
+  const bool sends = sharded && (master_ || own_weights_);
+  const Stream stream = device_.compute_stream();
+  const Buffer staging = sends ? device_.allocate(master_type_, {std::min(piece_size(), plan_.size)}) : Buffer{};
+  const auto show_values = [&](std::size_t bucket, std::int64_t begin, const Tensor& values) {
+    const std::int64_t from = plan_.buckets[bucket].begin + begin;
+    const std::int64_t to = from + values.size();
+    const Bucket& of = plan_.buckets[bucket];
+    for (std::size_t i = of.first_parameter; i < of.first_parameter + of.parameter_count; ++i) {
+      const std::int64_t first = std::max(from, plan_.begin[i]), end = std::min(to, plan_.begin[i] + specs_[i].size());
+      if (first < end) show(specs_[i], first - plan_.begin[i], values.stretch(first - from, end - first));
     }
-    for (std::size_t i = bucket.first_parameter; i < bucket.first_parameter + bucket.parameter_count; ++i) {
-      show(specs_[i], values.stretch(plan_.begin[i] - bucket.begin, specs_[i].size()));
+  };
+  if (!sends) {
+    return for_each_piece([&](std::size_t b, std::int64_t begin, std::int64_t size) {
+      show_values(b, begin, (sharded ? bucket_weights(b) : master(b)).stretch(begin, size));
+    });
+  }
+  for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
+    const std::int64_t part = plan_.buckets[b].size / partition_.parts;
+    for (std::int64_t at = 0; at < plan_.buckets[b].size;) {
+      const std::int64_t owner = at / part;
+      const std::int64_t size = std::min(piece_size(), (owner + 1) * part - at);
+      const Tensor values = staging.view(master_type_, {size});
+      if (owner == partition_.index) {
+        device_.convert(master(b).stretch(at - owner * part, size), values, stream);
+      }
+      communicator_.wait(communicator_.broadcast(values, static_cast<int>(owner), stream));
+      show_values(b, at, values);
+      at += size;
     }
   }
 }

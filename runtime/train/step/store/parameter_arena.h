@@ -26,6 +26,9 @@ struct ArenaOptions {
   bool whole_chunks = false;  ///< Shards must not cut chunks of parameters: see chunk_squares().
   bool by_peers = false;  ///< Zero::state: ranks read and write each other's gradients and weights if their GPUs can.
   std::vector<Unit> units = {};  ///< The model's units; for Zero::gradients and Zero::weights.
+  /// With Zero::nothing, buckets end where those of one rank with all of these parameters end, so that the norm of the
+  /// gradient has the same sums. Empty, or the arena's own parameters: there is one stage.
+  std::vector<ParameterSpec> of_all_stages = {};
 };
 
 /// All parameters of a model, in the order in which the backward pass completes their gradients. Weights, gradients,
@@ -46,6 +49,8 @@ class ParameterArena {
   const std::vector<ParameterSpec>& specs() const { return specs_; }
   const std::vector<Unit>& units() const { return units_; }
   const BucketPlan& plan() const { return plan_; }
+  /// For pipeline stages whose buckets are those of one rank: see ArenaOptions::of_all_stages.
+  const std::optional<StagePlan>& stage_plan() const { return stage_plan_; }
 
   DType gradient_type() const { return gradient_type_; }
   const Partition& partition() const { return partition_; }  ///< With one part, every rank updates all parameters.
@@ -85,9 +90,11 @@ class ParameterArena {
 
   /// The arrays of each parameter: its weight, its master weight if that is another array, and its moments.
   std::vector<StateArray> state() const;
-  /// Calls `show` with each parameter's whole master values, in device memory, in the order of the compute stream.
-  /// Collective if sharded.
-  void visit(const std::function<void(const ParameterSpec&, const Tensor& values)>& show) const;
+  /// Called with master values of a parameter from element `begin` on, in device memory.
+  using Visit = std::function<void(const ParameterSpec&, std::int64_t begin, const Tensor& values)>;
+  /// Shows the whole master values of all parameters piece by piece, parameter by parameter, in the order of the
+  /// compute stream. `show` must be done with the values when it returns. Collective if sharded.
+  void visit(const Visit& show) const;
 
  private:
   bool allocate_for_peers(std::size_t weight_bytes, std::size_t gradient_bytes);
@@ -98,11 +105,15 @@ class ParameterArena {
   Tensor master(std::size_t bucket) const;  ///< This rank's part.
   void make_chunks();
   void number_chunks();
-  Buffer allocate_staging(DType dtype) const;  ///< Large enough for the values of any bucket.
+  std::int64_t piece_size() const;  ///< Elements that are initialised, or shown by visit(), at once.
+  template <class Work>
+  void for_each_piece(const Work& work) const;
+  void set_values(std::size_t bucket, std::int64_t begin, const Tensor& values);
 
   std::vector<ParameterSpec> specs_;
   std::vector<Unit> units_;
   Zero zero_;
+  std::optional<StagePlan> stage_plan_;
   BucketPlan plan_;
   BucketPlaces gradient_places_, weight_places_;
   Device& device_;

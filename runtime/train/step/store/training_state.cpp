@@ -8,6 +8,8 @@
 namespace ddptrain {
 namespace {
 
+constexpr std::int64_t kJoined = std::int64_t{1} << 20;  // values of a split parameter that ranks join at once
+
 void fill(Device& device, const Tensor& buffer, float value) {
   const std::vector<float> values(static_cast<std::size_t>(buffer.size()), value);
   const Buffer staging = device.allocate(DType::f32, {buffer.size()});
@@ -92,13 +94,24 @@ std::vector<StateArray> TrainingState::arrays() const {
   return arrays;
 }
 
-void TrainingState::visit_parameters(const std::function<void(const ParameterSpec&, const float*)>& show) const {
-  arena_.visit([&](const ParameterSpec& spec, const Tensor& values) {
-    std::vector<float> host(static_cast<std::size_t>(values.size()));
-    const Buffer converted = values.dtype == DType::f32 ? Buffer{} : device_.allocate(DType::f32, values.shape);
-    if (converted) device_.convert(values, converted.view(DType::f32, values.shape), device_.compute_stream());
-    device_.copy_to_host(host.data(), converted ? converted.data() : values.data, host.size() * sizeof(float));
-    show(spec, host.data());
+void TrainingState::visit_parameters(const Visit& show) const {
+  std::vector<float> host;
+  Buffer converted;
+  device_.finish_unfinished();
+  arena_.visit([&](const ParameterSpec& spec, std::int64_t begin, const Tensor& values) {
+    const auto size = static_cast<std::size_t>(values.size());
+    if (device_.kind() == DeviceKind::cpu && values.dtype == DType::f32) {
+      return show(spec, begin, {values.as<const float>(), size});
+    }
+    Tensor from = values;
+    if (values.dtype != DType::f32) {
+      if (converted.bytes() < size * sizeof(float)) converted = device_.allocate(DType::f32, values.shape);
+      from = converted.view(DType::f32, values.shape);
+      device_.convert(values, from, device_.compute_stream());
+    }
+    host.resize(std::max(host.size(), size));
+    device_.copy_to_host(host.data(), from.data, from.bytes());
+    show(spec, begin, {host.data(), size});
   });
 }
 
@@ -108,27 +121,42 @@ std::string TrainingState::parameter_hash() const {
   return hash.hex();
 }
 
-/// The whole values of a split parameter. Each rank fills in its part and leaves zeros for the others; then all ranks'
-/// arrays are added.
-std::vector<float> TrainingState::joined(const ParameterSpec& spec, const float* values, TensorGroup& group) const {
-  std::vector<float> whole(static_cast<std::size_t>(element_count(spec.split->whole)), 0.0f);
-  spec.split->visit(0, spec.size(), [&](std::int64_t at, std::int64_t in_whole, std::int64_t count) {
-    std::copy_n(values + at, count, whole.begin() + in_whole);
-  });
-  const Buffer sum = device_.allocate(DType::f32, spec.split->whole);
-  device_.copy_to_device(sum.data(), whole.data(), sum.bytes());
-  group.run({TensorGroup::sum(sum.view(DType::f32, spec.split->whole))});
-  device_.copy_to_host(whole.data(), sum.data(), sum.bytes());
-  return whole;
+/// Adds the whole values of a split parameter in pieces. Each rank fills in its part of a piece and leaves zeros for
+/// the others; then all ranks' arrays are added.
+void TrainingState::add_joined(Hash128& hash, const ParameterSpec& spec, std::span<const float> part,
+                               TensorGroup& group) const {
+  const std::int64_t size = element_count(spec.split->whole), most = std::min(size, kJoined);
+  std::vector<float> piece(static_cast<std::size_t>(most));
+  const Buffer sum = device_.allocate(DType::f32, {most});
+  hash.begin(static_cast<std::size_t>(size) * sizeof(float));
+  for (std::int64_t begin = 0; begin < size; begin += most) {
+    const std::int64_t end = std::min(begin + most, size);
+    std::ranges::fill(piece, 0.0f);
+    spec.split->visit(0, spec.size(), [&](std::int64_t at, std::int64_t in_whole, std::int64_t count) {
+      const std::int64_t from = std::max(begin, in_whole), to = std::min(end, in_whole + count);
+      if (from < to) std::copy_n(part.begin() + at + from - in_whole, to - from, piece.begin() + from - begin);
+    });
+    const std::size_t bytes = static_cast<std::size_t>(end - begin) * sizeof(float);
+    device_.copy_to_device(sum.data(), piece.data(), bytes);
+    group.run({TensorGroup::sum(sum.view(DType::f32, {end - begin}))});
+    device_.copy_to_host(piece.data(), sum.data(), bytes);
+    hash.go_on(piece.data(), bytes);
+  }
 }
 
 void TrainingState::add_parameters(Hash128& hash, TensorGroup* group) const {
-  visit_parameters([&](const ParameterSpec& spec, const float* values) {
-    hash.add(spec.name);
-    const Shape shape = spec.part().whole;
-    for (const std::int64_t size : shape) hash.add(size);
-    const std::vector<float> whole = spec.split ? joined(spec, values, *group) : std::vector<float>{};
-    hash.add(spec.split ? whole.data() : values, static_cast<std::size_t>(element_count(shape)) * sizeof(float));
+  std::vector<float> part;  // of a split parameter
+  visit_parameters([&](const ParameterSpec& spec, std::int64_t begin, std::span<const float> values) {
+    if (begin == 0) {
+      hash.add(spec.name);
+      for (const std::int64_t size : spec.part().whole) hash.add(size);
+      if (!spec.split) hash.begin(static_cast<std::size_t>(spec.size()) * sizeof(float));
+    }
+    if (!spec.split) return hash.go_on(values.data(), values.size_bytes());
+    part.insert(part.end(), values.begin(), values.end());
+    if (std::ssize(part) < spec.size()) return;
+    add_joined(hash, spec, part, *group);
+    part = {};
   });
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -36,8 +37,11 @@ class TrainingState {
   /// Trainer::restored().
   std::vector<StateArray> arrays() const;
 
-  /// Calls `show` with the f32 master values of each parameter. Waits. Collective if the arena is sharded.
-  void visit_parameters(const std::function<void(const ParameterSpec&, const float*)>& show) const;
+  /// Called with f32 master values of a parameter from element `begin` on.
+  using Visit = std::function<void(const ParameterSpec&, std::int64_t begin, std::span<const float> values)>;
+  /// Shows the master values of all parameters piece by piece, parameter by parameter, so that the host never has all
+  /// of a parameter. Waits. Collective if the arena is sharded.
+  void visit_parameters(const Visit& show) const;
   /// Hash of names, shapes and f32 master values, as 32 hexadecimal digits. It does not depend on buckets. Waits.
   /// Collective if the arena is sharded.
   std::string parameter_hash() const;
@@ -47,7 +51,7 @@ class TrainingState {
  private:
   const ParameterArena& arena_;
   bool several() const { return ranks_ && ranks_->count > 1; }
-  std::vector<float> joined(const ParameterSpec& spec, const float* values, TensorGroup& group) const;
+  void add_joined(Hash128& hash, const ParameterSpec& spec, std::span<const float> part, TensorGroup& group) const;
   char* buffer_of(std::size_t buffer, std::int64_t neighbour) const;
   StateArray array_of(std::size_t buffer) const;
 
