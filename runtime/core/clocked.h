@@ -1,8 +1,14 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 
 namespace ddptrain {
+
+inline std::uint64_t steady_nanoseconds() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
+}
 
 /// Adds the seconds for which it lives.
 class Clocked {

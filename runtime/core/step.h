@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "runtime/core/nonfinite.h"
@@ -11,10 +12,72 @@
 
 namespace ddptrain {
 
+/// Sums over the predictions made since they were last zeroed: one per image, one per token.
+struct MetricSums {
+  double loss = 0.0;  ///< Sum of the predictions' losses (natural logarithm).
+  std::uint64_t correct = 0;
+  std::uint64_t samples = 0;
+
+  double mean_loss() const { return loss / static_cast<double>(samples); }
+  double accuracy() const { return static_cast<double>(correct) / static_cast<double>(samples); }
+  MetricSums operator+(const MetricSums& other) const {
+    return {loss + other.loss, correct + other.correct, samples + other.samples};
+  }
+  MetricSums operator-(const MetricSums& other) const {
+    return {loss - other.loss, correct - other.correct, samples - other.samples};
+  }
+};
+
+/// Values of each `every`th step, which the device leaves in host memory: the host reads them without waiting. Step
+/// number `done`, counted from 1, has a slot; a later logged step takes it again.
+struct StepLog {
+  std::uint32_t every = 0;  ///< 0: no step is logged.
+  std::uint32_t slots = 0;
+  std::uint32_t ranks = 0;               ///< Virtual ranks of this rank.
+  const MetricSums* training = nullptr;  ///< [ranks] The sums that are logged.
+  MetricSums* sums = nullptr;            ///< [slots, ranks] Their values when the step ended.
+  double* norms = nullptr;               ///< [slots] Norm of the whole gradient before clipping.
+  std::uint64_t* nanoseconds = nullptr;  ///< [slots] When the step ended, by the device's clock; then start().
+  std::uint64_t newest_nanoseconds = 0;  ///< When the newest step ended, or start().
+  std::uint64_t paused_nanoseconds = 0;  ///< Time that no step takes. Logged times leave it out.
+
+  DDP_HOST_DEVICE bool logs(std::uint64_t done) const { return every > 0 && done % every == 0; }
+  DDP_HOST_DEVICE std::uint32_t slot(std::uint64_t done) const {
+    return static_cast<std::uint32_t>(done / every % slots);
+  }
+  /// Call it when *changed has got the last value of a micro-step. Sums that are not logged are left out.
+  DDP_HOST_DEVICE void note_sums(std::uint64_t done, const MetricSums* changed) const {
+    if (!logs(done) || changed < training || changed >= training + ranks) return;
+    sums[slot(done) * ranks + static_cast<std::uint32_t>(changed - training)] = *changed;
+  }
+  DDP_HOST_DEVICE void note_norm(std::uint64_t done, double norm) const {
+    if (logs(done)) norms[slot(done)] = norm;
+  }
+  /// The steps after number `before` up to `done` have ended. They take the same time each.
+  DDP_HOST_DEVICE void note_time(std::uint64_t before, std::uint64_t done, std::uint64_t now) {
+    for (std::uint64_t step = (before / every + 1) * every; step <= done; step += every) {
+      const std::uint64_t passed = (now - newest_nanoseconds) * (step - before) / (done - before);
+      nanoseconds[slot(step)] = newest_nanoseconds + passed - paused_nanoseconds;
+    }
+    newest_nanoseconds = now;
+  }
+  DDP_HOST_DEVICE void start(std::uint64_t now) {
+    newest_nanoseconds = now;
+    nanoseconds[slots] = now - paused_nanoseconds;
+  }
+  /// The time since the newest step was a pause.
+  DDP_HOST_DEVICE void end_pause(std::uint64_t now) {
+    paused_nanoseconds += now - newest_nanoseconds;
+    newest_nanoseconds = now;
+  }
+};
+
 struct StepState {
   std::uint64_t step = 0;  ///< Number of optimizer steps finished so far.
   NonFinite nonfinite = {};
+  StepLog log = {};  ///< Not a part of the training state.
 };
+inline constexpr std::size_t kTrainingStateBytes = offsetof(StepState, log);
 
 /// A step number read where the work runs: `state->step + offset`. `offset` counts steps within one captured graph.
 struct StepRef {
@@ -22,6 +85,10 @@ struct StepRef {
   std::uint32_t offset = 0;
 
   DDP_HOST_DEVICE std::uint64_t value() const { return state->step + offset; }
+  /// See StepLog. Batches that are not trained on need no state.
+  DDP_HOST_DEVICE void note_sums(const MetricSums* changed) const {
+    if (state != nullptr) state->log.note_sums(value() + 1, changed);
+  }
 };
 
 /// Which samples a batch holds. Training: step s of the run takes the positions
@@ -106,22 +173,6 @@ struct BatchRows {
 DDP_HOST_DEVICE std::uint32_t sample_index(const SampleOrder& order, std::uint64_t step, std::uint32_t row) {
   return BatchRows(order, step)[row];
 }
-
-/// Sums over the predictions made since they were last zeroed: one per image, one per token.
-struct MetricSums {
-  double loss = 0.0;  ///< Sum of the predictions' losses (natural logarithm).
-  std::uint64_t correct = 0;
-  std::uint64_t samples = 0;
-
-  double mean_loss() const { return loss / static_cast<double>(samples); }
-  double accuracy() const { return static_cast<double>(correct) / static_cast<double>(samples); }
-  MetricSums operator+(const MetricSums& other) const {
-    return {loss + other.loss, correct + other.correct, samples + other.samples};
-  }
-  MetricSums operator-(const MetricSums& other) const {
-    return {loss - other.loss, correct - other.correct, samples - other.samples};
-  }
-};
 
 /// The samples of one micro-step of a rank: `count` samples of a data set, found through `order`. Plain numbers, so
 /// that nothing of what a sample is travels through the runtime.

@@ -9,7 +9,7 @@
 namespace ddptrain {
 
 Span::Span(Timeline* timeline, Lane lane, const Stream& stream, const std::string& name)
-    : timeline_(timeline), stream_(stream.handle) {
+    : range_(name.c_str()), timeline_(timeline), stream_(stream.handle) {
   if (timeline_ != nullptr) span_ = timeline_->begin(lane, stream, name);
 }
 

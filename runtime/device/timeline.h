@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/core/process/profiler_range.h"
+
 namespace ddptrain {
 
 struct Stream;
@@ -32,7 +34,8 @@ class Timeline {
   virtual std::vector<TimelineSpan> spans() = 0;
 };
 
-/// A span from construction to destruction, if there is a timeline.
+/// A span from construction to destruction, if there is a timeline. Profilers see the host's part of it: the time in
+/// which it queues the work.
 class Span {
  public:
   Span(Timeline* timeline, Lane lane, const Stream& stream, const std::string& name);
@@ -41,6 +44,7 @@ class Span {
   Span& operator=(const Span&) = delete;
 
  private:
+  ProfilerRange range_;
   Timeline* timeline_;
   void* stream_;
   std::size_t span_ = 0;

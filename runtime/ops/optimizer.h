@@ -79,7 +79,8 @@ struct UpdateSlice {
 /// The number of the step, and the update of parameters by their gradients.
 class OptimizerOps : public Family<OptimizerOps> {
  public:
-  virtual void advance(StepState* state, std::uint32_t steps, Stream stream) = 0;  ///< state->step += steps
+  /// state->step += steps, and logs when these steps have ended (StepLog). 0 steps: starts the clock of the log.
+  virtual void advance(StepState* state, std::uint32_t steps, Stream stream) = 0;
   virtual void update(const OptimizerSettings& settings, const UpdateSlice& slice, StepRef step, Stream stream) = 0;
   /// Bytes of zeroed memory that sum_and_update() of this slice needs on each of `ranks` ranks. 0 if there is no
   /// sum_and_update(): on CPUs, for more than PeerInboxes::kMaxRanks ranks and for large slices.

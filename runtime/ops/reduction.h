@@ -20,11 +20,14 @@ class ReductionOps : public Family<ReductionOps> {
   virtual void chunk_squares(const UpdateSlice& slice, const std::uint32_t* first_square, float* squares,
                              Stream stream) = 0;
   /// *scale = min(1, max_norm / (norm + 1e-6)), or 1 if max_norm is 0; norm = square root of the sum of all `squares`
-  /// (f32). If the norm is not finite, *scale is NaN, and *found counts (see step_scale).
+  /// (f32). If the norm is not finite, *scale is NaN, and *found counts (see step_scale). Logs the norm (StepLog).
   virtual void clip_scale(const Tensor& squares, float max_norm, StepRef step, NonFinite* found, float* scale,
                           Stream stream) = 0;
-  /// Adds *mine to *total unless the newest clip_scale() has left its step out; *mine = {}.
-  virtual void add_unless_left_out(const NonFinite* found, MetricSums* mine, MetricSums* total, Stream stream) = 0;
+  /// Logs the norm of the newest step that has ended (StepLog), from the squares of its gradient as in clip_scale().
+  /// The time since that step counts as a pause.
+  virtual void log_norm(const Tensor& squares, StepState* state, Stream stream) = 0;
+  /// Adds *mine to *total unless the newest clip_scale() has left its step out; *mine = {}. Logs *total (StepLog).
+  virtual void add_unless_left_out(StepRef step, MetricSums* mine, MetricSums* total, Stream stream) = 0;
 
   /// sum = nodes[n - 1] + (... + (nodes[1] + nodes[0])), each addition in the type of master weights, rounded once to
   /// the type of `sum`, which may be one of the nodes. All are of bf16 or the type of master weights.

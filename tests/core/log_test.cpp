@@ -3,7 +3,11 @@
 #include <gtest/gtest.h>
 #include <spdlog/spdlog.h>
 
+#include <memory>
 #include <regex>
+#include <string>
+
+#include "tests/support/terminal.h"
 
 namespace ddptrain {
 namespace {
@@ -46,6 +50,36 @@ TEST(Log, LinesCarryTimeLevelAndRank) {
   const std::string text = logged("info", 12);
   EXPECT_TRUE(std::regex_search(text, std::regex(R"(^\[\d\d:\d\d:\d\d\.\d{3}\] \[warning\] \[rank 12\] <warn>\n)")))
       << text;
+}
+
+TEST(Log, MessagesAppearAboveTheStatusLineOfATerminal) {
+  const std::shared_ptr<spdlog::logger> before = spdlog::default_logger();
+  const Terminal terminal(30);
+  init_logging("info", 0);
+  ASSERT_NE(status_line(), nullptr);
+  EXPECT_EQ(status_line()->columns(), 29u);
+  status_line()->set("a status that is longer than the line");
+  EXPECT_EQ(terminal.text(), "\ra status that is longer than t\x1b[K\r");
+  spdlog::info("a message");
+  const std::string text = terminal.text();
+  EXPECT_EQ(text.find("\r\x1b[K["), 0u) << text;
+  EXPECT_LT(text.find("a message"), text.find("\ra status")) << text;
+  status_line()->set("");
+  EXPECT_EQ(terminal.text(), "\r\x1b[K");
+  spdlog::set_default_logger(before);
+}
+
+TEST(Log, OtherRanksAndSimpleTerminalsHaveNoStatusLine) {
+  const std::shared_ptr<spdlog::logger> before = spdlog::default_logger();
+  {
+    const Terminal terminal(80, "dumb");
+    init_logging("info", 0);
+    EXPECT_EQ(status_line(), nullptr);
+  }
+  const Terminal terminal(80);
+  init_logging("info", 1);
+  EXPECT_EQ(status_line(), nullptr);
+  spdlog::set_default_logger(before);
 }
 
 }  // namespace

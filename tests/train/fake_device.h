@@ -124,7 +124,8 @@ class FakeDevice : public Device {
     void clip_scale(const Tensor& squares, float, StepRef, NonFinite*, float*, Stream stream) override {
       device_.log.push_back(fmt::format("scale from {} sums on {}", squares.size(), device_.name(stream)));
     }
-    void add_unless_left_out(const NonFinite*, MetricSums*, MetricSums*, Stream) override {}
+    void log_norm(const Tensor&, StepState*, Stream) override {}
+    void add_unless_left_out(StepRef, MetricSums*, MetricSums*, Stream) override {}
 
    private:
     FakeDevice& device_;

@@ -211,8 +211,9 @@ TEST_P(EachDevice, StopEndsTheRunOnAllRanksAndNamesStepAndParameter) {
           const std::string message = agreed_error(run, steps_of(40, 10));
           EXPECT_TRUE(says(message, fmt::format("step {}: the loss or the gradient of body,", step + 1))) << message;
           EXPECT_TRUE(says(message, "parameters are not saved")) << message;
-          const std::uint64_t looked = step < 3 ? 3 : 20;  // where a window ends
-          EXPECT_EQ(run.state().step, looked);
+          const std::uint64_t looked = step < 3 ? 3 : 20;  // where a window ends, or a logged loss is seen
+          EXPECT_GE(run.state().step, looked);
+          if (GetParam() == DeviceKind::cpu) EXPECT_EQ(run.state().step, looked);  // a GPU has more steps queued
         }
       }
     }

@@ -2,10 +2,19 @@
 
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "runtime/core/error.h"
 #include "runtime/device/cpu/cpu_device.h"
@@ -182,7 +191,102 @@ TEST_P(EachDevice, RunLogsItsProgress) {
   run_training(*trainer, test_world(), run, test_world().rank() == 0 ? &report : nullptr);
   const auto steps = 100 / kSamplesPerStep;
   if (test_world().rank() > 0) return;
-  EXPECT_CONTAINS(captured.text(), fmt::format("Step {} of {}, ", steps, steps));
+  EXPECT_CONTAINS(captured.text(), fmt::format("Step {}/{}, ", steps, steps));
+}
+
+TEST(LogEvery, AboutAHundredStepsAreLogged) {
+  for (const auto& [steps, lines] : {std::pair{1, 1}, {5, 5}, {50, 50}, {468, 93}, {10'000, 100}, {1'000'000, 100}}) {
+    EXPECT_EQ(steps / log_every({}, steps), lines) << steps;
+  }
+  for (std::int64_t steps = 100; steps < 2000; ++steps) {
+    const std::int64_t lines = steps / log_every({}, steps);
+    EXPECT_TRUE(67 <= lines && lines <= 149) << steps;
+  }
+  RunOptions options;
+  options.log_every = 0;
+  EXPECT_EQ(log_every(options, 500), 0);
+  options.log_every = 7;
+  EXPECT_EQ(log_every(options, 500), 7);
+}
+
+struct LoggedRun {
+  std::vector<nlohmann::json> lines;  ///< Events of --metrics; on rank 0.
+  std::string hash;
+  double train_loss = 0.0;
+
+  std::vector<nlohmann::json> steps() const {
+    std::vector<nlohmann::json> found;
+    for (const nlohmann::json& line : lines) {
+      if (line.at("event") == "step") found.push_back(line);
+    }
+    return found;
+  }
+};
+
+LoggedRun logged_run(DeviceKind kind, const TrainerOptions& options, std::optional<std::int64_t> log_every) {
+  Rig rig(kind, Precision::fp32);
+  const auto trainer = rig.trainer(options, data());
+  RunOptions run;
+  run.baseline = false;
+  run.epochs = 20;
+  run.eval_samples = 1;
+  run.log_every = log_every;
+  const std::string path = testing::TempDir() + fmt::format("logged_run_{}.jsonl", getpid());
+  LoggedRun logged;
+  {
+    MetricsFile metrics(path);
+    RunInfo info;
+    info.description.unit = "images";
+    Report report(std::move(info), &metrics);
+    const RunResult result = run_training(*trainer, test_world(), run, test_world().rank() == 0 ? &report : nullptr);
+    logged.hash = result.parameter_hash;
+    logged.train_loss = result.epochs.back().train_loss;
+  }
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) logged.lines.push_back(nlohmann::json::parse(line));
+  std::filesystem::remove(path);
+  return logged;
+}
+
+/// Steps are logged without a wait, in graphs, too: the values are those of --log-every 1, and the bits stay.
+TEST_P(EachDevice, LoggedValuesAreThoseOfEachStepAndChangeNothing) {
+  if (test_world().size() > 2) GTEST_SKIP() << "two ranks show it";
+  for (const float clip_norm : {0.0f, 1.0f}) {
+    TrainerOptions options = options_for_ranks();
+    options.clip_norm = clip_norm;
+    const std::int64_t steps = 20 * (100 / kSamplesPerStep);
+    const LoggedRun none = logged_run(GetParam(), options, 0);
+    const LoggedRun each = logged_run(GetParam(), options, 1);
+    const LoggedRun some = logged_run(GetParam(), options, std::nullopt);
+    EXPECT_EQ(each.hash, none.hash);
+    EXPECT_EQ(some.hash, none.hash);
+    EXPECT_EQ(each.train_loss, none.train_loss);
+    EXPECT_EQ(some.train_loss, none.train_loss);
+    if (test_world().rank() > 0) continue;
+    EXPECT_EQ(none.steps().size(), 0u);
+    ASSERT_EQ(std::ssize(each.steps()), steps);
+    const std::int64_t every = log_every({}, steps);
+    ASSERT_EQ(std::ssize(some.steps()), steps / every);
+    for (const nlohmann::json& line : some.steps()) {
+      const std::int64_t step = line.at("step");
+      double loss = 0.0;
+      std::int64_t covered = 0;  // by the line: it begins after the line before, or with the epoch
+      for (std::int64_t k = step; k > step - every && each.steps()[k - 1].at("epoch") == line.at("epoch"); --k) {
+        loss += each.steps()[k - 1].at("loss").get<double>();
+        ++covered;
+      }
+      const nlohmann::json& same = each.steps()[step - 1];
+      EXPECT_EQ(same.at("step"), step);
+      EXPECT_NEAR(line.at("loss"), loss / static_cast<double>(covered), 1e-9);
+      for (const char* name : {"epoch", "samples", "learning_rate"}) EXPECT_EQ(line.at(name), same.at(name)) << name;
+      EXPECT_GT(line.at("images_per_second"), 0.0);
+      EXPECT_GT(same.at("gradient_norm"), 0.0);
+      if (clip_norm > 0.0f) EXPECT_EQ(line.at("gradient_norm"), same.at("gradient_norm"));
+      if (!line.at("gradient_norm").is_null()) {
+        EXPECT_NEAR(line.at("gradient_norm"), same.at("gradient_norm"), 1e-9);
+      }
+    }
+  }
 }
 
 /// A calibration with a last rank that is slow by `delay` in every step.

@@ -210,6 +210,23 @@ Flags checkpoint_flags(Options& o) {
            "Resume although flags that decide the parameters have other values", Effect::output, "", kNotInFile}};
 }
 
+/// A number of steps; auto: empty; off: 0.
+FlagValue steps_or_auto(std::optional<std::int64_t>& steps) {
+  std::int64_t number_of_steps = 0;
+  FlagValue value = number(number_of_steps, kSteps);
+  value.type = "INT|auto|off";
+  value.text = value.word = "auto";
+  value.number += " or \"auto\"";
+  value.set = [&steps](std::string& text) -> std::string {
+    steps.reset();
+    if (text == "auto") return {};
+    if (text == "off") text = "0";
+    const std::string advice = number(steps.emplace(0), kSteps).set(text);
+    return advice.empty() ? advice : advice + ", auto or off";
+  };
+  return value;
+}
+
 Flags output_flags(Options& o) {
   RunOptions& run = o.run;
   return {
@@ -230,7 +247,10 @@ Flags output_flags(Options& o) {
        Effect::output},
       {"--log-level", choice(o.log_level, {"trace", "debug", "info", "warn", "error", "off"}),
        "Log level on standard error", Effect::output},
-      {"--log-every", number(run.log_every, kSteps), "Steps between lines in the log and --metrics (0: none)",
+      {"--log-every", steps_or_auto(run.log_every),
+       "Steps between logged steps, whose values go to --metrics and to the progress line. auto: about 100 steps of "
+       "the "
+       "run are logged; 0 or off: none. A number writes a progress line for each of them",
        Effect::output},
       {"--eval-every", number(run.eval_every, kSteps), "Steps between evaluations within an epoch (0: none)",
        Effect::output},

@@ -49,7 +49,7 @@ class FusedCnn final : public CnnKernels {
                                               static_cast<const float*>(hidden_.data()), gradient_scale,
                                               gradient_scale != 0.0f ? dhidden_.data() : nullptr,
                                               static_cast<float*>(head_partials_.data()), metrics, device_.stream());
-    metrics_sum_ = {metrics, head_blocks_, images_.count, sums};
+    metrics_sum_ = {metrics, head_blocks_, images_.count, batch.step, sums};
     if (gradient_scale == 0.0f) cnn::reduce(nullptr, 0, false, metrics_sum_, device_.stream());
   }
 

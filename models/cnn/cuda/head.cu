@@ -5,6 +5,7 @@
 #include "models/cnn/cuda/launch.h"
 #include "runtime/device/cuda/cuda_utils.h"
 #include "runtime/device/cuda/launch.cuh"
+#include "runtime/device/cuda/logged_step.cuh"
 #include "runtime/ops/cuda/ptx/mma.cuh"
 #include "runtime/ops/cuda/reduce.cuh"
 
@@ -169,6 +170,7 @@ __global__ void __launch_bounds__(kHeadThreads)
 
 /// By one warp.
 __device__ __forceinline__ void add_metrics(const MetricsReduction& reduction) {
+  const LoggedStep logged(reduction.step);
   const int lane = threadIdx.x % 32;
   double loss = 0.0;
   unsigned int correct = 0;
@@ -184,6 +186,7 @@ __device__ __forceinline__ void add_metrics(const MetricsReduction& reduction) {
     reduction.sums->loss += loss;
     reduction.sums->correct += correct;
     reduction.sums->samples += reduction.count;
+    logged.note_sums(reduction.sums);
   }
 }
 

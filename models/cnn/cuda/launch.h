@@ -70,11 +70,12 @@ int head_forward_backward(const Images& batch, const HeadWeights& weights, float
                           const float* hidden, float gradient_scale, void* dhidden, float* partials,
                           HeadMetrics* metrics, cudaStream_t stream);
 
-/// The metrics of a batch of `count` samples, and where they are added.
+/// The metrics of a batch of `count` samples, and where they are added and logged (StepLog).
 struct MetricsReduction {
   const HeadMetrics* metrics;
   int blocks;
   int count;
+  StepRef step;
   MetricSums* sums;
 };
 

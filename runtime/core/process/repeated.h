@@ -22,6 +22,12 @@ class Repeated {
           while (!wake.wait_for(lock, stop, interval, [&] { return stop.stop_requested(); })) work();
         }) {}
 
+  /// Waits for a call that runs. There are no more calls.
+  void stop() {
+    thread_.request_stop();
+    if (thread_.joinable()) thread_.join();
+  }
+
  private:
   std::jthread thread_;
 };

@@ -10,6 +10,8 @@
 #include <string>
 #include <utility>
 
+#include "runtime/core/process/profiler_range.h"
+
 /// The wait of this process and the collectives that it has called. A watchdog (runtime/diagnostics/watchdog.h) reads
 /// them while the process may be stuck. Nothing here waits or allocates, but for health checks. Names are string
 /// literals.
@@ -50,7 +52,7 @@ class Watch {
   /// reported.
   class [[nodiscard]] Phase {
    public:
-    Phase(Watch& watch, const char* name) : watch_(watch), outer_(watch.phase_.exchange(name)) {
+    Phase(Watch& watch, const char* name) : watch_(watch), outer_(watch.phase_.exchange(name)), range_(name) {
       watch.set_part(0, 0);
       if (watch.hang_in_ == name) hang();
     }
@@ -64,6 +66,7 @@ class Watch {
    private:
     Watch& watch_;
     const char* outer_;
+    ProfilerRange range_;
   };
 
   /// A collective of this process, and the wait for its end.

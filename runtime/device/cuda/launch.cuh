@@ -2,6 +2,8 @@
 
 #include <cuda_runtime.h>
 
+#include <cstdint>
+
 #include "runtime/device/cuda/cuda_utils.h"
 
 /// Programmatic dependent launch (CUDA programming guide): a kernel may start while its predecessor in the stream still
@@ -21,6 +23,13 @@ __device__ __forceinline__ void let_successor_start() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
+}
+
+/// The GPU's clock.
+__device__ __forceinline__ std::uint64_t global_nanoseconds() {
+  std::uint64_t now = 0;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  return now;
 }
 
 /// For __launch_bounds__: `blocks` blocks of `threads` threads, or the maximum that a multiprocessor of the

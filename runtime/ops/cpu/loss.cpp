@@ -20,12 +20,13 @@ std::uint32_t target_at(const std::vector<std::uint32_t>& tokens, std::int64_t s
   return tokens[static_cast<std::size_t>(place / sequence * (sequence + 1) + place % sequence + 1)];
 }
 
-void add(const std::vector<MetricSums>& partial, std::int64_t rows, MetricSums* sums) {
+void add(const std::vector<MetricSums>& partial, std::int64_t rows, StepRef step, MetricSums* sums) {
   for (const MetricSums& part : partial) {
     sums->loss += part.loss;
     sums->correct += part.correct;
   }
   sums->samples += static_cast<std::uint64_t>(rows);
+  step.note_sums(sums);
 }
 
 /// exponentials = exp(logits - largest). With some instruction sets Eigen's exp(-infinity) is a small number.
@@ -74,7 +75,7 @@ class CpuLoss final : public LossOps, CpuOps {
         std::fill(gradient + vocabulary, gradient + columns, T{0});
       });
     });
-    add(partial, rows, sums);
+    add(partial, rows, batch.step, sums);
   }
 
   void part_of_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
@@ -126,7 +127,7 @@ class CpuLoss final : public LossOps, CpuOps {
         std::fill(gradient + vocabulary, gradient + columns, T{0});
       });
     });
-    add(partial, rows, sums);
+    add(partial, rows, batch.step, sums);
   }
 
   void softmax_cross_entropy(const Tensor& logits, const ImageBatch& batch, float gradient_scale, const Tensor& dlogits,
@@ -156,6 +157,7 @@ class CpuLoss final : public LossOps, CpuOps {
       }
     });
     sums->samples += static_cast<std::uint64_t>(batch.count);
+    batch.step.note_sums(sums);
   }
 };
 

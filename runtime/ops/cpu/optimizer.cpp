@@ -3,8 +3,10 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "runtime/core/bf16.h"
+#include "runtime/core/clocked.h"
 #include "runtime/core/error.h"
 #include "runtime/ops/cpu/cpu_ops.h"
 #include "runtime/ops/optimizer_rules.h"
@@ -89,7 +91,12 @@ class CpuOptimizer final : public OptimizerOps, CpuOps {
  public:
   using CpuOps::CpuOps;
 
-  void advance(StepState* state, std::uint32_t steps, Stream) override { state->step += steps; }
+  void advance(StepState* state, std::uint32_t steps, Stream) override {
+    const std::uint64_t before = std::exchange(state->step, state->step + steps);
+    if (state->log.every == 0) return;
+    const std::uint64_t now = steady_nanoseconds();
+    steps == 0 ? state->log.start(now) : state->log.note_time(before, state->step, now);
+  }
 
   void update(const OptimizerSettings& settings, const UpdateSlice& slice, StepRef step, Stream) override {
     check_update(settings.kind, slice, dtype());

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "runtime/core/bf16.h"
+#include "runtime/core/clocked.h"
 #include "runtime/core/error.h"
 #include "runtime/ops/cpu/cpu_ops.h"
 #include "runtime/ops/reduction.h"
@@ -79,15 +80,23 @@ class CpuReduction final : public ReductionOps, CpuOps {
     const auto* first = squares.as<const float>();
     const double sum = std::accumulate(first, first + squares.size(), 0.0);
     *scale = step_scale(sum, max_norm, step.value(), *found);
+    step.state->log.note_norm(step.value() + 1, std::sqrt(sum));
   }
 
-  void add_unless_left_out(const NonFinite* found, MetricSums* mine, MetricSums* total, Stream) override {
-    if (found->in_a_row == 0) {
+  void log_norm(const Tensor& squares, StepState* state, Stream) override {
+    const auto* first = squares.as<const float>();
+    state->log.note_norm(state->step, std::sqrt(std::accumulate(first, first + squares.size(), 0.0)));
+    state->log.end_pause(steady_nanoseconds());
+  }
+
+  void add_unless_left_out(StepRef step, MetricSums* mine, MetricSums* total, Stream) override {
+    if (step.state->nonfinite.in_a_row == 0) {
       total->loss += mine->loss;
       total->correct += mine->correct;
       total->samples += mine->samples;
     }
     *mine = {};
+    step.note_sums(total);
   }
 
   void chunk_squares(const UpdateSlice& slice, const std::uint32_t* first_square, float* squares, Stream) override {

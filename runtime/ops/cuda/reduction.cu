@@ -20,16 +20,30 @@ __global__ void __launch_bounds__(kThreads) clip_scale_kernel(const float* squar
   double sum = 0.0;
   for (std::uint32_t i = threadIdx.x; i < count; i += kThreads) sum += squares[i];
   sum = block_sum<kThreads>(sum, shared);
-  if (threadIdx.x == 0) *scale = step_scale(sum, max_norm, step.value(), *found);
+  if (threadIdx.x > 0) return;
+  *scale = step_scale(sum, max_norm, step.value(), *found);
+  step.state->log.note_norm(step.value() + 1, sqrt(sum));
 }
 
-__global__ void add_unless_left_out_kernel(const NonFinite* found, MetricSums* mine, MetricSums* total) {
-  if (found->in_a_row == 0) {
+__global__ void __launch_bounds__(kThreads)
+    log_norm_kernel(const float* squares, std::uint32_t count, StepState* state) {
+  __shared__ double shared[kThreads / 32];
+  double sum = 0.0;
+  for (std::uint32_t i = threadIdx.x; i < count; i += kThreads) sum += squares[i];
+  sum = block_sum<kThreads>(sum, shared);
+  if (threadIdx.x > 0) return;
+  state->log.note_norm(state->step, sqrt(sum));
+  state->log.end_pause(global_nanoseconds());
+}
+
+__global__ void add_unless_left_out_kernel(StepRef step, MetricSums* mine, MetricSums* total) {
+  if (step.state->nonfinite.in_a_row == 0) {
     total->loss += mine->loss;
     total->correct += mine->correct;
     total->samples += mine->samples;
   }
   *mine = {};
+  step.note_sums(total);
 }
 
 constexpr std::uint32_t kSquareBlocks = 528;  // four for each multiprocessor of an H200
@@ -242,8 +256,13 @@ class CudaReduction final : public ReductionOps, CudaOps {
                   step, found, scale);
   }
 
-  void add_unless_left_out(const NonFinite* found, MetricSums* mine, MetricSums* total, Stream stream) override {
-    launch_kernel(add_unless_left_out_kernel, 1, 1, 0, queue_of(stream), found, mine, total);
+  void log_norm(const Tensor& squares, StepState* state, Stream stream) override {
+    require(squares.dtype == DType::f32, "log_norm: squares are f32");
+    launch_kernel(log_norm_kernel, 1, kThreads, 0, queue_of(stream), squares.as<float>(), squares.size(), state);
+  }
+
+  void add_unless_left_out(StepRef step, MetricSums* mine, MetricSums* total, Stream stream) override {
+    launch_kernel(add_unless_left_out_kernel, 1, 1, 0, queue_of(stream), step, mine, total);
   }
 
   void chunk_squares(const UpdateSlice& slice, const std::uint32_t* first_square, float* squares,

@@ -101,6 +101,7 @@ RunProgress progress_in(const nlohmann::json& json) {
   for (const auto& epoch : json.at("epochs")) progress.epochs.push_back(epoch_in(epoch));
   progress.epoch_sums = sums_in(json.at("epoch_sums"));
   for (const auto& sums : json.at("rank_sums")) progress.rank_sums.push_back(sums_in(sums));
+  if (json.contains("logged_sums")) progress.logged_sums = sums_in(json.at("logged_sums"));
   return progress;
 }
 
@@ -191,6 +192,7 @@ std::string to_json(const Manifest& manifest) {
                {"versions", run.versions},
                {"epoch_sums", json_of(manifest.progress.epoch_sums)},
                {"rank_sums", Json::array()},
+               {"logged_sums", json_of(manifest.progress.logged_sums)},
                {"epochs", Json::array()},
                {"files", Json::array()},
                {"arrays", Json::array()}};

@@ -42,9 +42,11 @@ bool had_other_tensor(const RunIdentity& saved, const RunIdentity& now);
 /// The progress of a run. The TrainingState has the rest of what a resume needs.
 struct RunProgress {
   std::int64_t step = 0;
-  std::vector<EpochResult> epochs;    ///< Epochs that have been reported.
-  MetricSums epoch_sums;              ///< The part of the current epoch that has been logged, over all ranks.
+  std::vector<EpochResult> epochs;  ///< Epochs that have been reported.
+  /// Part of the current epoch that is not in rank_sums, over all ranks: what an older version had logged.
+  MetricSums epoch_sums;
   std::vector<MetricSums> rank_sums;  ///< The rest of it, for each replica or each virtual rank.
+  MetricSums logged_sums = {};        ///< The total of rank_sums at the last logged step before this checkpoint's.
 };
 
 struct CheckpointFile {

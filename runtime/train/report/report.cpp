@@ -6,7 +6,6 @@
 #include <cctype>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -16,6 +15,7 @@
 #include "runtime/core/error.h"
 #include "runtime/core/files/json.h"
 #include "runtime/core/files/writable.h"
+#include "runtime/core/log.h"
 #include "runtime/core/text.h"
 #include "runtime/train/measure/sensor_report.h"
 #include "runtime/train/report/summary.h"
@@ -181,11 +181,6 @@ void MetricsFile::write(Json line) {
 
 Report::Report(RunInfo info, MetricsFile* metrics) : info_(std::move(info)), metrics_(metrics) {}
 
-void Report::print(const std::string& text) const {
-  std::fputs(text.c_str(), stdout);
-  std::fflush(stdout);
-}
-
 void Report::write(Json line) const {
   if (metrics_ != nullptr) metrics_->write(std::move(line));
 }
@@ -201,8 +196,6 @@ void Report::start() {
 
 void Report::step(const StepResult& result) {
   const double rate = units(result.samples_per_second.value_or(0.0));
-  const std::string speed = result.samples_per_second ? fmt::format("  {:.0f} {}/s", rate, run().unit) : "";
-  spdlog::info("step {}  loss {:.4f}{}", result.step, result.loss, speed);
   Json line = {{"event", "step"}, {"epoch", result.epoch}, {"step", result.step}, {"samples", result.samples}};
   if (has_text()) line["tokens"] = result.samples * run().units_per_sample;
   line["loss"] = result.loss;

@@ -96,7 +96,6 @@ class Report {
  private:
   double units(double samples) const { return samples * static_cast<double>(run().units_per_sample); }
   std::string capital_unit() const;
-  void print(const std::string& text) const;
   void write(nlohmann::ordered_json line) const;
   bool has_text() const { return run().unit == "tokens"; }
   const Description& run() const { return info_.description; }

@@ -20,7 +20,8 @@ void wait_for(Event& event) {
 
 }  // namespace
 
-StepPace::StepPace(const World& world, Device& device) : world_(world), device_(device) {}
+StepPace::StepPace(const World& world, Device& device, std::int64_t most)
+    : world_(world), device_(device), most_(most) {}
 
 bool StepPace::queued(std::int64_t steps) {
   left_ -= steps;
@@ -41,7 +42,7 @@ void StepPace::next_piece() {
   begin_ = now;
   // The device runs behind the host: this time was spent on the piece before.
   const double per_step = seconds / static_cast<double>(std::max<std::int64_t>(1, std::min(before_, piece_)));
-  const std::int64_t most = before_ == 0 ? 1 : kGrowth * piece_;
+  const std::int64_t most = std::min(most_, before_ == 0 ? 1 : kGrowth * piece_);
   before_ = piece_;
   piece_ = static_cast<std::int64_t>(std::clamp(kSeconds / per_step, 1.0, static_cast<double>(most)));
   const std::int64_t unroll = StepGraphOptions{}.unroll;

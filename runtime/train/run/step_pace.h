@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <memory>
 
 #include "runtime/comm/world.h"
@@ -15,7 +16,8 @@ namespace ddptrain {
 /// idle.
 class StepPace {
  public:
-  StepPace(const World& world, Device& device);
+  /// `most`: maximum length of a piece, in steps.
+  StepPace(const World& world, Device& device, std::int64_t most = std::numeric_limits<std::int64_t>::max());
 
   std::int64_t left() const { return left_; }  ///< Steps of this piece that are not queued; above 0, same on all ranks.
   /// Call it after `steps` steps have been queued, at most left(). If the piece is complete, waits for the piece before
@@ -29,6 +31,7 @@ class StepPace {
 
   const World& world_;
   Device& device_;
+  const std::int64_t most_;
   std::int64_t piece_ = 1;
   std::int64_t before_ = 0;  ///< Length of the piece before; 0: none.
   std::int64_t left_ = 1;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -20,6 +21,7 @@
 #include "runtime/train/run/progress_log.h"
 #include "runtime/train/run/replica_check.h"
 #include "runtime/train/run/run_guard.h"
+#include "runtime/train/run/step_lines.h"
 #include "runtime/train/run/step_pace.h"
 
 namespace ddptrain {
@@ -42,11 +44,11 @@ class TrainingRun {
         report_(report),
         hooks_(hooks),
         guard_(trainer, world),
-        steps_(total_steps(options, trainer.sampler().steps_per_epoch())),
-        pace_(world, device_) {
+        steps_(total_steps(options, trainer.sampler().steps_per_epoch())) {
     if (hooks.checkpoints != nullptr) result_.checkpoints.emplace();
     if (hooks.resumed != nullptr) go_on_from(*hooks.resumed);
-    logged_step_ = step_;
+    log_steps();
+    pace_.emplace(world, device_, lines_ ? lines_->most_queued() / 2 : std::numeric_limits<std::int64_t>::max());
     if (report != nullptr) log_progress();
   }
 
@@ -99,13 +101,29 @@ class TrainingRun {
     const DistributedSampler& sampler = trainer_.sampler();
     const Model& model = trainer_.model();
     const double units_per_step = static_cast<double>(sampler.samples_per_step() * model.predictions_per_sample());
-    progress_.emplace(device_.watch(), ProgressLog::Plan{step_, steps_, units_per_step, model.unit()},
+    progress_.emplace(device_.watch(),
+                      ProgressLog::Plan{.first = step_,
+                                        .steps = steps_,
+                                        .steps_per_epoch = sampler.steps_per_epoch(),
+                                        .epochs = total_epochs(options_, sampler.steps_per_epoch()),
+                                        .units_per_step = units_per_step,
+                                        .unit = model.unit(),
+                                        .line_per_logged_step = options_.log_every.value_or(0) > 0},
                       std::chrono::milliseconds(std::llround(1e3 * options_.progress_seconds)));
+  }
+
+  void log_steps() {
+    const std::int64_t every = log_every(options_, steps_);
+    if (every == 0) return;
+    const StepLines::Norms norms = options_.log_every ? StepLines::Norms::all : StepLines::Norms::cheap;
+    const MetricSums logged = hooks_.resumed != nullptr ? hooks_.resumed->logged_sums : MetricSums{};
+    lines_.emplace(trainer_, world_, every, norms, step_, logged);
   }
 
   void go_on_from(const RunProgress& progress) {
     step_ = progress.step;
     last_checkpoint_step_ = progress.step;
+    piece_end_ = progress.step;
     result_.epochs = progress.epochs;
     epoch_sums_ = progress.epoch_sums;
     epochs_done_ = static_cast<std::int64_t>(progress.epochs.size());
@@ -118,13 +136,17 @@ class TrainingRun {
     last_step_of_epoch_ = end - 1;
     double last_loss = std::numeric_limits<double>::quiet_NaN();
     const std::size_t first_window = meter_.windows();
-    if (step_ > begin) do_what_is_due();  // resumed: the checkpoint was written before these actions
+    if (step_ > begin) {  // resumed: the checkpoint was written before these actions
+      if (lines_ && step_ % lines_->every() == 0) write_line(lines_->resumed_line(step_, epochs_done_ + 1));
+      do_what_is_due();
+    }
     while (step_ < end) {
       run_window(end_of_window(end) - step_);
       if (step_ == end) last_loss = trainer_.since_mark().mean_loss();
       do_what_is_due();
     }
     const MetricSums train = std::exchange(epoch_sums_, {}) + trainer_.take_training();
+    if (lines_) lines_->end_epoch();
     const MetricSums test = trainer_.evaluate(options_.eval_samples);
     result_.epochs.push_back({++epochs_done_, step_, train.mean_loss(), train.accuracy(), test.mean_loss(),
                               test.accuracy(), meter_.rate_since(first_window), last_loss});
@@ -137,32 +159,39 @@ class TrainingRun {
     }
   }
 
-  void log_steps() {
-    const MetricSums sums = trainer_.take_training();
-    epoch_sums_ = epoch_sums_ + sums;
-    StepResult result;
-    result.epoch = epochs_done_ + 1;
-    result.step = step_;
-    result.samples = step_ * trainer_.sampler().samples_per_step();
-    result.loss = sums.mean_loss();
-    result.learning_rate = trainer_.learning_rate(step_);
-    if (step_ > logged_step_) add_measurements(result);
-    if (report_ != nullptr) report_->step(result);
+  /// Writes the logged steps up to `step`, which the device has passed.
+  void write_lines(std::int64_t step) {
+    if (!lines_) return;
+    std::vector<StepResult> results = lines_->take(step);
+    if (results.empty()) return;
+    std::vector<SensorWindow> gpus;
+    if (device_.kind() != DeviceKind::cpu) {
+      note_sensors();
+      gpus = gather_sensors(world_, std::exchange(logged_sensors_, {}));
+    }
+    bool finite = true;
+    for (StepResult& result : results) {
+      finite = finite && std::isfinite(result.loss);
+      result.gpus = gpus;
+      if (options_.log_every && meter_.windows() > 0) add_to_meter(result);
+      write_line(result);
+    }
+    if (!finite) guard_.check_finite();
   }
 
-  /// Adds the measurements of the steps that this process has run.
-  void add_measurements(StepResult& result) {
-    const auto steps = static_cast<double>(step_ - std::exchange(logged_step_, step_));
-    const double rate = meter_.rate_since(std::exchange(logged_windows_, meter_.windows()));
-    result.gradient_norm = trainer_.gradient_norm();
-    result.samples_per_second = rate;
-    result.step_seconds = static_cast<double>(trainer_.sampler().samples_per_step()) / rate;
-    if (device_.kind() != DeviceKind::cpu) {
-      result.gpus = gather_sensors(world_, std::exchange(logged_sensors_, {}));
-      return;
-    }
-    const double waited = trainer_.seconds_waited();
-    result.exposed_comm_seconds = (waited - std::exchange(seconds_waited_, waited)) / steps;
+  /// With --log-every N, windows of the meter end at lines.
+  void add_to_meter(const StepResult& line) {
+    const std::int64_t steps = line.step - std::exchange(metered_step_, line.step);
+    const double seconds = static_cast<double>(steps) * *line.step_seconds;
+    metered_steps_ += steps;
+    metered_seconds_ += seconds;
+    meter_.add(static_cast<std::uint64_t>(steps * trainer_.sampler().samples_per_step()), seconds);
+  }
+
+  void write_line(const StepResult& result) {
+    if (report_ == nullptr) return;
+    report_->step(result);
+    progress_->logged(result.step, result.loss, result.step_seconds ? 1.0 / *result.step_seconds : 0.0);
   }
 
   void evaluate_within_epoch() {
@@ -183,7 +212,9 @@ class TrainingRun {
 
   void run_window(std::int64_t steps) {
     const bool first = meter_.windows() == 0;
+    metered_step_ = step_;
     time_window(steps, [&] {
+      if (lines_) lines_->start_clock(step_);
       if (first) run_first_step();
       run_steps(first ? steps - 1 : steps);
     });
@@ -200,6 +231,7 @@ class TrainingRun {
   /// Times a window of `steps` steps, which `run` queues. Waits for other ranks in the first window do not count.
   void time_window(std::int64_t steps, const std::function<void()>& run) {
     if (hooks_.sensors != nullptr) hooks_.sensors->take();  // drops earlier readings
+    window_sensors_ = {};
     const Clock::time_point start = Clock::now();
     const ReplicaSeconds before = trainer_.seconds_in_replica();
     const double waited_before = trainer_.seconds_waited();
@@ -209,15 +241,26 @@ class TrainingRun {
     const double mine = seconds_since(start);
     const double seconds = world_.max(mine);
     note_sensors();
+    clocks_.push_back(window_sensors_.sm_mhz.readings > 0 ? window_sensors_.sm_mhz.mean() : 0.0);
     trainer_.arena().communicator().check_health();
-    meter_.add(static_cast<std::uint64_t>(steps * trainer_.sampler().samples_per_step()), seconds);
-    if (meter_.windows() == 1) return;
+    const bool first = meter_.windows() == 0;
+    write_lines(step_);
+    add_rest_to_meter(steps, seconds);
+    if (first) return;
     ReplicaSeconds waited = trainer_.seconds_in_replica() - before;
     // A stage that has finished its part of the step waits here for the slowest stage.
     if (waited.stages > 0.0 && device_.kind() == DeviceKind::cpu) waited.stages += agreeing_seconds_ + seconds - mine;
     in_replica_ += waited;
     for_replicas_ += trainer_.seconds_waited() - waited_before;
     noted_seconds_ += seconds;
+  }
+
+  /// Adds a window of `steps` steps to the meter, but for what its lines have added.
+  void add_rest_to_meter(std::int64_t steps, double seconds) {
+    const std::int64_t rest = steps - std::exchange(metered_steps_, 0);
+    const double rest_seconds = seconds - std::exchange(metered_seconds_, 0.0);
+    if (rest == 0 || rest_seconds <= 0.0) return;
+    meter_.add(static_cast<std::uint64_t>(rest * trainer_.sampler().samples_per_step()), rest_seconds);
   }
 
   /// Mean over the ranks, as a share of the time of steps. Empty if it is 0.
@@ -231,8 +274,8 @@ class TrainingRun {
     SensorWindow shown;
     if (hooks_.sensors != nullptr) shown = hooks_.sensors->take();
     sensors_.add(shown);
+    window_sensors_.add(shown);
     logged_sensors_.add(shown);
-    clocks_.push_back(shown.sm_mhz.readings > 0 ? shown.sm_mhz.mean() : 0.0);
   }
 
   /// Runs windows of about a second until --min-seconds are measured.
@@ -262,6 +305,7 @@ class TrainingRun {
       const std::int64_t piece = next_piece(end);
       run_piece(piece);
       step_ += piece;
+      if (lines_) lines_->queued(step_, epochs_done_ + 1);
       end_piece(piece);
       if (checkpoint_is_due()) write_checkpoint();
       if (end_signal_ != 0) end_run();
@@ -278,17 +322,31 @@ class TrainingRun {
     if (!eager) return;
     device_.synchronize();
     shortest_step_ = std::min(shortest_step_, seconds_since(start));
-    if (!steps_are_eager()) trainer_.prepare_graph(world_.max(shortest_step_) < kLongStepSeconds);
+    if (steps_are_eager()) return;
+    const double step_seconds = world_.max(shortest_step_);
+    trainer_.prepare_graph(step_seconds < kLongStepSeconds);
+    if (lines_) lines_->choose_norms(step_seconds);
   }
 
   void end_piece(std::int64_t steps) {
     const Clocked clocked(agreeing_seconds_);
-    if (pace_.queued(steps)) agree_on_requests();
+    if (!pace_->queued(steps)) return write_line_at_once();
+    agree_on_requests();
+    const std::int64_t before = std::exchange(piece_end_, step_);
+    const std::int64_t ended =
+        device_.kind() == DeviceKind::cpu ? step_ : before;  // a GPU still has this piece in its queue
+    write_lines(ended);
+  }
+
+  /// On CPUs, the line of --log-every N appears as soon as its step has ended.
+  void write_line_at_once() {
+    if (device_.kind() == DeviceKind::cpu && options_.log_every) write_lines(step_);
   }
 
   std::int64_t next_piece(std::int64_t end) const {
     if (steps_are_eager()) return 1;
-    std::int64_t piece = std::min(end - step_, pace_.left());
+    std::int64_t piece = std::min(end - step_, pace_->left());
+    if (lines_) piece = std::min(piece, lines_->next_stop(step_) - step_);
     if (step_ < last_step_of_epoch_) piece = std::min(piece, last_step_of_epoch_ - step_);
     if (step_ < options_.fail_step) piece = std::min(piece, options_.fail_step - step_);
     if (const std::int64_t every = checkpoint_every(); every > 0) piece = std::min(piece, every - step_ % every);
@@ -308,7 +366,7 @@ class TrainingRun {
     double request = by_time || (signals != nullptr && signals->checkpoint()) ? 1.0 : 0.0;
     if (signals != nullptr && SignalRequests::end() != 0) request = 1.0 + SignalRequests::end();
     request = world_.max(request, [this] { device_.progress(); });
-    pace_.next_piece();
+    pace_->next_piece();
     if (hooks_.checkpoints != nullptr) note(hooks_.checkpoints->poll());
     if (request > 1.0) end_signal_ = static_cast<int>(request - 1.0);
     checkpoint_asked_ = checkpoint_asked_ || request > 0.0;
@@ -333,6 +391,7 @@ class TrainingRun {
     const Watch::Phase phase(device_.watch(), "checkpoint");
     CheckpointWriter& writer = *hooks_.checkpoints;
     device_.synchronize();
+    write_lines(step_ - 1);
     guard_.check_finite();
     if (writer.busy()) {
       const Clock::time_point start = Clock::now();
@@ -346,7 +405,10 @@ class TrainingRun {
     last_checkpoint_ = Clock::now();
     last_checkpoint_step_ = step_;
     if (hooks_.signals != nullptr) hooks_.signals->checkpoint_done();
-    note(writer.start({step_, result_.epochs, epoch_sums_, {}}));
+    note(writer.start({step_, result_.epochs, epoch_sums_, {}, lines_ ? lines_->logged() : MetricSums{}}));
+    if (!lines_) return;
+    write_lines(step_);
+    lines_->start_clock(step_);
   }
 
   void note(const std::optional<WrittenCheckpoint>& checkpoint) {
@@ -368,6 +430,7 @@ class TrainingRun {
 
   [[noreturn]] void end_run() {
     device_.synchronize();
+    write_lines(step_);
     if (hooks_.checkpoints != nullptr) wait_for_checkpoint();
     const std::string signal = signal_name(end_signal_);
     if (report_ != nullptr) report_->interrupted(step_, signal, newest_checkpoint_);
@@ -392,21 +455,23 @@ class TrainingRun {
   double shortest_step_ = std::numeric_limits<double>::infinity();  ///< Seconds, of eager steps.
   std::int64_t epochs_done_ = 0;
   std::int64_t last_step_of_epoch_ = 0;
-  std::int64_t logged_step_ = 0;  ///< The last step with a log line.
-  std::size_t logged_windows_ = 0;
-  double seconds_waited_ = 0.0;
-  double agreeing_seconds_ = 0.0;  ///< Time of this rank in the current window for agreements between ranks.
+  std::int64_t metered_step_ = 0;   ///< The last step in the meter.
+  std::int64_t metered_steps_ = 0;  ///< Steps of the current window that its lines have added to the meter.
+  double metered_seconds_ = 0.0;    ///< Their time.
+  double agreeing_seconds_ = 0.0;   ///< Time of this rank in the current window for agreements between ranks.
   // Times of this rank in all windows but the first:
   ReplicaSeconds in_replica_;
   double for_replicas_ = 0.0;   ///< Waits for gradients and weights.
   double noted_seconds_ = 0.0;  ///< The length of these windows.
   const std::vector<Periodic> periodic_ = {{options_.verify_every, [this] { guard_.check_replicas(step_); }},
-                                           {options_.eval_every, [this] { evaluate_within_epoch(); }},
-                                           {options_.log_every, [this] { log_steps(); }}};
-  MetricSums epoch_sums_;  ///< The logged part of the current epoch.
-  StepPace pace_;
+                                           {options_.eval_every, [this] { evaluate_within_epoch(); }}};
+  MetricSums epoch_sums_;           ///< See RunProgress.
+  std::optional<StepLines> lines_;  ///< Empty: no step is logged.
+  std::optional<StepPace> pace_;
+  std::int64_t piece_end_ = 0;   ///< The last step of the newest piece (StepPace) that is queued.
   SensorWindow sensors_;         ///< Readings in all windows.
-  SensorWindow logged_sensors_;  ///< Readings in windows since the last log line.
+  SensorWindow window_sensors_;  ///< Readings in the current window.
+  SensorWindow logged_sensors_;  ///< Readings since the last log line.
   std::vector<double> clocks_;   ///< Mean MHz of each window. 0: unknown.
   bool checkpoint_asked_ = false;
   int end_signal_ = 0;

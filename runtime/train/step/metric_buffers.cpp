@@ -16,11 +16,11 @@ MetricSums* MetricBuffers::at(Part part, std::int64_t i) const {
   return static_cast<MetricSums*>(sums_.data()) + static_cast<std::int64_t>(part) * count_ + i;
 }
 
-void MetricBuffers::finish_step(const NonFinite* found) {
+void MetricBuffers::finish_step(StepRef step) {
   if (!may_skip_) return;
   auto& ops = device_.get<ReductionOps>();
   for (std::int64_t i = 0; i < count_; ++i) {
-    ops.add_unless_left_out(found, at(Part::step, i), at(Part::training, i), device_.compute_stream());
+    ops.add_unless_left_out(step, at(Part::step, i), at(Part::training, i), device_.compute_stream());
   }
 }
 
@@ -37,7 +37,7 @@ MetricSums MetricBuffers::since_mark() const {
   std::vector<MetricSums> sums = training();
   const std::vector<MetricSums> before = read(Part::marked);
   for (std::size_t i = 0; i < sums.size(); ++i) sums[i] = sums[i] - before[i];
-  return total(sums);
+  return totals(sums).front();
 }
 
 std::vector<MetricSums> MetricBuffers::read(Part part) const {
@@ -49,17 +49,21 @@ std::vector<MetricSums> MetricBuffers::read(Part part) const {
 MetricSums MetricBuffers::take(Part part) {
   const std::vector<MetricSums> mine = read(part);
   device_.zero(at(part, 0), bytes(), device_.compute_stream());
-  return total(mine);
+  return totals(mine).front();
 }
 
-MetricSums MetricBuffers::total(const std::vector<MetricSums>& mine) const {
+std::vector<MetricSums> MetricBuffers::totals(const std::vector<MetricSums>& mine) const {
   const std::vector<MetricSums> all = world_.all_gather(mine);
   const auto ranks = static_cast<std::size_t>(world_.size());
-  MetricSums total;
-  for (std::size_t k = 0; k < all.size(); ++k) {
-    total = total + all[ranks_.stride > 1 ? k % ranks * count() + k / ranks : k];
+  std::vector<MetricSums> totals(mine.size() / count());
+  for (std::size_t state = 0; state < totals.size(); ++state) {
+    for (std::size_t k = 0; k < ranks * count(); ++k) {
+      const std::size_t rank = ranks_.stride > 1 ? k % ranks : k / count();
+      const std::size_t neighbour = ranks_.stride > 1 ? k / ranks : k % count();
+      totals[state] = totals[state] + all[rank * mine.size() + state * count() + neighbour];
+    }
   }
-  return total;
+  return totals;
 }
 
 }  // namespace ddptrain

@@ -20,14 +20,15 @@ class MetricBuffers {
   /// The sums to which a training step of virtual rank `i` adds.
   MetricSums* step(std::int64_t i) const { return at(may_skip_ ? Part::step : Part::training, i); }
   MetricSums* evaluation(std::int64_t i) const { return at(Part::evaluation, i); }
-  /// Call it at the end of a step: adds the step's sums to the training sums unless `found` skips the step. In the
-  /// order of the compute stream.
-  void finish_step(const NonFinite* found);
+  /// Call it at the end of a step: adds the step's sums to the training sums unless the step is skipped. In the order
+  /// of the compute stream.
+  void finish_step(StepRef step);
 
   std::size_t count() const { return static_cast<std::size_t>(count_); }
   /// The training sums of each virtual rank since take_training(). Waits.
   std::vector<MetricSums> training() const { return read(Part::training); }
-  void set_training(std::vector<MetricSums> sums);  ///< Missing sums become zero.
+  void set_training(std::vector<MetricSums> sums);                    ///< Missing sums become zero.
+  const MetricSums* logged() const { return at(Part::training, 0); }  ///< See StepLog::training.
 
   /// Return the totals over all ranks, and set the sums to zero. Collective; wait.
   MetricSums take_training() { return take(Part::training); }
@@ -36,6 +37,8 @@ class MetricBuffers {
   void mark_training();
   /// The total over all ranks since mark_training(). take_training() must not be called in between. Collective; waits.
   MetricSums since_mark() const;
+  /// The totals over all ranks of several states of the training sums, each count() sums of this rank. Collective.
+  std::vector<MetricSums> totals(const std::vector<MetricSums>& mine) const;
 
  private:
   enum class Part : std::uint8_t { training, evaluation, step, marked };
@@ -44,7 +47,6 @@ class MetricBuffers {
   std::size_t bytes() const { return count() * sizeof(MetricSums); }
   std::vector<MetricSums> read(Part part) const;
   MetricSums take(Part part);
-  MetricSums total(const std::vector<MetricSums>& mine) const;
 
   VirtualRanks ranks_;
   std::int64_t count_;

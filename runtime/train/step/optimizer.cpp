@@ -22,6 +22,7 @@ void Optimizer::begin_step(StepRef step, WeightStore& weights) {
   step_ = step;
   if (device_.kind() == DeviceKind::cpu) {
     begun_.step = step.value();
+    begun_.log = step.state->log;
     step_ = {&begun_, 0};
   }
   weights_ = &weights;
@@ -38,6 +39,7 @@ void Optimizer::sum_and_update(std::size_t bucket, const PeerInboxes& peers, Str
 }
 
 void Optimizer::finish_step() {
+  const ProfilerRange range("optimizer");
   if (clips_) {
     const Stream compute = device_.compute_stream();
     norm_->finish(*weights_);
@@ -65,7 +67,8 @@ UpdateSlice Optimizer::slice_of(std::size_t bucket) const {
   return slice;
 }
 
-double Optimizer::gradient_norm(WeightStore& weights) {
+/// With clipping, the step has computed it.
+const GradientNorm& Optimizer::queue_norm(WeightStore& weights) {
   if (!clips_) {
     if (!norm_) norm_.emplace(arena_, pipeline_);
     norm_->begin();
@@ -74,7 +77,13 @@ double Optimizer::gradient_norm(WeightStore& weights) {
     }
     norm_->finish(weights);
   }
-  return norm_->value();
+  return *norm_;
 }
+
+void Optimizer::log_norm(StepState* state, WeightStore& weights) {
+  device_.get<ReductionOps>().log_norm(queue_norm(weights).squares(), state, device_.compute_stream());
+}
+
+double Optimizer::gradient_norm(WeightStore& weights) { return queue_norm(weights).value(); }
 
 }  // namespace ddptrain

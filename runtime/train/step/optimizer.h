@@ -40,11 +40,14 @@ class Optimizer {
   /// Call it after all buckets. Work queued on the compute stream from now on sees the new weights.
   void finish_step();
 
-  /// The norm of the last step's whole gradient before clipping; the same on all ranks. All buckets must be reduced.
-  /// `weights` is the store of that step. Collective; waits.
+  /// Logs the norm of the last step's whole gradient before clipping (StepLog); the same on all ranks. All buckets must
+  /// be reduced. `weights` is the store of that step. Does not wait on GPUs. Collective.
+  void log_norm(StepState* state, WeightStore& weights);
+  /// Returns the same norm. Collective; waits.
   double gradient_norm(WeightStore& weights);
 
  private:
+  const GradientNorm& queue_norm(WeightStore& weights);
   void update(std::size_t bucket, Stream stream);
   UpdateSlice slice_of(std::size_t bucket) const;
 

@@ -29,6 +29,7 @@ void StepGraph::run(std::uint64_t count) {
 }
 
 void StepGraph::launch(Graph& graph, std::uint32_t steps) {
+  const ProfilerRange range(steps == 1 ? "step" : "graph of steps");
   device_.watch().queued("graph of steps", 0);
   graph.launch();
   device_.watch().add_steps(steps);
@@ -42,7 +43,10 @@ void StepGraph::prepare(bool several) {
 }
 
 void StepGraph::queue(std::uint32_t steps) {
-  for (std::uint32_t i = 0; i < steps; ++i) step_(i);
+  for (std::uint32_t i = 0; i < steps; ++i) {
+    const ProfilerRange range("step");
+    step_(i);
+  }
   optimizer_.advance(state_, steps, device_.compute_stream());
 }
 

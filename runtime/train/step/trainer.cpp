@@ -87,7 +87,7 @@ void Trainer::train_step(GradientReducer& reducer, WeightStore& weights, std::ui
     }
   }
   optimizer_.finish_step();
-  metrics_.finish_step(&state_.step()->nonfinite);
+  metrics_.finish_step({state_.step(), offset});
 }
 
 void Trainer::forward(const Pass& pass, WeightStore& weights, std::uint32_t offset) {
@@ -191,9 +191,24 @@ std::string Trainer::parameter_hash() const {
   return hash.hex();
 }
 
-double Trainer::gradient_norm() {
+void Trainer::complete_gradients() {
   device_.finish_unfinished();
   if (optimizer_.updates_at_once()) communication_.gradients->complete_sums();
+}
+
+void Trainer::log_gradient_norm() { optimizer_.log_norm(state_.step(), *communication_.weights); }
+
+std::vector<MetricSums> Trainer::training_totals(const std::vector<MetricSums>& mine) {
+  std::vector<MetricSums> totals = metrics_.totals(mine);
+  const Stages& stages = pipeline_.stages();
+  if (stages.count() > 1) {
+    stages.world->broadcast(totals.data(), totals.size() * sizeof(MetricSums), stages.count() - 1);
+  }
+  return totals;
+}
+
+double Trainer::gradient_norm() {
+  complete_gradients();
   return optimizer_.gradient_norm(*communication_.weights);
 }
 

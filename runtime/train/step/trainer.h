@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "runtime/comm/communicator.h"
@@ -16,6 +17,7 @@
 #include "runtime/train/step/pipeline_schedule.h"
 #include "runtime/train/step/step_communication.h"
 #include "runtime/train/step/step_graph.h"
+#include "runtime/train/step/step_recorder.h"
 #include "runtime/train/step/store/parameter_arena.h"
 #include "runtime/train/step/store/training_state.h"
 #include "runtime/train/step/trainer_options.h"
@@ -72,6 +74,16 @@ class Trainer {
   /// waits.
   MetricSums evaluate(std::int64_t most = 0);
   /// Training sums since the last call: see MetricBuffers. Collective; waits.
+  /// Logs each `every`th step from now on. Call it between steps, after restored(). Waits.
+  StepRecorder& log_steps(std::int64_t every) { return recorder_.emplace(every, metrics_, state_.step(), device_); }
+  /// Whether logged steps include the norm. Otherwise log_gradient_norm() adds it to the newest step, if it is logged.
+  bool logs_gradient_norm() const { return !optimizer_.updates_at_once(); }
+  void log_gradient_norm();  ///< complete_gradients() comes first. Does not wait on GPUs. Collective.
+  /// The sums of the newest step's gradients are complete. Waits on CPUs. Collective.
+  void complete_gradients();
+  /// The totals of several states of the training sums, each the sums of MetricBuffers::training(). Collective; does
+  /// not wait for the device.
+  std::vector<MetricSums> training_totals(const std::vector<MetricSums>& mine);
   MetricSums take_training() { return from_last_stage(metrics_.take_training()); }
   MetricSums since_mark() { return from_last_stage(metrics_.since_mark()); }
   /// The norm of the last step's whole gradient before clipping. NaN or infinite if the gradient is. Collective; waits.
@@ -132,6 +144,7 @@ class Trainer {
   GradientReducer silent_reducer_;  ///< Never communicates.
   bool buffers_used_ = false;       ///< Every virtual rank of this rank has used the model's buffers.
   MetricBuffers metrics_;
+  std::optional<StepRecorder> recorder_;
   StepGraph training_;
 };
 

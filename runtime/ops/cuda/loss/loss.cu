@@ -2,6 +2,7 @@
 
 #include "runtime/device/cuda/elements.cuh"
 #include "runtime/device/cuda/launch.cuh"
+#include "runtime/device/cuda/logged_step.cuh"
 #include "runtime/ops/cuda/loss/loss.cuh"
 #include "runtime/ops/cuda/reduce.cuh"
 #include "runtime/ops/joined_facts.h"
@@ -128,8 +129,9 @@ __global__ void __launch_bounds__(32 * kWarps)
 constexpr std::uint32_t kSumThreads = 256;
 
 __global__ void __launch_bounds__(kSumThreads)
-    sum_kernel(const MetricPartial* partials, std::uint32_t count, std::uint32_t rows, MetricSums* sums) {
+    sum_kernel(const MetricPartial* partials, std::uint32_t count, std::uint32_t rows, StepRef step, MetricSums* sums) {
   __shared__ MetricPartial shared[kSumThreads];
+  const LoggedStep logged(step);
   wait_for_predecessor();
   MetricPartial mine{};
   for (std::uint32_t i = threadIdx.x; i < count; i += kSumThreads) {
@@ -149,6 +151,7 @@ __global__ void __launch_bounds__(kSumThreads)
   sums->loss += shared[0].loss;
   sums->correct += shared[0].correct;
   sums->samples += rows;
+  logged.note_sums(sums);
 }
 
 template <class T, class Targets>
@@ -161,9 +164,9 @@ std::uint32_t blocks_for(const MatrixShape& s) { return std::min(ceil_div(s.rows
 
 }  // namespace
 
-void add_metric_partials(const MetricPartial* partials, std::uint32_t count, std::int64_t rows, MetricSums* sums,
-                         cudaStream_t stream) {
-  launch_early(sum_kernel, 1, kSumThreads, 0, stream, partials, count, rows, sums);
+void add_metric_partials(const MetricPartial* partials, std::uint32_t count, std::int64_t rows, StepRef step,
+                         MetricSums* sums, cudaStream_t stream) {
+  launch_early(sum_kernel, 1, kSumThreads, 0, stream, partials, count, rows, step, sums);
 }
 
 }  // namespace cuda
@@ -180,7 +183,7 @@ void CudaLoss::softmax_cross_entropy(const Tensor& logits, const ImageBatch& bat
         cuda::rows_of<T>(logits, s.columns, cuda::Labels{batch.labels.as<std::uint8_t>(), batch.order, batch.step}),
         gradient_scale, dlogits.as<T>(), partials);
   });
-  cuda::add_metric_partials(partials, blocks * cuda::kWarps, s.rows, sums, stream());
+  cuda::add_metric_partials(partials, blocks * cuda::kWarps, s.rows, batch.step, sums, stream());
 }
 
 void CudaLoss::part_of_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
@@ -207,7 +210,7 @@ void CudaLoss::joined_cross_entropy(const Tensor& logits, const TokenBatch& batc
                         cuda::rows_of<T>(logits, vocabulary, targets), facts.as<float>(), facts.dim(0), gradient_scale,
                         dlogits.as<T>(), partials);
   });
-  cuda::add_metric_partials(partials, blocks * cuda::kWarps, s.rows, sums, stream());
+  cuda::add_metric_partials(partials, blocks * cuda::kWarps, s.rows, batch.step, sums, stream());
 }
 
 std::unique_ptr<LossOps> LossOps::on_cuda(Device& device) { return std::make_unique<CudaLoss>(device); }

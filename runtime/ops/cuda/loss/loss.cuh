@@ -17,9 +17,9 @@ struct MetricPartial {
   std::uint32_t correct;
 };
 
-/// Adds `count` partials, in a fixed order, and `rows` samples to *sums.
-void add_metric_partials(const MetricPartial* partials, std::uint32_t count, std::int64_t rows, MetricSums* sums,
-                         cudaStream_t stream);
+/// Adds `count` partials, in a fixed order, and `rows` samples to *sums, and logs them (StepLog).
+void add_metric_partials(const MetricPartial* partials, std::uint32_t count, std::int64_t rows, StepRef step,
+                         MetricSums* sums, cudaStream_t stream);
 
 /// Targets of rows of logits: the tokens that follow the tokens of a batch, from its prediction `first` on.
 struct Predictions {

@@ -406,7 +406,7 @@ void CudaLoss::token_cross_entropy(const Tensor& logits, const TokenBatch& batch
          static_cast<std::uint32_t>(s.columns), static_cast<std::uint32_t>(vocabulary), gradient_scale},
         {batch, static_cast<std::uint32_t>(first_row)}, multiprocessors(), stream());
   });
-  cuda::add_metric_partials(partials, blocks, s.rows, sums, stream());
+  cuda::add_metric_partials(partials, blocks, s.rows, batch.step, sums, stream());
 }
 
 }  // namespace ddptrain

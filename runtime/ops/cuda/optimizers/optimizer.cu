@@ -10,7 +10,12 @@ namespace {
 
 /// `shown` lies in the host's memory.
 __global__ void advance_kernel(StepState* state, std::uint32_t steps, volatile std::uint64_t* shown) {
-  *shown = state->step += steps;
+  const std::uint64_t before = state->step;
+  if (state->log.every > 0) {
+    steps == 0 ? state->log.start(global_nanoseconds())
+               : state->log.note_time(before, before + steps, global_nanoseconds());
+  }
+  *shown = state->step = before + steps;
 }
 
 /// One block per chunk. All loads are issued before the first use; five blocks share a

@@ -83,7 +83,7 @@ std::vector<Tensor> TrainingState::buffers() const {
 }
 
 std::vector<StateArray> TrainingState::arrays() const {
-  const std::int64_t step_bytes = sizeof(StepState);
+  const std::int64_t step_bytes = kTrainingStateBytes;
   std::vector<StateArray> arrays = {{"step",
                                      Split::none({step_bytes}),
                                      DType::u8,
