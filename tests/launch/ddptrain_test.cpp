@@ -75,12 +75,11 @@ TEST(Ddptrain, FilesOfOthersAreNotOverwritten) {
 }
 
 TEST(Ddptrain, DescriptionsNeedNoMpi) {
-  const std::string no_session = "OMPI_MCA_orte_tmpdir_base=/nonexistent TMPDIR=/nonexistent timeout 600 ";
+  const std::string no_mpi = "OMPI_MCA_pml=none_such timeout 600 ";  // Open MPI does not start with it
   for (const char* flags : {"--describe", "--dry-run", "--describe --ranks 1000", "--print-config", "--help"}) {
     const Outcome outcome = run_command(fmt::format("{}{} --device cpu --data synthetic:4000 --model mlp --batch 2 {}",
-                                                    no_session, DDPTRAIN_PROGRAM, flags));
+                                                    no_mpi, DDPTRAIN_PROGRAM, flags));
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
-    EXPECT_FALSE(outcome.says("rte_init")) << outcome.output;
   }
 }
 
