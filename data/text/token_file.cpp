@@ -50,23 +50,22 @@ std::vector<std::string_view> pieces_of(std::string_view text) {
   return {text.substr(0, kPieceBytes), text.substr(middle, kPieceBytes), text.substr(last)};
 }
 
-/// 16-bit words that are zero, or small as the upper halves of 32-bit ids are: up to 3 (vocabularies up to 262,144), or
+/// Words of 16 bits as the upper halves of 32-bit ids may be: zero, or small, up to 3 (vocabularies up to 262,144) or
 /// those of small negative numbers, which mark what is not trained.
 struct WordCounts {
   std::size_t words = 0;
   std::size_t zero = 0;
   std::size_t small = 0;
-  std::size_t small_swapped = 0;  ///< Small if its two bytes change places.
+  std::size_t large = 0;  ///< 256 or more, as lower halves of ids of such vocabularies often are.
 
   void add(std::uint16_t word) {
-    const auto swapped = static_cast<std::uint16_t>(word << 8 | word >> 8);
     ++words;
     zero += word == 0 ? 1 : 0;
     small += word <= 3 || word == 0xffff ? 1 : 0;
-    small_swapped += swapped <= 3 || swapped == 0xffff ? 1 : 0;
+    large += word >= 256 ? 1 : 0;
   }
   WordCounts operator+(const WordCounts& other) const {
-    return {words + other.words, zero + other.zero, small + other.small, small_swapped + other.small_swapped};
+    return {words + other.words, zero + other.zero, small + other.small, large + other.large};
   }
 };
 
@@ -75,7 +74,8 @@ bool a_tenth(std::size_t part, std::size_t whole) { return part * 10 >= whole; }
 
 /// Counts of the pieces of a file.
 struct Look {
-  std::array<WordCounts, 4> at;  ///< By position of the word modulo 4.
+  std::array<WordCounts, 4> at;          ///< By position of the word modulo 4.
+  std::array<WordCounts, 2> swapped_at;  ///< By position modulo 2, of words whose two bytes change places.
   std::array<std::size_t, 256> low{};
   std::array<std::size_t, 256> high{};
 
@@ -85,6 +85,7 @@ struct Look {
         std::uint16_t word = 0;
         std::memcpy(&word, piece.data() + i, sizeof(word));
         at[i / 2 % 4].add(word);
+        swapped_at[i / 2 % 2].add(static_cast<std::uint16_t>(word << 8 | word >> 8));
         ++low[word & 0xff];
         ++high[word >> 8];
       }
@@ -103,11 +104,11 @@ bool has_upper(const std::array<std::size_t, 256>& counts) {
   return std::any_of(counts.begin() + 128, counts.end(), [](std::size_t n) { return n > 0; });
 }
 
-/// Whether `upper` are the upper halves of 32-bit ids with the lower halves `lower`. 16-bit ids have no such difference
-/// between even and odd positions.
-bool are_halves(const WordCounts& lower, const WordCounts& upper, std::size_t upper_small, std::size_t lower_small) {
+/// Whether `upper` are the upper halves of 32-bit ids with the lower halves `lower`. 16-bit ids of text have no such
+/// difference between even and odd positions.
+bool are_halves(const WordCounts& lower, const WordCounts& upper) {
   if (upper.zero == upper.words) return a_tenth(lower.words - lower.zero, lower.words);
-  return nearly_all(upper_small, upper.words) && lower_small * 2 < lower.words;
+  return nearly_all(upper.small, upper.words) && lower.small * 2 < lower.words && a_tenth(lower.large, lower.words);
 }
 
 /// Why bare 16-bit words are not tokens. Empty: they may be. A genuine file of a small vocabulary has zero in every
@@ -121,10 +122,10 @@ std::string fault_of_words(const Look& look) {
   if (is_zero(2) && is_zero(3) && holds_ids(0) && nearly_all(look.at[1].small, look.at[1].words)) {
     return fmt::format("it looks like 64-bit token ids (three of four 16-bit words are 0); {}", advice(64));
   }
-  if (are_halves(even, odd, odd.small, even.small)) {
+  if (are_halves(even, odd)) {
     return fmt::format("it looks like 32-bit token ids (every second 16-bit word is 0 or tiny); {}", advice(32));
   }
-  if (are_halves(odd, even, even.small_swapped, odd.small_swapped)) {
+  if (are_halves(look.swapped_at[1], look.swapped_at[0])) {
     return fmt::format("it looks like big-endian ids of 32 or 64 bits; {}", advice(32));
   }
   if (look.low[0] == look.words() && distinct(look.high) >= 4) {
@@ -172,7 +173,10 @@ TokenSegment bare_tokens(const MappedFile& file, const fs::path& path) {
   const Look look(pieces);
   if (look.words() >= kFewestWords) {
     const std::string fault = fault_of_words(look);
-    if (!fault.empty()) usage_error("{}: not a file of 16-bit tokens: {}", name, fault);
+    if (!fault.empty()) {
+      usage_error("{}: not a file of 16-bit tokens: {}. (Tokens behind llm.c's header are taken as they are.)", name,
+                  fault);
+    }
   }
   return {file.data(), static_cast<std::int64_t>(file.size() / 2)};
 }

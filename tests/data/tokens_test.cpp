@@ -195,6 +195,11 @@ TEST_F(TokensTest, GenuineTokensOfAnyVocabularyAreRead) {
       }
     }
   }
+  // Letters with a space between them: "M K V\n", with 0 and 1 for the line feed and the space.
+  Tokens spaced = text_ids(30000, 25);
+  for (std::size_t i = 0; i < spaced.size(); ++i) spaced[i] = i % 2 == 1 ? (i % 60 == 59 ? 0 : 1) : spaced[i] + 2;
+  write_plain(folder_ / "ids.bin", file_bytes(spaced));
+  EXPECT_EQ(tokens_of(load_tokens((folder_ / "ids.bin").string(), whole()).train), spaced);
   Tokens padded = text_ids(3000, 50257);
   padded.resize(500000, 0);  // an array that was not filled to its end
   write_plain(folder_ / "ids.bin", file_bytes(padded));
