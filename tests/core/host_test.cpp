@@ -1,11 +1,18 @@
 #include "runtime/core/process/host.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <spdlog/fmt/fmt.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <fstream>
+#include <optional>
+#include <set>
 #include <string>
+#include <thread>
 
+#include "runtime/core/process/cores.h"
 #include "tests/support/temp_folder.h"
 
 namespace ddptrain {
@@ -123,6 +130,52 @@ TEST_F(HostMemory, CoresAreLimitedByQuotas) {
   EXPECT_EQ(cores(), all);
   write("sys/fs/cgroup/cpu/slurm/job/cpu.cfs_quota_us", "20000\n");
   EXPECT_EQ(cores(), 1);
+}
+
+TEST_F(HostMemory, TheNarrowestGroupLimitsTheCores) {
+  EXPECT_EQ(core_limit(root_.path()), std::nullopt);
+  write("proc/self/cgroup", "0::/user/job\n");
+  write("sys/fs/cgroup/user/cpu.max", "150000 100000\n");
+  write("sys/fs/cgroup/user/job/cpu.max", "max 100000\n");
+  EXPECT_EQ(core_limit(root_.path()), 1.5);
+  write("sys/fs/cgroup/user/job/cpu.max", "25000 50000\n");
+  EXPECT_EQ(core_limit(root_.path()), 0.5);
+}
+
+TEST_F(HostMemory, CoresAreBusyWithAllButIdlingAndWaitingForDisks) {
+  const auto second = static_cast<double>(sysconf(_SC_CLK_TCK));
+  EXPECT_EQ(busy_seconds({0}, root_.path()), std::nullopt);
+  write("proc/stat", "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 100 20 30 5000 600 1 2 47 0 0\ncpu1 50 0 0 7 0 0 0 0 0 0\n");
+  EXPECT_DOUBLE_EQ(*busy_seconds({0}, root_.path()), 200.0 / second);
+  EXPECT_DOUBLE_EQ(*busy_seconds({0, 1}, root_.path()), 250.0 / second);
+  EXPECT_EQ(busy_seconds({0, 2}, root_.path()), std::nullopt) << "a core that is hidden";
+  write("proc/stat", "cpu  0 0 0 0 0 0 0 0 0 0\ncpu0 0 0 0 0 0 0 0 0 0 0\n");
+  EXPECT_EQ(busy_seconds({0}, root_.path()), std::nullopt) << "as some containers have it";
+}
+
+/// Several threads that want the same core wait for it.
+TEST(CoreWait, CountsTheTimeForWhichAThreadWaitedForItsCore) {
+  const std::set<int> all = allowed_cores();
+  ASSERT_FALSE(all.empty());
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(*all.begin(), &one);
+  std::atomic<bool> done = false;
+  std::thread measured([&] {
+    sched_setaffinity(0, sizeof(one), &one);
+    EXPECT_EQ(allowed_cores(), std::set<int>{*all.begin()});
+    const CoreWait wait;
+    const double before = wait.seconds();
+    if (before == 0.0) return;  // no schedstat
+    std::thread other([&] {
+      sched_setaffinity(0, sizeof(one), &one);
+      while (!done) continue;
+    });
+    while (wait.seconds() - before < 1e-2) continue;
+    done = true;
+    other.join();
+  });
+  measured.join();
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "runtime/train/measure/calibration.h"
 
 #include <gtest/gtest.h>
+#include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
 #include <cmath>
@@ -329,6 +330,172 @@ TEST(Calibration, MarksRoundsInWhichAClockFell) {
   EXPECT_DOUBLE_EQ(rounds.back().step_sm_mhz, 1530.0);
 }
 
+/// A rank's core, which other programs take by turns of some milliseconds.
+class TakenCore {
+ public:
+  TakenCore(double taken, unsigned seed) : taken_(taken), random_(seed) {}
+
+  double waited = 0.0;  ///< So far.
+
+  /// Until `time`, without work.
+  void idle(double time) { run(time - now_, 0.0); }
+  /// The end of `seconds` of work.
+  double work(double seconds) {
+    run(0.0, seconds);
+    return now_;
+  }
+
+ private:
+  /// Goes on until so much time has passed and so much work is done.
+  void run(double time, double work) {
+    while (time > 1e-12 || work > 1e-12) {
+      if (left_ <= 0.0) turn();
+      const double passed = std::min(left_, std::max(time, own_ ? work : left_));
+      now_ += passed;
+      left_ -= passed;
+      time -= passed;
+      if (own_) work -= passed;
+      if (!own_) waited += passed;
+    }
+  }
+  void turn() {
+    constexpr double kTurn = 4e-3;
+    own_ = !own_ || taken_ == 0.0;
+    const double length = own_ ? kTurn : kTurn * taken_ / (1.0 - taken_);
+    left_ = length * std::uniform_real_distribution(0.5, 1.5)(random_);
+  }
+
+  double taken_;
+  std::mt19937 random_;
+  bool own_ = false;
+  double now_ = 0.0;
+  double left_ = 0.0;  ///< Of the present turn.
+};
+
+/// Ranks that compute and then meet, on cores that other programs take.
+struct TakenTimes {
+  std::vector<double> compute = {0.06, 0.06};
+  double communication = 0.003;
+  double taken =
+      0.5;  ///< Of the time of a core on which a rank works, by other programs. Rank 0 alone has half of that.
+  Meeting meeting = Meeting::at_start;
+  double noise = 0.0;
+  std::string crowd = {};
+
+  double step() const { return std::ranges::max(compute) + communication; }
+  double efficiency() const { return compute.front() / step(); }
+};
+
+class TakenJob final : public TimedJob {
+ public:
+  TakenJob(TakenTimes times, unsigned seed) : times_(std::move(times)), random_(seed) {}
+
+  double seconds = 0.0;  ///< Of all windows.
+
+  Window time(TimedWork work, std::uint64_t steps, std::uint64_t /*lead*/) override {
+    const bool alone = work == TimedWork::alone;
+    const std::size_t ranks = alone ? 1 : times_.compute.size();
+    std::vector<TakenCore> cores;
+    for (std::size_t r = 0; r < ranks; ++r) cores.emplace_back(alone ? 0.5 * times_.taken : times_.taken, random_());
+    const bool meets = work == TimedWork::step || work == TimedWork::communication;
+    std::vector<Pieces> pieces(times_.compute.size());
+    std::vector<double> now(ranks, 0.0);
+    for (std::uint64_t step = 1; step <= steps; ++step) {
+      const double noise = 1.0 + times_.noise * normal_(random_);
+      if (meets && times_.meeting == Meeting::at_start) meet(cores, now);
+      for (std::size_t r = 0; r < ranks && work != TimedWork::communication; ++r) {
+        now[r] = cores[r].work(times_.compute[r] * noise);
+      }
+      if (meets && times_.meeting == Meeting::later) meet(cores, now);
+      for (std::size_t r = 0; r < ranks; ++r) pieces[r].push_back({step, now[r], cores[r].waited});
+    }
+    now.resize(times_.compute.size(), 0.0);
+    seconds += std::ranges::max(now);
+    return {now, 0.0, std::vector(times_.compute.size(), 0.0), pieces, times_.meeting};
+  }
+
+  std::vector<double> time_compute(bool /*communicates*/) override { return times_.compute; }
+  std::string crowd() override { return times_.crowd; }
+  std::optional<CoreShare::Taken> taken() override { return CoreShare::Taken{times_.taken, true}; }
+
+ private:
+  void meet(std::vector<TakenCore>& cores, std::vector<double>& now) const {
+    const double end = std::ranges::max(now) + times_.communication;
+    for (std::size_t r = 0; r < cores.size(); ++r) {
+      cores[r].idle(end);
+      now[r] = end;
+    }
+  }
+
+  TakenTimes times_;
+  std::mt19937 random_;
+  std::normal_distribution<double> normal_;
+};
+
+Calibration measure(TakenJob& job, const TakenTimes& times, const CalibrationLimit& limit = 16.0) {
+  return calibrate(job, 128.0, times.step() / (1.0 - times.taken), false, limit);
+}
+
+/// Their seconds alone would give efficiencies of about 75%.
+TEST(Calibration, WaitsForCoresThatOthersTakeAreNoTimeOfTheStep) {
+  const std::map<std::string, TakenTimes> jobs = {
+      {"long steps", {}},
+      {"long steps that end with the sums", {.meeting = Meeting::later}},
+      {"steps shorter than a turn", {.compute = {0.9e-3, 0.9e-3}, .communication = 0.1e-3}},
+      {"short steps that end with the sums",
+       {.compute = {0.9e-3, 0.9e-3}, .communication = 0.1e-3, .meeting = Meeting::later}},
+      {"several steps in a window", {.compute = {0.02, 0.02}, .communication = 0.002}},
+      {"four ranks, one of them slow", {.compute = {0.06, 0.06, 0.066, 0.06}}},
+      {"four ranks in windows of several steps", {.compute = {0.02, 0.02, 0.022, 0.02}, .communication = 0.002}},
+      {"one loop", {.taken = 0.25}}};
+  for (const auto& [name, times] : jobs) {
+    for (unsigned seed = 0; seed < 5; ++seed) {
+      TakenJob job(times, seed);
+      const Calibration c = measure(job, times);
+      EXPECT_NEAR(c.scaling_efficiency.value, times.efficiency(), 0.03) << name << ", seed " << seed;
+      EXPECT_TRUE(c.scaling_efficiency.contains(times.efficiency())) << name << ", seed " << seed;
+      EXPECT_EQ(c.disturbed, fmt::format("other programs took {:.0f}% of the cores", 100.0 * times.taken));
+      EXPECT_TRUE(c.by_others);
+      EXPECT_NEAR(c.core_wait, times.taken, 0.1) << name;
+    }
+  }
+}
+
+TEST(Calibration, IntervalsOfDisturbedJobsHoldTheTruth) {
+  unsigned held = 0;
+  for (unsigned seed = 0; seed < 100; ++seed) {
+    const TakenTimes times{.taken = seed % 2 == 0 ? 0.5 : 0.3, .noise = 0.03};
+    TakenJob job(times, 100 + seed);
+    held += measure(job, times, 8.0).scaling_efficiency.contains(times.efficiency());
+  }
+  EXPECT_GE(held, 92u);
+}
+
+TEST(Calibration, WaitsForCoresThatTheJobTakesFromItselfCount) {
+  const TakenTimes times{.crowd = "2 threads share 1 core"};
+  TakenJob job(times, 1);
+  const Calibration c = measure(job, times);
+  EXPECT_LT(c.scaling_efficiency.value, times.efficiency() - 0.1);
+  EXPECT_EQ(c.disturbed, "2 threads share 1 core");
+  EXPECT_FALSE(c.by_others);
+}
+
+TEST(Calibration, AWideIntervalOfAnUndisturbedJobIsMeasuredForLonger) {
+  const FakeTimes times = jobs().front().times;
+  FakeJob noisy(times, 0.2);
+  const Calibration wide = measure(noisy, times, {8.0, 24.0});
+  EXPECT_GT(noisy.now, 8.0);
+  EXPECT_LE(noisy.now, 24.5);
+  EXPECT_EQ(wide.limit_seconds, 24.0);
+  FakeJob calm(times, 0.01);
+  measure(calm, times, {8.0, 24.0});
+  EXPECT_LE(calm.now, 8.5);
+  const TakenTimes taken{.noise = 0.2};
+  TakenJob disturbed(taken, 1);
+  EXPECT_EQ(measure(disturbed, taken, {8.0, 24.0}).limit_seconds, 8.0);
+  EXPECT_LE(disturbed.seconds, 9.0);
+}
+
 TEST(Calibration, TakesAQuarterOfTheTimedStepsAndMoreForAWideInterval) {
   EXPECT_EQ(calibration_limit(0.0, 0.1, 0.0).seconds, 4.0);
   EXPECT_EQ(calibration_limit(0.0, 20.0, 0.0).seconds, 5.0);
@@ -394,6 +561,24 @@ TEST(Estimate, HoldsTheTruthAsOftenAsItsHeaderSays) {
       for (unsigned run = 0; run < kRuns; ++run) held += estimate_mean(ar1(count, correlation, random)).contains(0.0);
       EXPECT_GE(held, least * kRuns) << count << " observations, correlation " << correlation;
       EXPECT_LE(held, 0.985 * kRuns) << count << " observations, correlation " << correlation;
+    }
+  }
+}
+
+/// Halves of rounds, which alternate between two means. The rounds have lag-1 correlations of 0, 0.3, 0.5 and 0.7.
+TEST(Estimate, OfHalvesOfCorrelatedRoundsHoldsTheTruth) {
+  constexpr unsigned kRuns = 1000;
+  std::mt19937 random(1);
+  for (const double correlation : {0.0, 0.42, 0.62, 0.78}) {
+    for (const std::size_t rounds : {8, 20}) {
+      unsigned held = 0;
+      for (unsigned run = 0; run < kRuns; ++run) {
+        std::vector<double> series = ar1(2 * rounds, correlation, random);
+        for (std::size_t i = 0; i < series.size(); ++i) series[i] = 100.0 + series[i] + (i % 2 == 0 ? 5.0 : -5.0);
+        held += estimate_alternating_ratio(series, std::vector(series.size(), 100.0)).contains(1.0);
+      }
+      EXPECT_GE(held, 0.93 * kRuns) << rounds << " rounds, correlation " << correlation;
+      EXPECT_LE(held, 0.99 * kRuns) << rounds << " rounds, correlation " << correlation;
     }
   }
 }

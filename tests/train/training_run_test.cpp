@@ -19,6 +19,7 @@
 #include "runtime/core/error.h"
 #include "runtime/device/cpu/cpu_device.h"
 #include "runtime/train/measure/calibration.h"
+#include "runtime/train/measure/core_share.h"
 #include "runtime/train/report/report.h"
 #include "runtime/train/run/replica_check.h"
 #include "tests/support/captured_log.h"
@@ -297,6 +298,17 @@ Calibration calibrate_with_a_slow_rank(Rig& rig, std::chrono::duration<double> d
   if (world.rank() == world.size() - 1) model = std::make_unique<PausingModel>(std::move(model), [=] { return delay; });
   const auto trainer = rig.trainer(options, data(), std::move(model));
   return calibrate(*trainer, world, kSamplesPerStep / delay.count(), 30 * delay.count());
+}
+
+TEST(CoreShare, KnowsWhetherTheJobHasEnoughCores) {
+  const World& world = test_world();
+  const CoreShare crowded(world, 100'000);
+  EXPECT_CONTAINS(crowded.crowd(), "00000 threads share ");
+  const CoreShare share(world, 1);
+  const std::optional<CoreShare::Taken> taken = share.taken();
+  if (!taken) return;
+  EXPECT_GE(taken->share, 0.0);
+  EXPECT_LE(taken->share, 1.0);
 }
 
 /// Other work on this machine may delay ranks as long as a short delay does: it is tried with longer ones, too.

