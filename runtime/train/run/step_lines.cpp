@@ -44,6 +44,8 @@ void StepLines::choose_norms(double step_seconds) {
 
 void StepLines::start_clock(std::int64_t step) {
   recorder_.start_clock();
+  waited_step_ = step;
+  seconds_waited_ = trainer_.seconds_waited();
   timed_step_ = step;
   timed_seconds_.reset();
 }

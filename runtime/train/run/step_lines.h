@@ -70,7 +70,7 @@ class StepLines {
   MetricSums logged_;
   std::int64_t timed_step_ = 0;          ///< The last step before the interval that the next line times.
   std::optional<double> timed_seconds_;  ///< When it ended; empty: when the clock started.
-  std::int64_t waited_step_;             ///< The last line, or the first step of this process.
+  std::int64_t waited_step_;             ///< The last line, or where the clock has started.
   double seconds_waited_ = 0.0;          ///< Up to this step.
 };
 
