@@ -65,8 +65,12 @@ function placeAxis({names, is_time}) {
   if (is_time) return {valueFormatter: duration, ticker: timeTicks};
   if (names.length === 0) return {valueFormatter: number, axisLabelFormatter: short, pixelsPerLabel: 50};
   const ticker = (low, high, pixels) => {
-    const every = Math.ceil((high - low + 1) * 60 / pixels);
-    return names.map((label, v) => ({v, label})).filter(({v}) => v % every === 0 && v >= low && v <= high);
+    const least = 45 * (high - low) / pixels, ticks = [];
+    names.forEach((label, v) => {
+      const last = ticks.at(-1)?.v ?? -Infinity;
+      if (label !== "" && v >= low && v <= high && v - last >= least) ticks.push({v, label});
+    });
+    return ticks;
   };
   return {valueFormatter: x => names[x] ?? "", ticker};
 }

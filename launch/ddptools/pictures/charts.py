@@ -13,7 +13,7 @@ class Axis:
     """Below curves. Pictures with several axes have a switch."""
 
     label: str
-    names: list[str] = dataclasses.field(default_factory=list)  # of the places 0, 1, ...; empty: places are numbers
+    names: list[str] = dataclasses.field(default_factory=list)  # of the places 0, 1, ..., "": no tick; empty: places are numbers
     is_time: bool = False  # places are seconds
 
 

@@ -253,6 +253,17 @@ class PageTest(ReportCase):
         subprocess.run([sys.executable, script, "--svg", svg], input=json.dumps(topology), text=True, check=True)
         self.assertTrue(odd in svg.read_text())
 
+    def test_throughput_over_ranks_begins_at_zero(self) -> None:
+        for ranks, is_linear in (((1, 2, 8), True), ((1, 2, 64), False)):
+            records = [made for n in ranks for made in runs(f"{n}", [100 * n], {"ranks": n})]
+            throughput, efficiency, *_ = pictures(self.experiment(records))
+            self.assertEqual((throughput.chart.from_zero, throughput.chart.is_logarithmic), (is_linear, not is_linear))
+            places = [place for (place,), *_ in throughput.chart.lines[0].points]
+            self.assertEqual(places, [1, 2, 8] if is_linear else [0, 1, 2])
+            names = throughput.chart.axes[0].names
+            self.assertEqual([names[int(place)] for place in places], [f"{n}" for n in ranks])
+            self.assertEqual([place for (place,), *_ in efficiency.chart.lines[-1].points], [places[0], places[-1]])
+
     def test_bus_bandwidth_of_many_settings(self) -> None:
         records = []
         for i in range(11):

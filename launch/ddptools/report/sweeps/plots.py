@@ -12,6 +12,7 @@ from ddptools.report.sweeps.tables import busbw_gbs_by_bytes, operation
 from ddptools.results.run import PLACEMENT
 
 NUMERIC = ("batch", "bucket-mb", "last-bucket-kb", "comm-ctas", "grad-accum", "seq")
+MOST_LINEAR_RANKS = 16  # with more, axes of scaling are logarithmic
 MOST_SERIES = 10
 MOST_POINTS = 200  # of a series
 MOST_BARS = 24
@@ -51,14 +52,27 @@ def _scaling(experiment: Experiment) -> list[Picture]:
     shown = [(name, points) for name, points in series if len(points) > 1][:MOST_SERIES]
     if not shown:
         return []
-    names = _names(shown)
+    names = _names_of_ranks(shown)
+    is_logarithmic = not _is_linear(shown)
     lines = list(_lines(shown, names))
     from_one = [(line, points) for line, (_, points) in zip(lines, shown) if points[0][1].ranks == 1]
     ideal = [_ideal(line, points) for line, points in from_one]
     text = f"Throughput of all ranks, median with smallest and largest{'; dashed: ideal' if ideal else ''}."
-    curves = Curves([Axis("ranks", names)], experiment.unit, lines + ideal, is_logarithmic=True)
+    curves = Curves([Axis("ranks", names)], experiment.unit, lines + ideal, is_logarithmic, not is_logarithmic)
     made = [Picture(_caption(experiment, text, len(series) - MOST_SERIES), curves)]
     return made + _efficiency(experiment, [points for _, points in from_one], [line for line, _ in from_one], names)
+
+
+def _is_linear(series: list[tuple[str, Series]]) -> bool:
+    return max(ranks for _, points in series for ranks, _ in points) <= MOST_LINEAR_RANKS
+
+
+def _names_of_ranks(series: list[tuple[str, Series]]) -> list[str]:
+    """Of places that are the number of ranks, so that ideal scaling is a straight line, or of one place each."""
+    measured = _names(series)
+    if not _is_linear(series):
+        return measured
+    return [f"{ranks}" if f"{ranks}" in measured else "" for ranks in range(MOST_LINEAR_RANKS + 1)]
 
 
 def _ideal(line: Line, points: Series) -> Line:
@@ -75,7 +89,8 @@ def _efficiency(experiment: Experiment, series: list[Series], lines: list[Line],
         shown += [Line(line.label, rows, line.color)] if rows else []
     if not shown:
         return []
-    ends = (0.0, len(names) - 1.0)
+    known = [float(place) for place, name in enumerate(names) if name]
+    ends = (min(known), max(known))
     shown.append(Line("ideal", [((x,), 100.0, 100.0, 100.0) for x in ends], GRAY, (5, 4), False))
     curves = Curves([Axis("ranks", names)], "scaling efficiency, %", shown, from_zero=True)
     caption = _caption(experiment, "Efficiency: (rate on W ranks / W) / rate of the run of one rank.")
