@@ -14,9 +14,9 @@ namespace {
 constexpr std::int64_t kBatch = 2;
 
 /// A small GPT whose layers, width and vocabulary can be divided among the ranks of a test.
-std::unique_ptr<Model> gpt_of(Device& device, const MeshShape& mesh, int rank) {
+std::unique_ptr<Model> gpt_of(Device& device, const MeshShape& mesh, int rank, std::int64_t layers = 3) {
   GptOptions options;
-  options.shape = {3, 24, 6, 48, 24, 600};
+  options.shape = {layers, 24, 6, 48, 24, 600};
   options.max_batch = kBatch;
   options.stage = gpt_stage(options.shape, mesh.stages, mesh.stage_of(rank));
   options.part = {mesh.tensor, mesh.part_of(rank)};
@@ -117,8 +117,8 @@ TEST(Mesh, AReplicaStoresItsSumsOnce) {
     ASSERT_FALSE(writer.start({3, {}, {}, {}}));
     ASSERT_EQ(writer.wait().value().error, "");
     const RunProgress progress = find_checkpoint(world, folder)->manifest.progress;
-    ASSERT_EQ(progress.rank_sums.size(), 1u) << shape.place_of(world.rank());
-    EXPECT_EQ(progress.rank_sums[0].samples, 3u * kBatch * 24);
+    EXPECT_EQ(progress.rank_sums.size(), 1u) << shape.place_of(world.rank());
+    EXPECT_EQ(progress.rank_sums.at(0).samples, 3u * kBatch * 24);
   }
 }
 
@@ -172,7 +172,7 @@ class CountingGathers final : public Communicator {
   std::int64_t gathers_ = 0;
 };
 
-/// Rank 0 has one batch of test samples more than the others.
+/// Rank 0 has one batch of test samples more than the others. There are more blocks than places for gathered ones.
 TEST(Mesh, RanksGatherTheSameWeightsInAnUnevenEvaluation) {
   const World& world = test_world();
   const auto device = make_cpu_device({});
@@ -181,7 +181,7 @@ TEST(Mesh, RanksGatherTheSameWeightsInAnUnevenEvaluation) {
   TrainerOptions options;
   options.batch = kBatch;
   options.zero = Zero::weights;
-  Trainer trainer(options, gpt_of(*device, {}, 0), samples(), world, *device, counting);
+  Trainer trainer(options, gpt_of(*device, {}, 0, 7), samples(), world, *device, counting);
   const std::int64_t before = counting.gathers();
   trainer.evaluate(kBatch * world.size() + 1);
   const double gathered = static_cast<double>(counting.gathers() - before);
