@@ -19,9 +19,15 @@ void require(bool condition, const std::string& flag, double value, const char* 
   if (!condition) usage_error("{} {}: give {}", flag, value, what);
 }
 
+/// "-b,--begin,--minbytes" as "--begin", for messages.
+std::string name_in(const std::string& names) {
+  const std::size_t first = names.find("--");
+  return names.substr(first, names.find(',', first) - first);
+}
+
 void add_size(CLI::App& app, const std::string& flag, std::uint64_t& value, const std::string& help) {
   app.add_option_function<std::string>(
-         flag, [flag, &value](const std::string& text) { value = parse_size(flag, text); }, help)
+         flag, [name = name_in(flag), &value](const std::string& text) { value = parse_size(name, text); }, help)
       ->type_name("SIZE");
 }
 
@@ -31,9 +37,9 @@ CLI::Option* add_number(CLI::App& app, const std::string& flag, T& value, double
   return app
       .add_option_function<double>(
           flag,
-          [flag, &value, least, most](const double& number) {
+          [name = name_in(flag), &value, least, most](const double& number) {
             const bool fits = number >= least && number <= most;
-            require(fits && static_cast<double>(static_cast<T>(number)) == number, flag, number,
+            require(fits && static_cast<double>(static_cast<T>(number)) == number, name, number,
                     fmt::format("a number from {} to {}", least, most).c_str());
             value = static_cast<T>(number);
           },
