@@ -48,6 +48,19 @@ TEST(CheckPattern, FindsEveryWrongElementOfASum) {
   EXPECT_GT(count_wrong(view(sum), {0, 4, 1, 0}), 700u);  // shifted by one
 }
 
+/// The result of rank 2 of an all-to-all: from each rank the share that begins at element 20.
+TEST(CheckPattern, KnowsSharesThatBeginLater) {
+  std::vector<float> result;
+  for (int rank = 0; rank < 3; ++rank) {
+    std::vector<float> sent(30);
+    fill_pattern(view(sent), rank);
+    result.insert(result.end(), sent.begin() + 20, sent.end());
+  }
+  EXPECT_EQ(count_wrong(view(result), {0, 1, 20, 10}), 0u);
+  EXPECT_GT(count_wrong(view(result), {0, 1, 10, 10}), 10u);  // the share of another rank
+  EXPECT_GT(count_wrong(view(result), {0, 1, 0, 10}), 10u);   // as after an all-gather
+}
+
 TEST(CheckPattern, KnowsSharesOfRanks) {
   std::vector<float> all(30);
   for (int rank = 0; rank < 3; ++rank) {

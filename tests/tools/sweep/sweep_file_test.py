@@ -194,7 +194,7 @@ class SweepFile(support.FolderCase):
     def test_the_sweeps_that_come_with_it(self) -> None:
         files = sorted((support.ROOT / "configs" / "sweeps").glob("*.toml"))
         names = {"scaling", "p2p-level", "gpu-pairs", "algo-proto", "node-layout", "batch-size", "bucket-size"}
-        names |= {"overlap-ablation", "lost-time", "mesh"}
+        names |= {"overlap-ablation", "lost-time", "mesh", "large-batch"}
         twins = {f"{name}-cpu" for name in names}
         self.assertEqual({f.stem for f in files}, names | twins | {"gradient-path", "memory-format", "node-layout-network"})  # of GPUs alone; of hosts
         for file in files:
