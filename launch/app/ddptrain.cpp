@@ -27,6 +27,7 @@
 #include "runtime/core/files/outputs.h"
 #include "runtime/core/files/writable.h"
 #include "runtime/core/log.h"
+#include "runtime/core/process/cores.h"
 #include "runtime/core/process/host.h"
 #include "runtime/core/process/signal_requests.h"
 #include "runtime/core/text.h"

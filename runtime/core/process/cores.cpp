@@ -2,11 +2,13 @@
 
 #include <fcntl.h>
 #include <sched.h>
+#include <spdlog/fmt/fmt.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
@@ -16,6 +18,21 @@
 #include "runtime/core/process/host.h"
 
 namespace ddptrain {
+namespace {
+
+/// Cores of a CPU quota: its time per period. "max 100000" (version 2) and -1 (version 1) are no quota.
+std::optional<double> cores_of_quota(const std::filesystem::path& group) {
+  std::ifstream both(group / "cpu.max");
+  std::ifstream quota_only(group / "cpu.cfs_quota_us");
+  std::ifstream period_only(group / "cpu.cfs_period_us");
+  double quota = 0.0;
+  double period = 0.0;
+  const bool known = (both >> quota >> period) || ((quota_only >> quota) && (period_only >> period));
+  if (!known || quota <= 0.0 || period <= 0.0) return std::nullopt;
+  return quota / period;
+}
+
+}  // namespace
 
 CoreWait::CoreWait() : file_(open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC)) {}
 
@@ -43,12 +60,25 @@ std::set<int> allowed_cores() {
 
 std::optional<double> core_limit(const std::filesystem::path& root) {
   std::optional<double> least;
-  for (const std::filesystem::path& group : cgroups_of_process(root)) {
-    std::ifstream file(group / "cpu.max");  // "max 100000" or "150000 100000"
-    double quota = 0.0, period = 0.0;
-    if (file >> quota >> period && period > 0.0) least = std::min(least.value_or(quota / period), quota / period);
+  for (const char* controller : {"", "cpu"}) {
+    for (const std::filesystem::path& group : cgroups_of_process(root, controller)) {
+      const std::optional<double> cores = cores_of_quota(group);
+      if (cores) least = std::min(least.value_or(*cores), *cores);
+    }
   }
   return least;
+}
+
+int usable_cores(const std::filesystem::path& root) {
+  std::set<std::string> cores;
+  for (const int processor : allowed_cores()) {
+    const auto topology = fmt::format("sys/devices/system/cpu/cpu{}/topology/thread_siblings_list", processor);
+    std::string siblings;
+    std::getline(std::ifstream(root / topology), siblings);
+    cores.insert(siblings.empty() ? std::to_string(processor) : siblings);
+  }
+  const auto count = static_cast<double>(cores.size());
+  return std::max(1, static_cast<int>(std::ceil(std::min(count, core_limit(root).value_or(count)))));
 }
 
 std::optional<double> busy_seconds(const std::set<int>& cores, const std::filesystem::path& root) {

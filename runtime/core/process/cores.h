@@ -25,9 +25,13 @@ class CoreWait {
 /// The cores on which the calling thread may run.
 std::set<int> allowed_cores();
 
-/// How many cores' time the cgroups (version 2) of this process may take. Nothing: no limit. `root`: where /proc and
-/// /sys are.
+/// How many cores' time the cgroups (version 1 or 2) of this process may take. Nothing: no limit. `root`: where /proc
+/// and /sys are.
 std::optional<double> core_limit(const std::filesystem::path& root = "/");
+
+/// Cores that this process can use at once: those of allowed_cores(), as hyperthreads share one, or core_limit()
+/// rounded up, if that is less. At least 1.
+int usable_cores(const std::filesystem::path& root = "/");
 
 /// For how long these cores have run anything since the machine started, all programs and the hypervisor's others
 /// together. Nothing if /proc/stat does not tell.

@@ -1,20 +1,17 @@
 #include "runtime/core/process/host.h"
 
-#include <sched.h>
 #include <spdlog/fmt/fmt.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstdint>
 #include <fstream>
 #include <iterator>
 #include <limits>
 #include <map>
 #include <optional>
-#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -77,17 +74,6 @@ std::uint64_t left_in_cgroups(const fs::path& root) {
   return least;
 }
 
-/// Cores of a quota: time per period. "max 100000" and -1 are no quota.
-double cores_of_quota(const fs::path& group) {
-  const auto cores = [](std::optional<double> time, std::optional<double> period) {
-    return time && period && *time > 0.0 && *period > 0.0 ? *time / *period : std::numeric_limits<double>::infinity();
-  };
-  std::ifstream file(group / "cpu.max");
-  double time = 0.0, period = 0.0;
-  if (file >> time >> period) return cores(time, period);
-  return cores(number_in(group / "cpu.cfs_quota_us"), number_in(group / "cpu.cfs_period_us"));
-}
-
 }  // namespace
 
 std::vector<fs::path> cgroups_of_process(const fs::path& root, const std::string& controller) {
@@ -117,25 +103,6 @@ std::size_t available_host_memory(const fs::path& root) {
   const std::uint64_t in_groups = left_in_cgroups(root);
   const std::uint64_t memory = std::min(host.count("MemAvailable:") > 0 ? host["MemAvailable:"] : kNoLimit, in_groups);
   return memory == kNoLimit ? kNoLimit : memory + host["SwapFree:"];
-}
-
-int usable_cores(const fs::path& root) {
-  cpu_set_t processors;
-  CPU_ZERO(&processors);
-  if (sched_getaffinity(0, sizeof(processors), &processors) != 0) return 1;
-  std::set<std::string> cores;
-  for (int i = 0; i < CPU_SETSIZE; ++i) {
-    if (!CPU_ISSET(i, &processors)) continue;
-    std::string siblings = std::to_string(i);
-    std::getline(std::ifstream(root / fmt::format("sys/devices/system/cpu/cpu{}/topology/thread_siblings_list", i)),
-                 siblings);
-    cores.insert(siblings.empty() ? std::to_string(i) : siblings);
-  }
-  auto count = static_cast<double>(cores.size());
-  for (const char* controller : {"", "cpu"}) {
-    for (const fs::path& group : cgroups_of_process(root, controller)) count = std::min(count, cores_of_quota(group));
-  }
-  return std::max(1, static_cast<int>(std::ceil(count)));
 }
 
 double seconds_since_process_start() {

@@ -15,10 +15,6 @@ std::string system_host_name();
 /// without that others are ended: what Linux calls available, and swap. `root`: where /proc and /sys are.
 std::size_t available_host_memory(const std::filesystem::path& root = "/");
 
-/// Cores that this process may use: those of the processors that it may run on, as hyperthreads share one, and no more
-/// than the CPU quota of its cgroup (version 1 or 2), rounded up. At least 1. `root`: where /proc and /sys are.
-int usable_cores(const std::filesystem::path& root = "/");
-
 /// The folders of this process's cgroup and of the groups around it, from the outermost on. They may not exist.
 /// `controller`: of version 1, such as "memory"; empty: of version 2. In a container the mount is the group itself, and
 /// the path is that of outside.

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "runtime/core/error.h"
-#include "runtime/core/process/host.h"
+#include "runtime/core/process/cores.h"
 #include "runtime/core/random.h"
 
 namespace ddptrain {
