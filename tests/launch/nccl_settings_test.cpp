@@ -146,6 +146,7 @@ class NcclSettings : public testing::Test {
     ASSERT_EQ(run.outcome.exit_code, 0) << output;
     const auto summary = summary_in(metrics_file());
     expect_same_training(summary, plain);
+    EXPECT_NE(summary.at("nccl").at("version"), "unknown");  // although the user has the log, too
     check_path(summary.at("gradient_path"), run);
   }
 
