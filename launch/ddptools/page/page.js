@@ -308,14 +308,14 @@ function addTools(figure, axes) {
 
 // ---- A page that is read again
 
-// What the reader chose stays with the entry of the page in the browser's history: axis, zooms, and how far it was
-// scrolled.
+// What the reader chose stays with the entry of the page in the browser's history: axis and zooms. The browser itself
+// keeps how far the page was scrolled.
 const chosen = history.state ?? {};
 const remember = changes => history.replaceState(Object.assign(chosen, changes), "");
 
 function readAgain() {
   const zooms = [...graphs.values()].map(({graph}) => graph.isZoomed("x") ? graph.xAxisRange() : null);
-  remember({zooms, scrolled: window.scrollY});
+  remember({zooms});
   location.reload();
 }
 
@@ -324,7 +324,4 @@ for (const figure of document.querySelectorAll("figure")) {
   if (box || figure.querySelector(".bars, .singles")) addTools(figure, box ? JSON.parse(box.dataset.curves).axes : []);
 }
 [...document.querySelectorAll(".curves")].forEach((box, i) => draw(box, chosen.axis, chosen.zooms?.[i] ?? null));
-if (document.body.dataset.refreshSeconds) {
-  if (chosen.scrolled !== undefined) window.scrollTo(0, chosen.scrolled);
-  setTimeout(readAgain, 1000 * document.body.dataset.refreshSeconds);
-}
+if (document.body.dataset.refreshSeconds) setTimeout(readAgain, 1000 * document.body.dataset.refreshSeconds);
