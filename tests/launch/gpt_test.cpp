@@ -79,11 +79,16 @@ TEST(Gpt, EveryMeshEndsWithTheSameBits) {
 TEST(Gpt, StagesAddTheGradientsOfMicroStepsAsOneRankDoes) {
   const std::string common = kSmall + "--layers 3 --data synthetic:20000:64 --batch 2 --steps 6 --grad-accum 5 ";
   const auto one = summary_of(1, common, "one_rank");
+  const auto clipped = summary_of(1, common + "--clip-norm 0.1 --bucket-mb 0.02", "clipped_rank");
+  EXPECT_NE(clipped.at("parameter_hash"), one.at("parameter_hash"));
   for (const char* stages : {"2", "3"}) {
     const auto summary = summary_of(std::stoi(stages), common + "--pp " + stages, "stages");
     expect_same_end(summary, one, stages);
     EXPECT_EQ(summary.at("loss"), one.at("loss")) << stages;
     EXPECT_EQ(summary.at("gradient_path_reason"), "one replica") << stages;
+    expect_same_end(
+        summary_of(std::stoi(stages), common + "--clip-norm 0.1 --bucket-mb 0.02 --pp " + stages, "clipped"), clipped,
+        stages);
   }
 }
 
@@ -171,6 +176,8 @@ TEST(Gpt, SplitLayersGoOnWithTheSameBitsInTheSameMesh) {
   summary_of(8, common + "--steps 5 --checkpoint " + folder, "saving");
   const auto resumed = summary_of(8, common + "--steps 10 --resume auto --checkpoint " + folder, "resumed");
   expect_same_end(resumed, whole, "resumed");
+  EXPECT_EQ(resumed.at("loss"), whole.at("loss")) << "of an epoch with steps before and after the resume";
+  EXPECT_EQ(resumed.at("accuracy_per_epoch"), whole.at("accuracy_per_epoch"));
   expect_restarted_once(temporary("resumed.jsonl"), 5, "resumed");
 }
 
@@ -221,6 +228,21 @@ TEST(Gpt, WhatCannotBeIsRefusedInOneMessageBeforeTraining) {
     EXPECT_EQ(outcome.count("ddptrain: "), 1) << refused << outcome.output;
     EXPECT_TRUE(outcome.says(part)) << refused << outcome.output;
     EXPECT_FALSE(outcome.says("Epoch")) << refused << outcome.output;
+  }
+}
+
+/// They differ, as they should: nothing is at fault. What they would write is a mixture.
+TEST(Gpt, ReplicasThatTrainOnTheirOwnAreNotCompared) {
+  const std::string common = kSmall +
+                             "--layers 2 --data synthetic:20000:300 --batch 2 --steps 4 --eval-samples 8 "
+                             "--overlap none --verify-every 1 ";
+  for (const char* mesh : {"--tp 2", "--tp 2 --zero 1", "--pp 2", "--tp 2 --pp 2", "--zero 1", "--virtual-ranks 4"}) {
+    summary_of(4, common + mesh, "own");
+  }
+  for (const char* output : {"--checkpoint", "--save"}) {
+    const Outcome outcome = train_on_cpu(2, fmt::format("{} {} {}", common, output, temporary("mixed")));
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
+    EXPECT_TRUE(outcome.says(std::string("--overlap none with ") + output)) << outcome.output;
   }
 }
 

@@ -1,14 +1,17 @@
 """What ddptrain --describe says, and what the planner makes of it: with the real program."""
 
 import json
+import os
 import pathlib
 import re
+import subprocess
+import sys
 import tempfile
 import unittest
 from typing import Any
 
 from tests.tools.plan.support import output
-from tests.tools.support import BIN, run_ranks
+from tests.tools.support import AS_ROOT, BIN, find_mpirun, run_ranks
 
 GPT = ["--model=gpt", "--data=synthetic:4096:100", "--layers=2", "--width=32", "--heads=4", "--ff=128", "--seq=16"]
 GPT += ["--vocab=100", "--batch=4"]
@@ -147,6 +150,27 @@ class DescribeTest(unittest.TestCase):
         ):
             self.assertAlmostEqual(libraries(ranks, *flags) / 1e9, gigabytes, places=3, msg=flags)
             self.assertAlmostEqual(libraries(ranks, *flags, "--share-gpu") / 1e9, shared, places=3, msg=flags)
+
+    def test_memory_of_a_process_is_what_a_run_takes(self) -> None:
+        """On CPUs. A layer of 67 MB shows copies of buckets at the start and at the end."""
+        run = ["--model=mlp", "--hidden=4096", "--data=synthetic:600", "--batch=8", "--eval-samples=8", "--device=cpu"]
+        for ranks, flags in ((1, []), (2, []), (2, ["--zero=1"]), (2, ["--checkpoint=c"])):
+            told = sum(described(*run, *flags, f"--ranks={ranks}")["memory"].values())
+            for peak in self.peaks(ranks, *run, "--steps=2", "--baseline=off", *flags):
+                self.assertLess(peak, 1.02 * told, flags)
+                self.assertGreater(peak, 0.7 * told, flags)
+
+    def peaks(self, ranks: int, *flags: str) -> list[int]:
+        """Most memory of each rank, in bytes."""
+        watch = ("import resource, subprocess, sys; code = subprocess.call(sys.argv[1:], stdout=subprocess.DEVNULL); "
+                 "print('peak', 1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); sys.exit(code)")  # fmt: skip
+        with tempfile.TemporaryDirectory() as folder:
+            command = [*find_mpirun().here(), "-np", str(ranks), sys.executable, "-c", watch, str(BIN / "ddptrain")]
+            done = subprocess.run(["mpirun", *command, *flags], cwd=folder, env=os.environ | AS_ROOT, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        found = [int(peak) for peak in re.findall(r"peak (\d+)", done.stdout)]
+        self.assertEqual(len(found), ranks, done.stdout)
+        return found
 
     def test_what_people_are_told(self) -> None:
         done = run_ranks(1, *GPT, "--dry-run")
