@@ -420,11 +420,14 @@ class TakenJob final : public TimedJob {
 
  private:
   void meet(std::vector<TakenCore>& cores, std::vector<double>& now) const {
-    const double end = std::ranges::max(now) + times_.communication;
+    const double all_there = std::ranges::max(now);
     for (std::size_t r = 0; r < cores.size(); ++r) {
-      cores[r].idle(end);
-      now[r] = end;
+      cores[r].idle(all_there);
+      now[r] = cores[r].work(times_.communication);
     }
+    const double end = std::ranges::max(now);
+    for (TakenCore& core : cores) core.idle(end);
+    std::ranges::fill(now, end);
   }
 
   TakenTimes times_;
@@ -452,7 +455,7 @@ TEST(Calibration, WaitsForCoresThatOthersTakeAreNoTimeOfTheStep) {
     for (unsigned seed = 0; seed < 5; ++seed) {
       TakenJob job(times, seed);
       const Calibration c = measure(job, times);
-      EXPECT_NEAR(c.scaling_efficiency.value, times.efficiency(), 0.03) << name << ", seed " << seed;
+      EXPECT_NEAR(c.scaling_efficiency.value, times.efficiency(), 0.05) << name << ", seed " << seed;
       EXPECT_TRUE(c.scaling_efficiency.contains(times.efficiency())) << name << ", seed " << seed;
       EXPECT_EQ(c.disturbed, fmt::format("other programs took {:.0f}% of the cores", 100.0 * times.taken));
       EXPECT_TRUE(c.by_others);
@@ -492,8 +495,9 @@ TEST(Calibration, AWideIntervalOfAnUndisturbedJobIsMeasuredForLonger) {
   EXPECT_LE(calm.now, 8.5);
   const TakenTimes taken{.noise = 0.2};
   TakenJob disturbed(taken, 1);
-  EXPECT_EQ(measure(disturbed, taken, {8.0, 24.0}).limit_seconds, 8.0);
-  EXPECT_LE(disturbed.seconds, 9.0);
+  EXPECT_EQ(measure(disturbed, taken, {8.0, 24.0}).limit_seconds, 8.0);  // of time with cores, which is half of it
+  EXPECT_GE(disturbed.seconds, 9.0);
+  EXPECT_LE(disturbed.seconds, 20.0);
 }
 
 TEST(Calibration, TakesAQuarterOfTheTimedStepsAndMoreForAWideInterval) {

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <spdlog/fmt/fmt.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -32,19 +33,37 @@ std::optional<double> cores_of_quota(const std::filesystem::path& group) {
   return quota / period;
 }
 
+double seconds_of(clockid_t clock) {
+  timespec time{};
+  clock_gettime(clock, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
 }  // namespace
 
-CoreWait::CoreWait() : file_(open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC)) {}
+CoreWait::CoreWait() : file_(open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC)), last_(read()) {}
 
 CoreWait::~CoreWait() {
   if (file_ >= 0) close(file_);
 }
 
-double CoreWait::seconds() const {
+CoreWait::Reading CoreWait::read() const {
+  Reading now{seconds_of(CLOCK_MONOTONIC), seconds_of(CLOCK_THREAD_CPUTIME_ID), 0.0, 0};
+  rusage usage{};
+  if (getrusage(RUSAGE_THREAD, &usage) == 0) now.sleeps = usage.ru_nvcsw;
   std::array<char, 96> text{};
-  if (file_ < 0 || pread(file_, text.data(), text.size() - 1, 0) <= 0) return 0.0;
+  if (file_ < 0 || pread(file_, text.data(), text.size() - 1, 0) <= 0) return now;
   unsigned long long ran = 0, waited = 0;  // nanoseconds
-  return std::sscanf(text.data(), "%llu %llu", &ran, &waited) == 2 ? 1e-9 * static_cast<double>(waited) : 0.0;
+  if (std::sscanf(text.data(), "%llu %llu", &ran, &waited) == 2) now.waited = 1e-9 * static_cast<double>(waited);
+  return now;
+}
+
+double CoreWait::seconds() {
+  const Reading now = read();
+  const double without_core = now.clock - last_.clock - (now.cpu - last_.cpu);
+  seconds_ += now.sleeps == last_.sleeps ? std::max(without_core, 0.0) : now.waited - last_.waited;
+  last_ = now;
+  return seconds_;
 }
 
 std::set<int> allowed_cores() {
@@ -100,10 +119,6 @@ std::optional<double> busy_seconds(const std::set<int>& cores, const std::filesy
   return ticks / static_cast<double>(sysconf(_SC_CLK_TCK));
 }
 
-double process_cpu_seconds() {
-  timespec time{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
+double process_cpu_seconds() { return seconds_of(CLOCK_PROCESS_CPUTIME_ID); }
 
 }  // namespace ddptrain

@@ -13,7 +13,7 @@
 
 #include "runtime/core/process/cores.h"
 #include "runtime/core/process/signal_requests.h"
-#include "runtime/train/measure/fastest_rounds.h"
+#include "runtime/train/measure/paired_medians.h"
 #include "runtime/train/measure/step_window.h"
 #include "runtime/train/measure/trace.h"
 
@@ -91,13 +91,15 @@ class Calibrator {
     double limit = limit_.seconds;
     bool done = false;
     while (!done) {
-      const double before = seconds_;
+      const double before = seconds_, waited_before = job_waited_;
       job_.progress(seconds_, limit);
       measure(rounds.emplace_back());
       find_disturbance(result);
       const double after_next = seconds_ + (seconds_ - before);
-      const bool goes_on = result.disturbed.empty() && is_wide(rounds);
-      limit = after_next > limit_.seconds && goes_on ? limit_.if_wide_seconds : limit_.seconds;
+      const double with_cores = after_next - job_waited_ - (job_waited_ - waited_before);
+      const bool goes_on =
+          after_next > limit_.seconds && is_wide(rounds) && (result.disturbed.empty() || with_cores <= limit_.seconds);
+      limit = goes_on ? limit_.if_wide_seconds : limit_.seconds;
       done = job_.agreed(after_next > limit || is_narrow(rounds) || job_.asked_to_end() ? 1.0 : 0.0) > 0.0;
     }
     mark_fallen_clocks(rounds);
@@ -115,6 +117,7 @@ class Calibrator {
     for (const TimedWork work : kRound) {
       TimedJob::Window& window = windows.emplace_back(job_.time(work, steps_of(work), lead(work)));
       seconds_ += slowest(window.seconds);
+      if (crowd_.empty()) job_waited_ += waited_in(window);
       if (work == TimedWork::step) round.compute_beside += 0.5 * compute(true);
       if (work == TimedWork::silent) round.compute_silent += 0.5 * compute(false);
       round.windows.push_back(timed(work, window));
@@ -126,6 +129,13 @@ class Calibrator {
       round.windows[i].undelayed = undelayed(kRound[i], windows[i]);
       add(round, round.windows[i], windows[i].sm_mhz);
     }
+  }
+
+  /// Seconds of the rank that waited longest for a core.
+  static double waited_in(const TimedJob::Window& window) {
+    double most = 0.0;
+    for (const Pieces& rank : window.pieces) most = std::max(most, rank.empty() ? 0.0 : rank.back().waited);
+    return most;
   }
 
   TimedWindow timed(TimedWork work, const TimedJob::Window& window) {
@@ -258,6 +268,7 @@ class Calibrator {
   double silent_windows_ = 0.0;
   TimedWork last_ = TimedWork::communication;  ///< The work of the newest window.
   double seconds_ = 0.0;                       ///< The sum over all windows so far.
+  double job_waited_ = 0.0;                    ///< Of these, waits of the rank that waited longest for a core.
 };
 
 std::vector<double> mean_of_each_rank(const std::vector<CalibrationRound>& rounds,
@@ -451,7 +462,7 @@ Calibration calibrate(TimedJob& job, double samples_per_step, double step_second
                       const CalibrationLimit& limit) {
   Calibration result = Calibrator(job, step_seconds, gpu, limit).measure();
   evaluate(result);
-  if (result.by_others) evaluate_fastest_rounds(result);
+  if (result.by_others || (!result.cpu_share.empty() && is_wide(result.rounds))) evaluate_medians(result);
   const auto ranks = static_cast<double>(result.silent_seconds.size());
   result.samples_per_second = samples_per_step / result.step_seconds;
   result.baseline_per_second = samples_per_step / ranks / result.alone_seconds;

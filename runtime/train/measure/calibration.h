@@ -112,7 +112,7 @@ struct Calibration {
   std::size_t core_wait_rank = 0;
   std::optional<double> cores_taken;  ///< See CoreShare::taken().
   std::string disturbed;              ///< Why the scaling is not to be trusted. Empty: it is.
-  bool by_others = false;             ///< By other programs, so the fastest rounds count.
+  bool by_others = false;             ///< By other programs, so medians count.
   std::vector<CalibrationRound> rounds;
   /// The limit of time, if it ended the rounds before the interval of the efficiency was narrow enough.
   std::optional<double> limit_seconds;
@@ -126,7 +126,9 @@ struct CalibrationLimit {
   CalibrationLimit(double of_most, double if_wide) : seconds(of_most), if_wide_seconds(if_wide) {}
 
   double seconds;
-  double if_wide_seconds;  ///< If the efficiency's interval is wider than 5 points, and the job is not disturbed.
+  /// If the efficiency's interval is wider than 5 points. A disturbed job ends earlier: once its ranks have had cores
+  /// for `seconds`.
+  double if_wide_seconds;
 };
 
 /// `asked`. If that is 0, a quarter of the longer of the others, but 4 to 20 s; three times as long for a wide

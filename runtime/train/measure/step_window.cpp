@@ -26,7 +26,7 @@ std::uint64_t steps_per_window(double window_seconds, double step_seconds) {
 
 WindowTime time_window(StepGraph& graph, std::uint64_t steps, const World& world, Device& device,
                        const WindowOptions& options) {
-  const CoreWait core_wait;
+  CoreWait core_wait;
   world.barrier();
   WindowTime time;
   if (options.takes_part) {

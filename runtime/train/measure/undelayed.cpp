@@ -8,8 +8,8 @@
 namespace ddptrain {
 namespace {
 
-constexpr double kUndelayed = 0.01;         // waits for a core in a piece, relative to its length
-constexpr double kEnoughUndisturbed = 0.2;  // of the steps of a window
+constexpr double kUndelayed = 0.01;          // waits for a core in a piece, relative to its length
+constexpr double kEnoughUndisturbed = 0.02;  // of the steps of a window
 
 PieceEnd piece_of(const Pieces& pieces, std::size_t index) {
   const PieceEnd& end = pieces[index];

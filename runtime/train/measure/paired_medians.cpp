@@ -1,4 +1,4 @@
-#include "runtime/train/measure/fastest_rounds.h"
+#include "runtime/train/measure/paired_medians.h"
 
 #include <algorithm>
 #include <array>
@@ -20,31 +20,40 @@ constexpr unsigned kResamples = 500;
 
 using Rounds = std::vector<const CalibrationRound*>;
 
-double mean_of_fastest_third(std::vector<double> values) {
-  std::ranges::sort(values);
-  values.resize((values.size() + 2) / 3);
-  return mean(values);
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::ranges::nth_element(values, middle);
+  if (values.size() % 2 == 1) return *middle;
+  return 0.5 * (*middle + *std::max_element(values.begin(), middle));
 }
 
-/// Of each rank that takes part.
-std::vector<double> fastest_windows(const Rounds& rounds, TimedWork work) {
-  std::vector<std::vector<double>> of_ranks;
+/// Of each half round in turn: seconds per step of each rank that takes part.
+std::vector<std::vector<double>> windows_of(const Rounds& rounds, TimedWork work) {
+  std::vector<std::vector<double>> result;
   for (const CalibrationRound* round : rounds) {
     for (const TimedWindow& window : round->windows) {
-      if (window.work != work) continue;
-      of_ranks.resize(window.undelayed.size());
-      for (std::size_t rank = 0; rank < of_ranks.size(); ++rank) of_ranks[rank].push_back(window.undelayed[rank]);
+      if (window.work == work) result.push_back(window.undelayed);
     }
   }
-  std::vector<double> result;
-  for (const std::vector<double>& windows : of_ranks) result.push_back(mean_of_fastest_third(windows));
   return result;
 }
 
-double fastest(const Rounds& rounds, double CalibrationRound::*quantity) {
+/// Per rank: the median of its windows relative to the baseline's.
+std::vector<double> relative_to(const std::vector<std::vector<double>>& baseline,
+                                const std::vector<std::vector<double>>& windows) {
+  std::vector<double> result;
+  for (std::size_t rank = 0; rank < windows.front().size(); ++rank) {
+    std::vector<double> ratios;
+    for (std::size_t i = 0; i < windows.size(); ++i) ratios.push_back(windows[i][rank] / baseline[i].front());
+    result.push_back(median(std::move(ratios)));
+  }
+  return result;
+}
+
+double median_of(const Rounds& rounds, double CalibrationRound::*quantity) {
   std::vector<double> values;
   for (const CalibrationRound* round : rounds) values.push_back(round->*quantity);
-  return mean_of_fastest_third(std::move(values));
+  return median(std::move(values));
 }
 
 /// Seconds per step of a job without disturbances.
@@ -54,12 +63,18 @@ struct Times {
 };
 
 Times times_of(const Rounds& rounds) {
-  return {.alone = fastest_windows(rounds, TimedWork::alone).front(),
-          .step = std::ranges::max(fastest_windows(rounds, TimedWork::step)),
-          .communication = std::ranges::max(fastest_windows(rounds, TimedWork::communication)),
-          .compute_beside = fastest(rounds, &CalibrationRound::compute_beside),
-          .compute_silent = fastest(rounds, &CalibrationRound::compute_silent),
-          .silent = fastest_windows(rounds, TimedWork::silent)};
+  const auto baseline = windows_of(rounds, TimedWork::alone);
+  std::vector<double> alone;
+  for (const std::vector<double>& window : baseline) alone.push_back(window.front());
+  Times times{.alone = median(std::move(alone)),
+              .step = std::ranges::max(relative_to(baseline, windows_of(rounds, TimedWork::step))),
+              .communication = median_of(rounds, &CalibrationRound::communication),
+              .compute_beside = median_of(rounds, &CalibrationRound::compute_beside),
+              .compute_silent = median_of(rounds, &CalibrationRound::compute_silent),
+              .silent = relative_to(baseline, windows_of(rounds, TimedWork::silent))};
+  times.step *= times.alone;
+  for (double& seconds : times.silent) seconds *= times.alone;
+  return times;
 }
 
 /// Rounds and random selections of as many of them.
@@ -99,7 +114,7 @@ class Bootstrap {
 
 }  // namespace
 
-void evaluate_fastest_rounds(Calibration& result) {
+void evaluate_medians(Calibration& result) {
   DDP_CHECK(!result.rounds.empty(), "no rounds");
   const Bootstrap rounds(result.rounds);
   const Times& times = rounds.whole();

@@ -1,0 +1,14 @@
+#pragma once
+
+#include "runtime/train/measure/calibration.h"
+
+namespace ddptrain {
+
+/// Evaluates `result.rounds` of a job on CPUs that other programs disturb. Waits for cores are not all that they add:
+/// they also take caches, memory and clocks, for a moment or for seconds. So each window is compared with the
+/// baseline's window of the same half round, rank by rank, and the median of these ratios counts; the step is that of
+/// the slowest rank. Intervals are those of a bootstrap over the rounds. The efficiency's is wider by a tenth of the
+/// share of waits, because other waits may hide behind them.
+void evaluate_medians(Calibration& result);
+
+}  // namespace ddptrain
