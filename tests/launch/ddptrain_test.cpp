@@ -32,7 +32,7 @@ TEST(Ddptrain, BadInputIsOneMessageAndOverwritesNothing) {
         {kQuick + "--precision bf16", "--precision bf16: the CPU computes in fp32"},
         {kQuick + "--nproc_per_node 2", "unknown flag --nproc-per-node: mpirun sets the number of ranks"},
         {kQuick + "--model gpt --precision fp8", "--precision fp8: the CPU computes in fp32"},
-        {kQuick + "--save /nonexistent/\x1b[2Jfolder", "/nonexistent/?[2Jfolder"}}) {
+        {"--device cpu --data /nonexistent/\x1b[2Jfolder", "--data: /nonexistent/?[2Jfolder"}}) {
     const Outcome outcome =
         train_on_cpu(2, fmt::format("--metrics {} {}", metrics, arguments), "CUDA_VISIBLE_DEVICES=");
     EXPECT_EQ(outcome.exit_code, 2) << arguments;
