@@ -8,8 +8,7 @@
 namespace ddptrain {
 namespace {
 
-constexpr double kUndelayed = 0.01;          // waits for a core in a piece, relative to its length
-constexpr double kEnoughUndisturbed = 0.02;  // of the steps of a window
+constexpr double kUndelayed = 0.01;  // waits for a core in a piece, relative to its length
 
 PieceEnd piece_of(const Pieces& pieces, std::size_t index) {
   const PieceEnd& end = pieces[index];
@@ -95,7 +94,7 @@ double undelayed_step(const std::vector<Pieces>& ranks, const std::vector<double
     undisturbed_steps += window.steps_of(piece);
   }
   const auto steps = static_cast<double>(window.steps());
-  if (static_cast<double>(undisturbed_steps) < kEnoughUndisturbed * steps) return all_seconds / steps;
+  if (undisturbed_steps == 0) return all_seconds / steps;
   return undisturbed_seconds / static_cast<double>(undisturbed_steps);
 }
 

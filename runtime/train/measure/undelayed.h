@@ -21,8 +21,8 @@ enum class Meeting : std::uint8_t {
 
 /// Seconds of a step of each rank, as they would be if no rank waited for a core. A wait of one rank also delays those
 /// that wait for it, so waits cannot just be subtracted:
-///   - Pieces of a window in which no rank waited for a core count as they are. If they are a fiftieth of the
-///     window, the others do not count.
+///   - Pieces of a window in which no rank waited for a core count as they are. If there are any, the others do not
+///   count.
 ///   - Another piece counts as long as it took the rank that began it last, less this rank's waits for a core: nobody
 ///     had to wait for the others in it. `by_itself` has the seconds that each rank needs for a step without the
 ///     others; if the slowest rank needs more than this one, the difference is added.
