@@ -2,7 +2,7 @@
 
 #include "runtime/core/error.h"
 
-/// A line per model: models/<name>/ defines make_<name>_workload().
+/// A line per model. A folder of models/ defines make_<name>_workload(): models/<name>/, or models/gpt2/ for gpt.
 // clang-format off
 #define DDPTRAIN_MODELS(model) \
   model(cnn) \

@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "runtime/core/error.h"
 #include "runtime/core/random.h"
@@ -76,12 +77,15 @@ double SyntheticTokens::entropy() const {
 }
 
 std::vector<std::uint8_t> SyntheticTokens::generate() const {
-  DDP_CHECK(count > 0 && vocabulary > 0 && vocabulary <= 65536, "{} synthetic tokens of {}", count, vocabulary);
+  DDP_CHECK(count > 0 && vocabulary > 0 && vocabulary <= std::numeric_limits<std::uint32_t>::max(),
+            "{} synthetic tokens of {}", count, vocabulary);
   std::vector<std::uint8_t> bytes(static_cast<std::size_t>(count) * token_bytes());
   if (token_bytes() == 1) {
     walk<std::uint8_t>(*this, bytes);
-  } else {
+  } else if (token_bytes() == 2) {
     walk<std::uint16_t>(*this, bytes);
+  } else {
+    walk<std::uint32_t>(*this, bytes);
   }
   return bytes;
 }

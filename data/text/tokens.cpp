@@ -88,8 +88,8 @@ void check_tokens(const Shard& shard, const void* piece, std::size_t bytes, std:
   const T* bad = std::find_if(begin, end, [&](T token) { return token >= limit; });
   usage_error("{}: token {} at position {} is not below the vocabulary of {}: {}", shard.name, *bad,
               bad - static_cast<const T*>(shard.segment.tokens), vocabulary,
-              sizeof(T) == 1 ? "give a larger vocabulary"
-                             : "give a larger vocabulary, if the file holds 16-bit tokens and nothing else");
+              sizeof(T) == 2 ? "give a larger vocabulary, if the file holds 16-bit tokens and nothing else"
+                             : "give a larger vocabulary");
 }
 
 /// Cuts the shards' last tokens off, `count` in all, as a part of their own.
@@ -130,8 +130,10 @@ void look_at_tokens(TokenData& data, const std::vector<Shard>& shards, const Tok
   for (const Shard& shard : shards) {
     data.hash.add(shard.segment.tokens, static_cast<std::size_t>(shard.segment.count) * size,
                   [&](const void* piece, std::size_t bytes) {
-                    (size == 1 ? check_tokens<std::uint8_t> : check_tokens<std::uint16_t>)(shard, piece, bytes,
-                                                                                           data.vocabulary);
+                    const auto check = size == 1   ? check_tokens<std::uint8_t>
+                                       : size == 2 ? check_tokens<std::uint16_t>
+                                                   : check_tokens<std::uint32_t>;
+                    check(shard, piece, bytes, data.vocabulary);
                   });
   }
 }
@@ -160,8 +162,8 @@ std::int64_t synthetic_number(const std::string& data, std::string_view text, st
   std::int64_t value = 0;
   const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (code != std::errc{} || end != text.data() + text.size() || value < 1 || value > most) {
-    usage_error("{}: give synthetic:COUNT:VOCABULARY, up to {} tokens of a vocabulary up to 65536", data,
-                kMostSyntheticTokens);
+    usage_error("{}: give synthetic:COUNT:VOCABULARY, up to {} tokens of a vocabulary up to {}", data,
+                kMostSyntheticTokens, kMostTokens);
   }
   return value;
 }
@@ -174,7 +176,8 @@ TokenData synthetic_text(const std::string& data, std::string_view numbers, cons
     numbers.remove_prefix(1);
     const std::size_t colon = numbers.find(':');
     text.count = synthetic_number(data, numbers.substr(0, colon), kMostSyntheticTokens);
-    if (colon != std::string_view::npos) text.vocabulary = synthetic_number(data, numbers.substr(colon + 1), 65536);
+    if (colon != std::string_view::npos)
+      text.vocabulary = synthetic_number(data, numbers.substr(colon + 1), kMostTokens);
   }
   TokenData result;
   result.train.token_bytes = text.token_bytes();

@@ -22,7 +22,7 @@ struct TokenSegment {
 /// The training or the validation part of a text. A view of TokenData.
 struct TokenPart {
   std::string name;              ///< For messages, such as "training part of tokens/".
-  std::uint8_t token_bytes = 0;  ///< 1 or 2, little-endian.
+  std::uint8_t token_bytes = 0;  ///< 1, 2 or 4, little-endian.
   std::vector<TokenSegment> segments;
 
   std::int64_t count() const;
@@ -40,8 +40,12 @@ struct TokenData {
   std::vector<std::uint8_t> memory;
 };
 
+/// The largest vocabulary. Tokens have up to 32 bits.
+inline constexpr std::int64_t kMostTokens = std::int64_t{1} << 24;
+
 struct TokenOptions {
-  std::int64_t vocabulary = 0;       ///< Up to 65,536. 0: 256 for bytes, 50,257 for token files and synthetic text.
+  /// Up to kMostTokens. 0: 256 for bytes, 50,257 for token files and synthetic text.
+  std::int64_t vocabulary = 0;
   double validation_fraction = 0.1;  ///< The end of the text, if no shard is for validation; in [0, 1).
   std::uint64_t seed = 1;            ///< Seed of synthetic text.
   int reader = 0;  ///< Index of this reader among the `readers` of this host. Each checks its share of the tokens.

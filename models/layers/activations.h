@@ -1,43 +1,113 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <string>
+#include <vector>
 
 #include "runtime/device/device.h"
 
 namespace ddptrain {
 
-/// Allocates a transformer's activations [batch, sequence, columns].
+/// The steps of a pass through `units` units, numbered from 0: forward of unit 0, 1, ..., then backward of the last
+/// unit,
+/// ..., 1, 0. The forward pass of a unit is two steps: it enters the unit (the unit's first norm takes up what the
+/// previous unit has left), and computes it.
+class PassSteps {
+ public:
+  explicit PassSteps(std::int64_t units) : units_(units) {}
+
+  std::int64_t enter(std::int64_t unit) const { return 2 * unit; }
+  std::int64_t forward(std::int64_t unit) const { return 2 * unit + 1; }
+  std::int64_t backward(std::int64_t unit) const { return 3 * units_ - 1 - unit; }
+  std::int64_t last() const { return 3 * units_ - 1; }
+
+ private:
+  std::int64_t units_;
+};
+
+/// The steps of a pass during which a buffer holds values that are still needed. Outside of them its memory is free for
+/// other buffers.
+class Lifetime {
+ public:
+  Lifetime() = default;
+  /// From step `first` to step `last`, both included.
+  Lifetime(std::int64_t first, std::int64_t last) : spans_{{first, last}} {}
+
+  /// Adds further steps, in which the values are computed again.
+  Lifetime& again(std::int64_t first, std::int64_t last) {
+    spans_.push_back({first, last});
+    return *this;
+  }
+  bool meets(const Lifetime& other) const;
+
+ private:
+  struct Span {
+    std::int64_t first;
+    std::int64_t last;
+  };
+  std::vector<Span> spans_;
+};
+
+/// A buffer of Activations.
+struct NamedBuffer {
+  std::string name;
+  DType dtype;
+  Shape shape;
+  Lifetime lifetime;
+  Tensor* tensor;         ///< Its view, which belongs to a layer.
+  std::size_t begin = 0;  ///< Offset in the common memory. A multiple of kBufferAlignment.
+
+  std::size_t bytes() const;
+};
+inline constexpr std::size_t kBufferAlignment = 256;
+
+/// Sets `begin` of each buffer. Two buffers share memory only if their lifetimes do not meet. Returns the bytes of all.
+std::size_t place_buffers(std::vector<NamedBuffer>& buffers);
+
+/// The memory of a transformer's activations. Layers ask for their buffers by name and lifetime; allocate() then places
+/// them all.
 class Activations {
  public:
-  /// For at most `batch` windows of at most `sequence` tokens. Between layers their rows are divided into `parts`
-  /// parts. The device outlives the object.
-  Activations(Device& device, std::int64_t batch, std::int64_t sequence, std::int64_t parts = 1)
-      : device_(device), batch_(batch), sequence_(sequence), parts_(parts) {}
+  /// For at most `batch` windows of at most `sequence` tokens. Between layers their rows are divided among `slices`
+  /// ranks. The device outlives the object.
+  Activations(Device& device, std::int64_t batch, std::int64_t sequence, std::int64_t slices = 1)
+      : device_(device), batch_(batch), sequence_(sequence), slices_(slices) {}
 
-  Tensor activation(std::int64_t columns) { return activation(device_.dtype(), columns); }
-  Tensor activation(DType dtype, std::int64_t columns) { return allocate(dtype, {batch_, sequence_, columns}); }
-  /// One part of the rows of an activation.
-  Tensor part(std::int64_t columns) { return allocate(device_.dtype(), {1, part_rows(), columns}); }
-  std::int64_t parts() const { return parts_; }
-  std::int64_t part_rows() const { return batch_ * sequence_ / parts_; }
-  /// Statistics of normalisations.
-  Tensor statistics(const Shape& shape) { return allocate(master_dtype(device_.precision()), shape); }
-  Tensor allocate(DType dtype, const Shape& shape) {
-    buffers_.push_back(device_.allocate(dtype, shape));
-    return buffers_.back().view(dtype, shape);
+  /// Asks for memory. `tensor` gets dtype and shape now, and its data in allocate(). It must not move.
+  void add(const std::string& name, DType dtype, const Shape& shape, const Lifetime& lifetime, Tensor& tensor);
+  /// [batch, sequence, columns]
+  void add(const std::string& name, std::int64_t columns, const Lifetime& lifetime, Tensor& tensor) {
+    add(name, device_.dtype(), {batch_, sequence_, columns}, lifetime, tensor);
   }
+  void add(const std::string& name, DType dtype, std::int64_t columns, const Lifetime& lifetime, Tensor& tensor) {
+    add(name, dtype, {batch_, sequence_, columns}, lifetime, tensor);
+  }
+  /// One rank's slice of the rows of an activation.
+  void add_rows(const std::string& name, std::int64_t columns, const Lifetime& lifetime, Tensor& tensor) {
+    add(name, device_.dtype(), {1, slice_rows(), columns}, lifetime, tensor);
+  }
+  /// Statistics of normalisations, which have the type of master weights.
+  void add_statistics(const std::string& name, const Shape& shape, const Lifetime& lifetime, Tensor& tensor) {
+    add(name, master_dtype(device_.precision()), shape, lifetime, tensor);
+  }
+  /// Gives all buffers their memory, which is zero. Called once.
+  void allocate();
 
   std::int64_t batch() const { return batch_; }
   std::int64_t sequence() const { return sequence_; }
-  std::size_t bytes() const { return total_bytes(buffers_); }
+  std::int64_t slices() const { return slices_; }
+  std::int64_t slice_rows() const { return batch_ * sequence_ / slices_; }
+  const std::vector<NamedBuffer>& buffers() const { return buffers_; }
+  std::size_t bytes() const { return memory_.bytes(); }
 
  private:
   Device& device_;
   std::int64_t batch_;
   std::int64_t sequence_;
-  std::int64_t parts_;
-  std::deque<Buffer> buffers_;
+  std::int64_t slices_;
+  std::vector<NamedBuffer> buffers_;
+  Buffer memory_;
 };
 
 /// The size of a batch.
@@ -46,9 +116,9 @@ struct BatchShape {
   std::int64_t sequence = 0;
 
   std::int64_t rows() const { return batch * sequence; }
-  /// The size of one of `parts` equal parts: whole windows if possible, otherwise rows.
-  BatchShape part(std::int64_t parts) const {
-    return batch % parts == 0 ? BatchShape{batch / parts, sequence} : BatchShape{1, rows() / parts};
+  /// The size of one of `slices` equal slices: whole windows if possible, otherwise rows.
+  BatchShape slice(std::int64_t slices) const {
+    return batch % slices == 0 ? BatchShape{batch / slices, sequence} : BatchShape{1, rows() / slices};
   }
   void fit(Tensor& activation) const { activation.shape = {batch, sequence, activation.shape.back()}; }
 };

@@ -1,31 +1,90 @@
 #pragma once
 
+#include <cmath>
+#include <string>
+
 #include "models/layers/sublayer.h"
 #include "runtime/ops/attention.h"
+#include "runtime/ops/grouped_attention.h"
 
 namespace ddptrain {
+
+/// Sizes and kind of an attention layer.
+struct AttentionKind {
+  std::int64_t heads = 0;
+  std::int64_t key_heads = 0;  ///< Heads of keys and values; it divides `heads`.
+  std::int64_t head_size = 0;
+  double rotary_base = 0.0;       ///< 0: no rotary positions.
+  bool normalises_heads = false;  ///< RMS norms of queries and keys.
+  bool qkv_bias = true;
+  bool output_bias = true;
+
+  /// Whether queries, keys and values lie group by group: see GroupedHeads. Otherwise first all queries, then all keys,
+  /// then all values: see AttentionOps.
+  bool is_grouped() const { return key_heads != heads || rotary_base > 0.0 || normalises_heads; }
+  AttentionKind slice(std::int64_t slices) const {
+    AttentionKind kind = *this;
+    kind.heads /= slices;
+    kind.key_heads /= slices;
+    return kind;
+  }
+  std::int64_t width() const { return heads * head_size; }
+  std::int64_t qkv_columns() const { return (heads + 2 * key_heads) * head_size; }
+};
 
 /// Causal self-attention: `in` computes queries, keys and values; `out` is the projection.
 class Attention final : public Sublayer {
  public:
-  /// For one of `parts` parts of the heads.
-  Attention(Device& device, std::int64_t width, std::int64_t heads, std::int64_t parts, float epsilon)
-      : Sublayer(device, shape(width).part(parts), epsilon),
-        attention_(device.get<AttentionOps>()),
+  /// For one of `slices` slices of the heads.
+  Attention(Device& device, std::int64_t width, const AttentionKind& kind, NormKind norm, std::int64_t slices,
+            float epsilon)
+      : Sublayer(device, shape(width, kind, norm).slice(slices), epsilon),
+        attention_(kind.is_grouped() ? nullptr : &device.get<AttentionOps>()),
+        grouped_(kind.is_grouped() ? &device.get<GroupedAttentionOps>() : nullptr),
         quantisation_(device.get<QuantisationOps>()),
-        width_(width / parts),
-        heads_(heads / parts) {}
-  static SublayerShape shape(std::int64_t width) { return {{3 * width, width}, {width, width}, 3}; }
-
-  /// Allocates all activations but the norm's input. Pass `fp8` if prepare_fp8() follows.
-  void allocate(Activations& memory, bool fp8 = false) {
-    norm_.allocate(memory);
-    qkv_ = memory.activation(3 * width_);
-    attended_ = memory.activation(width_);
-    statistics_ = memory.statistics({memory.batch(), heads_, memory.sequence()});
-    if (fp8) attended_fp8_ = memory.activation(DType::e4m3, width_);
+        reduction_(device.get<ReductionOps>()),
+        kind_(kind.slice(slices)),
+        epsilon_(epsilon) {}
+  static SublayerShape shape(std::int64_t width, const AttentionKind& kind, NormKind norm = NormKind::layer) {
+    return {.in = {kind.qkv_columns(), width},
+            .out = {width, kind.width()},
+            .blocks = kind.is_grouped() ? 1 : 3,
+            .in_bias = kind.qkv_bias,
+            .out_bias = kind.output_bias,
+            .norm = norm};
   }
 
+  /// With norms of queries and keys, their weights follow the parameters of a Sublayer.
+  std::size_t parameters() const override { return Sublayer::parameters() + (kind_.normalises_heads ? 2 : 0); }
+  void bind(const ModelTensors& tensors, std::size_t first) override {
+    Sublayer::bind(tensors, first);
+    if (!kind_.normalises_heads) return;
+    const std::size_t query = first + Sublayer::parameters();
+    query_weight_ = tensors.weights.at(query);
+    dquery_weight_ = tensors.gradients.at(query);
+    key_weight_ = tensors.weights.at(query + 1);
+    dkey_weight_ = tensors.gradients.at(query + 1);
+  }
+
+  /// Asks for the memory of all activations but the norm's input.
+  void request(Activations& memory, const std::string& name, const Lifetime& lifetime) {
+    norm_.request(memory, name + " norm", lifetime);
+    memory.add(name + " qkv", kind_.qkv_columns(), lifetime, qkv_);
+    memory.add(name + " attended", kind_.width(), lifetime, attended_);
+    memory.add_statistics(name + " statistics", {memory.batch(), kind_.heads, memory.sequence()}, lifetime,
+                          statistics_);
+    if (!kind_.normalises_heads) return;
+    memory.add(name + " qkv before norm", kind_.qkv_columns(), lifetime, projected_);
+    memory.add_statistics(name + " head statistics",
+                          {memory.batch() * memory.sequence(), kind_.heads + kind_.key_heads}, lifetime,
+                          head_statistics_);
+    memory.add_statistics(name + " head gradients", {2, kind_.head_size}, lifetime, partial_);
+  }
+  void request_fp8(Activations& memory, const std::string& name, const Lifetime& weights,
+                   const Lifetime& activations) override {
+    Sublayer::request_fp8(memory, name, weights, activations);
+    memory.add(name + " attended fp8", DType::e4m3, kind_.width(), activations, attended_fp8_);
+  }
   void bind_scales(Fp8Scales& scales, std::size_t first) override {
     Sublayer::bind_scales(scales, first);
     attended_fp8_.scale = out_.input_scale();
@@ -36,50 +95,97 @@ class Attention final : public Sublayer {
     shape.fit(qkv_);
     shape.fit(attended_);
     if (attended_fp8_) shape.fit(attended_fp8_);
-    statistics_.shape = {shape.batch, heads_, shape.sequence};
+    statistics_.shape = {shape.batch, kind_.heads, shape.sequence};
+    if (!kind_.normalises_heads) return;
+    shape.fit(projected_);
+    head_statistics_.shape = {shape.rows(), kind_.heads + kind_.key_heads};
   }
 
   void forward(const Tensor& branch) override {
     {
-      const Span span = part("qkv");
-      in_.forward(norm_.output, qkv_);
+      const Span span = this->span("qkv");
+      in_.forward(norm_.output, kind_.normalises_heads ? projected_ : qkv_);
     }
     {
-      const Span span = part("attention");
-      attention_.attention(qkv_, heads_, attended_, statistics_);
+      const Span span = this->span("attention");
+      attend();
     }
-    const Span span = part("attention projection");
+    const Span span = this->span("attention projection");
     if (out_.fp8()) quantisation_.to_fp8(flat(attended_), flat(attended_fp8_), Tensor{}, false);
     project(inner_output(), branch);
   }
 
  private:
-  void inner_backward(const SublayerGradients& g, const Tensor& dbranch, bool accumulate) override {
-    Tensor dattended = g.dnorm;  // in the memory of what comes last
-    dattended.shape = attended_.shape;
+  void inner_backward(const SublayerGradients& g, const Tensor& d_branch, bool accumulate) override {
+    Tensor d_attended = g.d_norm;  // in the memory of what comes last
+    d_attended.shape = attended_.shape;
     {
-      const Span span = part("d attention projection");
-      out_.backward_data(out_.convert(dbranch, g.dbranch_fp8, dbias_from_branch(), accumulate), dattended);
+      const Span span = this->span("d attention projection");
+      out_.backward_data(out_.convert(d_branch, g.d_branch_fp8, dbias_from_branch(), accumulate), d_attended);
     }
     {
-      const Span span = part("d attention");
-      attention_.attention_backward(qkv_, heads_, attended_, statistics_, dattended, g.dinner);
+      const Span span = this->span("d attention");
+      attend_backward(d_attended, g.d_hidden, accumulate);
     }
-    const Span span = part("d qkv");
-    in_.backward_data(in_.convert(g.dinner, g.dinner_fp8, in_.dbias(), accumulate), g.dnorm);
+    const Span span = this->span("d qkv");
+    in_.backward_data(in_.convert(g.d_hidden, g.d_hidden_fp8, in_.dbias(), accumulate), g.d_norm);
   }
   Tensor inner_output() const override { return out_.fp8() ? attended_fp8_ : attended_; }
-  Tensor inner_gradient(const SublayerGradients& g) const override { return in_.gradient(g.dinner, g.dinner_fp8); }
+  Tensor inner_gradient(const SublayerGradients& g) const override { return in_.gradient(g.d_hidden, g.d_hidden_fp8); }
   Tensor in_dbias() const override { return in_.dbias(); }
 
-  AttentionOps& attention_;
+  // From the output of `in` to attended_, and back.
+
+  void attend() {
+    if (grouped_ == nullptr) return attention_->attention(qkv_, kind_.heads, attended_, statistics_);
+    if (kind_.normalises_heads) {
+      grouped_->normalise(projected_, heads(), query_weight_, key_weight_, epsilon_, qkv_, head_statistics_);
+    }
+    if (kind_.rotary_base > 0.0) grouped_->rotate(qkv_, heads(), kind_.rotary_base, GroupedAttentionOps::Turn::forward);
+    grouped_->attention(qkv_, heads(), attended_, statistics_);
+  }
+  void attend_backward(const Tensor& d_attended, const Tensor& d_qkv, bool accumulate) {
+    if (grouped_ == nullptr) {
+      return attention_->attention_backward(qkv_, kind_.heads, attended_, statistics_, d_attended, d_qkv);
+    }
+    grouped_->attention_backward(qkv_, heads(), attended_, statistics_, d_attended, d_qkv);
+    if (kind_.rotary_base > 0.0) grouped_->rotate(d_qkv, heads(), kind_.rotary_base, GroupedAttentionOps::Turn::back);
+    if (kind_.normalises_heads) normalise_backward(d_qkv, accumulate);
+  }
+  /// Each rank has some of the heads, whose weights are the same.
+  void normalise_backward(const Tensor& d_qkv, bool accumulate) {
+    if (group_ == nullptr) {
+      return grouped_->normalise_backward(projected_, heads(), query_weight_, key_weight_, head_statistics_, d_qkv,
+                                          dquery_weight_, dkey_weight_, accumulate);
+    }
+    const Tensor dquery = partial_.stretch(0, kind_.head_size);
+    const Tensor dkey = partial_.stretch(kind_.head_size, kind_.head_size);
+    grouped_->normalise_backward(projected_, heads(), query_weight_, key_weight_, head_statistics_, d_qkv, dquery, dkey,
+                                 false);
+    group_->run({TensorGroup::sum(partial_)});
+    for (const auto& [mine, all] : {std::pair{dquery, dquery_weight_}, {dkey, dkey_weight_}}) {
+      reduction_.add_nodes(accumulate ? std::vector{mine, all} : std::vector{mine}, all, device_.compute_stream());
+    }
+  }
+  GroupedHeads heads() const { return {kind_.heads, kind_.key_heads, kind_.head_size}; }
+
+  AttentionOps* attention_;       ///< Null if heads are grouped.
+  GroupedAttentionOps* grouped_;  ///< Null if not.
   QuantisationOps& quantisation_;
-  std::int64_t width_;  ///< The width of this part's heads together.
-  std::int64_t heads_;
-  Tensor qkv_;           ///< [batch, sequence, 3 width]
-  Tensor attended_;      ///< [batch, sequence, width]
+  ReductionOps& reduction_;
+  AttentionKind kind_;  ///< Of this slice.
+  float epsilon_;
+  Tensor query_weight_;  ///< [head size]; this and the next three only with norms of queries and keys.
+  Tensor key_weight_;
+  Tensor dquery_weight_;
+  Tensor dkey_weight_;
+  Tensor qkv_;           ///< [batch, sequence, columns of queries, keys and values]
+  Tensor projected_;     ///< The same before the norms of queries and keys.
+  Tensor attended_;      ///< [batch, sequence, width of the heads]
   Tensor attended_fp8_;  ///< A copy. Unused without FP8.
   Tensor statistics_;    ///< [batch, heads, sequence]
+  Tensor head_statistics_;
+  Tensor partial_;  ///< [2, head size]: the gradients of this slice.
 };
 
 }  // namespace ddptrain

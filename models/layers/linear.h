@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <string>
 
 #include "models/layers/activations.h"
 #include "runtime/ops/linear.h"
@@ -9,29 +10,34 @@
 
 namespace ddptrain {
 
-/// A linear layer (add_linear()): weight, bias and their gradients. For FP8 it also has a copy of the weight, and
-/// scales of weight, input and the gradient of the output. With FP8 the caller gives an e4m3 input with input_scale(),
-/// and convert() makes the gradient of the output e5m2.
+/// A linear layer (add_linear()): weight, bias (if it has one) and their gradients. For FP8 it also has a copy of the
+/// weight, and scales of weight, input and the gradient of the output. With FP8 the caller gives an e4m3 input with
+/// input_scale(), and convert() makes the gradient of the output e5m2.
 class Linear {
  public:
-  static constexpr std::size_t kParameters = 2;
-
   /// `shape` is the weight's.
-  Linear(Device& device, const Shape& shape)
-      : linear_(device.get<LinearOps>()), quantisation_(device.get<QuantisationOps>()), shape_(shape) {}
+  Linear(Device& device, const Shape& shape, bool has_bias)
+      : linear_(device.get<LinearOps>()),
+        quantisation_(device.get<QuantisationOps>()),
+        shape_(shape),
+        has_bias_(has_bias) {}
 
+  std::size_t parameters() const { return has_bias_ ? 2 : 1; }
   /// `first` is the index of the weight among the model's parameters. The bias follows.
   void bind(const ModelTensors& tensors, std::size_t first) {
     weight_ = tensors.weights.at(first);
-    bias_ = tensors.weights.at(first + 1);
     dweight_ = tensors.gradients.at(first);
+    if (!has_bias_) return;
+    bias_ = tensors.weights.at(first + 1);
     dbias_ = tensors.gradients.at(first + 1);
   }
-  const Tensor& bias() const { return bias_; }
-  const Tensor& dbias() const { return dbias_; }
+  const Tensor& bias() const { return bias_; }    ///< Without data if the layer has no bias.
+  const Tensor& dbias() const { return dbias_; }  ///< The same.
 
-  /// Allocates the copy of the weight, so that the layer can use FP8.
-  void prepare_fp8(Activations& memory) { weight_fp8_ = memory.allocate(DType::e4m3, shape_); }
+  /// Asks for the copy of the weight, so that the layer can use FP8.
+  void request_fp8(Activations& memory, const std::string& name, const Lifetime& lifetime) {
+    memory.add(name + " weight fp8", DType::e4m3, shape_, lifetime, weight_fp8_);
+  }
   static constexpr std::array kScaleFormats = {DType::e4m3, DType::e5m2, DType::e4m3};
   /// Uses the scales from index `first` on; they have the formats kScaleFormats.
   void bind_scales(Fp8Scales& scales, std::size_t first) {
@@ -89,7 +95,11 @@ class Linear {
   LinearOps& linear_;
   QuantisationOps& quantisation_;
   Shape shape_;  ///< The weight's.
-  Tensor weight_, bias_, dweight_, dbias_;
+  bool has_bias_;
+  Tensor weight_;
+  Tensor bias_;
+  Tensor dweight_;
+  Tensor dbias_;
   Tensor weight_fp8_;
   Fp8Scale* gradient_scale_ = nullptr;
   Fp8Scale* input_scale_ = nullptr;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 #include "models/layers/linear.h"
 #include "models/layers/norm.h"
 #include "models/layers/parameters.h"
@@ -8,17 +10,20 @@
 
 namespace ddptrain {
 
-/// Gradients of activations. All sublayers of one kind share this memory.
+/// Gradients of activations. Sublayers of one kind share this memory.
 struct SublayerGradients {
-  Tensor dout;                     ///< [batch, sequence, width]: the residual stream after the sublayer.
-  Tensor dbranch;                  ///< [batch, sequence, width]: the branch before dropout. Unused without dropout.
-  Tensor din;                      ///< The stream before the sublayer. With dropout it shares the memory of dout.
-  Tensor dinner;                   ///< [batch, sequence, columns]: the output of `in`.
-  Tensor dnorm;                    ///< [batch, sequence, width]: the norm's output.
-  Tensor dbranch_fp8, dinner_fp8;  ///< Copies of dbranch (or dout) and dinner. Unused without FP8.
+  Tensor d_output;      ///< [batch, sequence, width]: the residual stream after the sublayer.
+  Tensor d_branch;      ///< [batch, sequence, width]: the branch before dropout. Unused without dropout.
+  Tensor d_input;       ///< The stream before the sublayer. With dropout it shares the memory of d_output.
+  Tensor d_hidden;      ///< [batch, sequence, columns]: the output of `in`.
+  Tensor d_activated;   ///< [batch, sequence, columns]: the input of `out`, if the sublayer needs memory for it.
+  Tensor d_norm;        ///< [batch, sequence, width]: the norm's output.
+  Tensor d_branch_fp8;  ///< Copy of d_branch (or d_output). Unused without FP8.
+  Tensor d_hidden_fp8;  ///< Copy of d_hidden. Unused without FP8.
 
   void fit(const BatchShape& shape) {
-    for (Tensor* tensor : {&dout, &dbranch, &din, &dinner, &dnorm, &dbranch_fp8, &dinner_fp8}) {
+    for (Tensor* tensor :
+         {&d_output, &d_branch, &d_input, &d_hidden, &d_activated, &d_norm, &d_branch_fp8, &d_hidden_fp8}) {
       if (*tensor) shape.fit(*tensor);
     }
   }
@@ -29,26 +34,30 @@ struct SublayerGradients {
 ///
 /// Ranks may split a sublayer (Shoeybi et al., "Megatron-LM", arXiv:1909.08053): each rank has some outputs of `in` and
 /// the matching inputs of `out`. The branch is the sum over the ranks, and so is the gradient of the norm's output.
-/// Each rank gets its part of the rows of both sums.
+/// Each rank gets its slice of the rows of both sums.
 class Sublayer {
  public:
-  static constexpr std::size_t kParameters = 2 * Linear::kParameters + Norm::kParameters;
   static constexpr std::size_t kScales = 2 * Linear::kScaleFormats.size();
 
   virtual ~Sublayer() = default;
+  Sublayer(const Sublayer&) = delete;
+  Sublayer& operator=(const Sublayer&) = delete;
 
   Norm& norm() { return norm_; }
-  void bind(const ModelTensors& tensors, std::size_t first) {
+  virtual std::size_t parameters() const { return out_.parameters() + in_.parameters() + norm_.parameters(); }
+  virtual void bind(const ModelTensors& tensors, std::size_t first) {
     first_ = first;
     group_ = tensors.group;
     out_.bind(tensors, first);
-    in_.bind(tensors, first + Linear::kParameters);
-    norm_.bind(tensors, first + 2 * Linear::kParameters);
+    in_.bind(tensors, first + out_.parameters());
+    norm_.bind(tensors, first + out_.parameters() + in_.parameters());
   }
 
-  void prepare_fp8(Activations& memory) {
-    in_.prepare_fp8(memory);
-    out_.prepare_fp8(memory);
+  /// Asks for the memory that FP8 takes: copies of weights and of activations.
+  virtual void request_fp8(Activations& memory, const std::string& name, const Lifetime& weights,
+                           const Lifetime& /*activations*/) {
+    in_.request_fp8(memory, name + " in", weights);
+    out_.request_fp8(memory, name + " out", weights);
   }
   virtual void bind_scales(Fp8Scales& scales, std::size_t first) {
     in_.bind_scales(scales, first);
@@ -69,66 +78,66 @@ class Sublayer {
   virtual void fit(const BatchShape& shape) { norm_.fit(shape); }
   void set_dropout(const Dropout& dropout) { dropout_ = dropout; }
 
-  /// Computes `branch` from the norm's output. If ranks split the layer, each gets its part of the rows.
+  /// Computes `branch` from the norm's output. If ranks split the layer, each gets its slice of the rows.
   virtual void forward(const Tensor& branch) = 0;
   /// The forward pass of the next norm, which adds the branch to the stream.
   void add(const Tensor& branch, Norm& next) {
-    const Span span = part("add and norm");
+    const Span span = this->span("add and norm");
     next.forward(norm_.input, branch, dropout_);
   }
 
-  /// Computes g.din from g.dout, the gradients of the norm, and some bias gradients. If `before_dbias` has data, it
-  /// gets the sums of din: the bias gradient of the layer before this sublayer.
-  void backward_data(const SublayerGradients& g, const Tensor& before_dbias, bool accumulate) {
-    backward_part(g, accumulate);
-    const Span span = part("d norm");
-    norm_.backward(g.dnorm, g.dout, g.din, before_dbias, accumulate);
+  /// Computes g.d_input from g.d_output, the gradients of the norm, and some bias gradients. If `previous_dbias` has
+  /// data, it gets the sums of d_input: the bias gradient of the layer before this sublayer.
+  void backward_data(const SublayerGradients& g, const Tensor& previous_dbias, bool accumulate) {
+    backward_to_norm(g, accumulate);
+    const Span span = this->span("d norm");
+    norm_.backward(g.d_norm, g.d_output, g.d_input, previous_dbias, accumulate);
   }
   /// Computes the remaining gradients from g as backward_data() has left it. Reports all parameters.
   void backward_weights(const SublayerGradients& g, bool accumulate, const Model::Ready& ready) {
     weight_gradient_of_out(g, accumulate);
-    for (std::size_t i = 0; i < Linear::kParameters; ++i) ready(first_ + i);
+    for (std::size_t i = 0; i < out_.parameters(); ++i) ready(first_ + i);
     weight_gradient_of_in(g, accumulate);
-    for (std::size_t i = Linear::kParameters; i < kParameters; ++i) ready(first_ + i);
+    for (std::size_t i = out_.parameters(); i < parameters(); ++i) ready(first_ + i);
   }
   /// Both. The gradients of weights overlap with the collectives of ranks that split the layer.
-  void backward(const SublayerGradients& g, const Tensor& before_dbias, bool accumulate, const Model::Ready& ready) {
+  void backward(const SublayerGradients& g, const Tensor& previous_dbias, bool accumulate, const Model::Ready& ready) {
     if (group_ == nullptr) {
-      backward_data(g, before_dbias, accumulate);
+      backward_data(g, previous_dbias, accumulate);
       backward_weights(g, accumulate, ready);
       return;
     }
-    backward_part(g, accumulate);
+    backward_to_norm(g, accumulate);
     norm_.backward(
-        g.dnorm, g.dout, g.din, Tensor{}, accumulate, [&] { weight_gradient_of_out(g, accumulate); },
+        g.d_norm, g.d_output, g.d_input, Tensor{}, accumulate, [&] { weight_gradient_of_out(g, accumulate); },
         [&] { weight_gradient_of_in(g, accumulate); });
-    for (std::size_t i = 0; i < kParameters; ++i) ready(first_ + i);
+    for (std::size_t i = 0; i < parameters(); ++i) ready(first_ + i);
   }
   /// Whether a sublayer computes the gradient of the bias of `out`. If not, the next norm does.
   static bool gives_dbias(float dropout, const TensorGroup* group) { return dropout > 0.0f || group != nullptr; }
-  /// The gradient of that bias, for the next norm. Without data if this sublayer computes it.
-  Tensor dbias_from_next() const { return dbias_from_branch() ? Tensor{} : out_.dbias(); }
+  /// The gradient of that bias, for the next norm. Without data if this sublayer computes it, or has no such bias.
+  Tensor dbias_from_next() const { return gives_dbias(dropout_.rate, group_) ? Tensor{} : out_.dbias(); }
 
  protected:
-  /// `shape` is this rank's part.
+  /// `shape` is this rank's slice.
   Sublayer(Device& device, const SublayerShape& shape, float epsilon)
       : device_(device),
-        norm_(device, shape.in.at(1), epsilon),
-        in_(device, shape.in),
-        out_(device, shape.out),
+        norm_(device, shape.norm, shape.in.at(1), epsilon),
+        in_(device, shape.in, shape.in_bias),
+        out_(device, shape.out, shape.out_bias),
         activation_(device.get<ActivationOps>()) {}
 
-  Span part(const char* name) const { return {device_.timeline(), Lane::compute, device_.compute_stream(), name}; }
+  Span span(const char* name) const { return {device_.timeline(), Lane::compute, device_.compute_stream(), name}; }
 
-  /// Computes g.dnorm from the gradient of the branch.
-  virtual void inner_backward(const SublayerGradients& g, const Tensor& dbranch, bool accumulate) = 0;
+  /// Computes g.d_norm from the gradient of the branch.
+  virtual void inner_backward(const SublayerGradients& g, const Tensor& d_branch, bool accumulate) = 0;
   /// The input of `out`, and the gradient of the output of `in` as Linear::gradient() returns it.
   virtual Tensor inner_output() const = 0;
   virtual Tensor inner_gradient(const SublayerGradients& g) const = 0;
   /// The bias gradient of `in` for backward_weights(). Without data if inner_backward() computes it.
   virtual Tensor in_dbias() const = 0;
 
-  /// branch = out(x), summed over all parts.
+  /// branch = out(x), summed over all slices.
   void project(const Tensor& x, const Tensor& branch) {
     out_.forward(x, branch, group_ == nullptr || group_->is_first());
     if (group_ != nullptr) group_->run({group_->sum_part(branch)});
@@ -137,28 +146,29 @@ class Sublayer {
 
   Device& device_;
   Norm norm_;
-  Linear in_, out_;
+  Linear in_;
+  Linear out_;
+  TensorGroup* group_ = nullptr;  ///< Null: layers are not split.
+  std::size_t first_ = 0;         ///< Index of the first parameter.
 
  private:
-  /// Computes g.dnorm from g.dout; if ranks split the layer, this rank's term of it.
-  void backward_part(const SublayerGradients& g, bool accumulate) {
-    if (dropout_.rate > 0.0f) activation_.dropout(g.dout, dropout_, g.dbranch);
-    inner_backward(g, dbranch(g), accumulate);
+  /// Computes g.d_norm from g.d_output; if ranks split the layer, this rank's term of it.
+  void backward_to_norm(const SublayerGradients& g, bool accumulate) {
+    if (dropout_.rate > 0.0f) activation_.dropout(g.d_output, dropout_, g.d_branch);
+    inner_backward(g, d_branch(g), accumulate);
   }
   void weight_gradient_of_out(const SublayerGradients& g, bool accumulate) {
-    const Span span = part("weight gradient");
-    out_.backward_weight(inner_output(), out_.gradient(dbranch(g), g.dbranch_fp8), dbias_from_branch(), accumulate);
+    const Span span = this->span("weight gradient");
+    out_.backward_weight(inner_output(), out_.gradient(d_branch(g), g.d_branch_fp8), dbias_from_branch(), accumulate);
   }
   void weight_gradient_of_in(const SublayerGradients& g, bool accumulate) {
-    const Span span = part("weight gradient");
+    const Span span = this->span("weight gradient");
     in_.backward_weight(norm_.output, inner_gradient(g), in_dbias(), accumulate);
   }
-  const Tensor& dbranch(const SublayerGradients& g) const { return dropout_.rate > 0.0f ? g.dbranch : g.dout; }
+  const Tensor& d_branch(const SublayerGradients& g) const { return dropout_.rate > 0.0f ? g.d_branch : g.d_output; }
 
   ActivationOps& activation_;
-  TensorGroup* group_ = nullptr;  ///< Null: layers are not split.
   Dropout dropout_;
-  std::size_t first_ = 0;
 };
 
 }  // namespace ddptrain

@@ -20,8 +20,8 @@ class LinearOps : public Family<LinearOps> {
                            const Tensor& y, bool again) = 0;
   virtual void gelu(const Tensor& pre, const Tensor& y) = 0;  ///< As linear_gelu's that was told so, bit by bit.
   /// dpre [n, hidden] = (dy [n, out] weight [out, hidden]) * gelu'(pre): the data gradient of a linear layer whose
-  /// input was gelu(pre). dbias [hidden] gets the sums of dpre over the rows: the gradient of linear_gelu's bias. dy
-  /// and dpre may be e5m2, and weight e4m3, all of them.
+  /// input was gelu(pre). dbias [hidden] gets the sums of dpre over the rows: the gradient of linear_gelu's bias. On
+  /// CPUs it may have no data. dy and dpre may be e5m2, and weight e4m3, all of them.
   virtual void linear_gelu_backward(const Tensor& weight, const Tensor& dy, const Tensor& pre, const Tensor& dpre,
                                     const Tensor& dbias, bool accumulate) = 0;
 

@@ -20,17 +20,19 @@ class LossOps : public Family<LossOps> {
                                    std::int64_t vocabulary, float gradient_scale, const Tensor& dlogits,
                                    MetricSums* sums) = 0;
 
-  /// Facts about a row of logits that parts of a vocabulary, each on a rank, exchange: the largest one, the sum of
-  /// exp(logit - largest), the target's logit (0 if another part has it), and 1 if the target is the first of
-  /// the largest ones here.
-  static constexpr std::int64_t kFacts = 4;
-  /// facts [rows, kFacts], f32 (f64 for fp64), of the columns of batch.part. Other arguments as token_cross_entropy().
-  virtual void part_of_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
-                                     std::int64_t vocabulary, const Tensor& facts) = 0;
-  /// token_cross_entropy() over all parts. `facts` [parts, rows, kFacts]: of all. Every rank adds the same to *sums.
-  virtual void joined_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
-                                    std::int64_t vocabulary, const Tensor& facts, float gradient_scale,
-                                    const Tensor& dlogits, MetricSums* sums) = 0;
+  /// Numbers of partial softmax statistics per row of logits. Ranks that split a vocabulary exchange them: the largest
+  /// logit, the sum of exp(logit - largest), the target's logit (0 if another slice has it), and 1 if the target is the
+  /// first of the largest logits here.
+  static constexpr std::int64_t kSoftmaxStatistics = 4;
+  /// statistics [rows, kSoftmaxStatistics], f32 (f64 for fp64), of the columns of batch.vocabulary_slice. Other
+  /// arguments as token_cross_entropy().
+  virtual void partial_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
+                                     std::int64_t vocabulary, const Tensor& statistics) = 0;
+  /// token_cross_entropy() over all slices. `statistics` [slices, rows, kSoftmaxStatistics]: of all. Every rank adds
+  /// the same to *sums.
+  virtual void combined_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
+                                      std::int64_t vocabulary, const Tensor& statistics, float gradient_scale,
+                                      const Tensor& dlogits, MetricSums* sums) = 0;
 
   static std::unique_ptr<LossOps> on_cpu(Device& device);
   static std::unique_ptr<LossOps> on_cuda(Device& device);

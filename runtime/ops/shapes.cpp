@@ -9,7 +9,7 @@ namespace ddptrain {
 
 namespace {
 
-/// Type of statistics, facts and master weights.
+/// Type of statistics, statistics and master weights.
 DType wide(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
 
 /// Checks the tensors of one operation.
@@ -45,10 +45,11 @@ struct Check {
 EmbeddingShape embedding_shape(const Check& check, const TokenBatch& batch, const Tensor& activation,
                                const Tensor& token, const Tensor& position) {
   check.has_dimensions(token, "the embedding of tokens", 2);
-  check.has_dimensions(position, "the embedding of positions", 2);
   const EmbeddingShape s{batch.count, batch.source.sequence, token.dim(1), token.dim(0)};
   check.is(activation, "the activation", {s.batch, s.sequence, s.width});
   check.is_gradient(token, "the embedding of tokens", token.shape);
+  if (!position) return s;
+  check.has_dimensions(position, "the embedding of positions", 2);
   check.is(position, "the embedding of positions", token.dtype, {position.dim(0), s.width});
   DDP_CHECK(position.dim(0) >= s.sequence, "{}: {} positions for windows of {}", check.operation, position.dim(0),
             s.sequence);
@@ -100,6 +101,41 @@ AttentionShape check_attention(const char* operation, const Tensor& qkv, std::in
   return s;
 }
 
+GroupedAttentionShape check_grouped_qkv(const char* operation, const Tensor& qkv, const GroupedHeads& heads,
+                                        DType dtype) {
+  const Check check{operation, dtype};
+  check.has_dimensions(qkv, "qkv", 3);
+  DDP_CHECK(heads.key_heads > 0 && heads.heads % heads.key_heads == 0 && heads.columns() == qkv.dim(2),
+            "{}: {} heads of queries and {} of keys, of size {}, in {} columns of qkv", operation, heads.heads,
+            heads.key_heads, heads.head_size, qkv.dim(2));
+  check.is(qkv, "qkv", qkv.shape);
+  return {qkv.dim(0), qkv.dim(1), heads};
+}
+
+GroupedAttentionShape check_grouped_attention(const char* operation, const Tensor& qkv, const GroupedHeads& heads,
+                                              const Tensor& out, const Tensor& statistics, const Tensor& dout,
+                                              const Tensor& dqkv, DType dtype) {
+  const GroupedAttentionShape s = check_grouped_qkv(operation, qkv, heads, dtype);
+  const Check check{operation, dtype};
+  check.is(out, "out", {s.batch, s.sequence, heads.width()});
+  check.is(statistics, "statistics", wide(dtype), {s.batch, heads.heads, s.sequence});
+  check.may_be(dout, "dout", out.shape);
+  check.may_be(dqkv, "dqkv", qkv.shape);
+  return s;
+}
+
+GroupedAttentionShape check_normalise(const char* operation, const Tensor& qkv, const GroupedHeads& heads,
+                                      const Tensor& query_weight, const Tensor& key_weight, const Tensor& y,
+                                      const Tensor& statistics, DType dtype) {
+  const GroupedAttentionShape s = check_grouped_qkv(operation, qkv, heads, dtype);
+  const Check check{operation, dtype};
+  check.is(query_weight, "the weight of queries", {heads.head_size});
+  check.is(key_weight, "the weight of keys", {heads.head_size});
+  check.is(y, "y", qkv.shape);
+  check.is(statistics, "statistics", wide(dtype), {s.batch * s.sequence, heads.key_heads * (heads.queries() + 1)});
+  return s;
+}
+
 ConvShape check_conv2d(const char* operation, const Tensor& x, const Tensor& weight, const Tensor& bias,
                        const Tensor& y, DType dtype) {
   const Check check{operation, dtype};
@@ -133,6 +169,7 @@ EmbeddingShape check_embed_tokens_backward(const TokenBatch& batch, const Tensor
                                            const Tensor& dtoken, const Tensor& dposition, DType dtype) {
   const Check check{"embed_tokens_backward", dtype};
   const EmbeddingShape s = embedding_shape(check, batch, dout, dtoken, dposition);
+  if (!head) return s;
   DDP_CHECK(head.shape.size() == 2 && head.dim(0) >= s.vocabulary, "embed_tokens_backward: head has too few rows");
   check.is(head, "head", wide(dtype), {head.dim(0), s.width});
   return s;
@@ -186,7 +223,7 @@ LinearShape check_linear_gelu_backward(const Tensor& weight, const Tensor& dy, c
   check.is(weight, "weight", is_fp8(dy.dtype) ? DType::e4m3 : dtype, weight.shape);
   check.is(dpre, "dpre", dy.dtype, {s.batch, s.in});
   check.is(pre, "pre", dpre.shape);
-  check.is_gradient(dbias, "dbias", {s.in});
+  if (dbias) check.is_gradient(dbias, "dbias", {s.in});
   return s;
 }
 
@@ -201,7 +238,7 @@ MatrixShape check_softmax_cross_entropy(const Tensor& logits, const ImageBatch& 
 }
 
 MatrixShape check_predictions(const char* operation, const Tensor& logits, const TokenBatch& batch,
-                              std::int64_t first_row, std::int64_t vocabulary, const Tensor& facts,
+                              std::int64_t first_row, std::int64_t vocabulary, const Tensor& statistics,
                               const Tensor& dlogits, DType dtype) {
   const Check check{operation, dtype};
   check.has_dimensions(logits, "logits", 2);
@@ -212,10 +249,10 @@ MatrixShape check_predictions(const char* operation, const Tensor& logits, const
   DDP_CHECK(first_row >= 0 && first_row + s.rows <= predictions, "{}: rows {} to {} of a batch of {}", operation,
             first_row, first_row + s.rows, predictions);
   check.may_be(dlogits, "dlogits", logits.shape);
-  if (facts) {
-    Shape of_parts = facts.shape.size() == 3 ? Shape{facts.dim(0)} : Shape{};
-    of_parts.insert(of_parts.end(), {s.rows, LossOps::kFacts});
-    check.is(facts, "facts", wide(dtype), of_parts);
+  if (statistics) {
+    Shape of_parts = statistics.shape.size() == 3 ? Shape{statistics.dim(0)} : Shape{};
+    of_parts.insert(of_parts.end(), {s.rows, LossOps::kSoftmaxStatistics});
+    check.is(statistics, "statistics", wide(dtype), of_parts);
   }
   return s;
 }
@@ -254,6 +291,49 @@ MatrixShape check_layer_norm_backward(const Tensor& x, const Tensor& weight, con
   check.is_gradient(dweight, "dweight", {s.columns});
   check.is(dbias, "dbias", dweight.dtype, {s.columns});
   if (dx_sums) check.is(dx_sums, "dx_sums", dweight.dtype, {s.columns});
+  return s;
+}
+
+MatrixShape check_rms_norm(const char* operation, const Tensor& x, const Tensor& weight, const Tensor& y,
+                           const Tensor& statistics, DType dtype) {
+  const Check check{operation, dtype};
+  const MatrixShape s = check.matrix(x, "x");
+  check.is(weight, "weight", {s.columns});
+  check.is(y, "y", x.shape);
+  check.is(statistics, "statistics", wide(dtype), {s.rows, 1});
+  return s;
+}
+
+MatrixShape check_add_rms_norm(const Tensor& residual, const Tensor& branch, const Dropout& dropout,
+                               const Tensor& weight, const Tensor& sum, const Tensor& y, const Tensor& statistics,
+                               DType dtype) {
+  const Check check{"add_rms_norm", dtype};
+  if (dropout.rate > 0.0f) check.has_dimensions(sum, "sum", 3);
+  check.is(residual, "residual", sum.shape);
+  check.is(branch, "branch", sum.shape);
+  return check_rms_norm(check.operation, sum, weight, y, statistics, dtype);
+}
+
+MatrixShape check_rms_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Tensor& dy,
+                                    const Tensor& dresidual, const Tensor& dx, const Tensor& dweight,
+                                    const Tensor& dx_sums, DType dtype) {
+  const Check check{"rms_norm_backward", dtype};
+  const MatrixShape s = check.matrix(x, "x");
+  check.is(weight, "weight", {s.columns});
+  check.is(statistics, "statistics", wide(dtype), {s.rows, 1});
+  check.is(dy, "dy", x.shape);
+  check.may_be(dresidual, "dresidual", x.shape);
+  check.is(dx, "dx", x.shape);
+  check.is_gradient(dweight, "dweight", {s.columns});
+  if (dx_sums) check.is(dx_sums, "dx_sums", dweight.dtype, {s.columns});
+  return s;
+}
+
+MatrixShape check_swiglu(const char* operation, const Tensor& pre, const Tensor& y, const Tensor& dpre, DType dtype) {
+  const Check check{operation, dtype};
+  const MatrixShape s = check.matrix(y, "y");
+  check.is(pre, "pre", {s.rows, 2 * s.columns});
+  check.may_be(dpre, "dpre", pre.shape);
   return s;
 }
 

@@ -5,6 +5,7 @@
 
 #include "runtime/core/step.h"
 #include "runtime/core/tensor.h"
+#include "runtime/ops/grouped_attention.h"
 #include "runtime/ops/optimizer.h"
 #include "runtime/ops/token_batch.h"
 
@@ -32,6 +33,12 @@ struct AttentionShape {
 
   std::int64_t width() const { return heads * head_size; }
   auto operator<=>(const AttentionShape&) const = default;
+};
+
+struct GroupedAttentionShape {
+  std::int64_t batch = 0;
+  std::int64_t sequence = 0;
+  GroupedHeads heads = {};
 };
 
 /// A valid convolution of stride 1 with a square kernel.
@@ -79,6 +86,15 @@ MatrixShape check_activation(const char* operation, const Tensor& x, const Tenso
 /// dout and dqkv: of the backward pass.
 AttentionShape check_attention(const char* operation, const Tensor& qkv, std::int64_t heads, const Tensor& out,
                                const Tensor& statistics, const Tensor& dout, const Tensor& dqkv, DType dtype);
+GroupedAttentionShape check_grouped_qkv(const char* operation, const Tensor& qkv, const GroupedHeads& heads,
+                                        DType dtype);
+/// dout and dqkv: of the backward pass.
+GroupedAttentionShape check_grouped_attention(const char* operation, const Tensor& qkv, const GroupedHeads& heads,
+                                              const Tensor& out, const Tensor& statistics, const Tensor& dout,
+                                              const Tensor& dqkv, DType dtype);
+GroupedAttentionShape check_normalise(const char* operation, const Tensor& qkv, const GroupedHeads& heads,
+                                      const Tensor& query_weight, const Tensor& key_weight, const Tensor& y,
+                                      const Tensor& statistics, DType dtype);
 ConvShape check_conv2d(const char* operation, const Tensor& x, const Tensor& weight, const Tensor& bias,
                        const Tensor& y, DType dtype);
 ConvShape check_conv2d_backward(const Tensor& x, const Tensor& weight, const Tensor& dy, const Tensor& dx,
@@ -98,9 +114,9 @@ LinearShape check_linear_gelu_backward(const Tensor& weight, const Tensor& dy, c
 /// Losses return the shape of the logits.
 MatrixShape check_softmax_cross_entropy(const Tensor& logits, const ImageBatch& batch, const Tensor& dlogits,
                                         DType dtype);
-/// Losses of tokens; facts and dlogits are optional.
+/// Losses of tokens; statistics and dlogits are optional.
 MatrixShape check_predictions(const char* operation, const Tensor& logits, const TokenBatch& batch,
-                              std::int64_t first_row, std::int64_t vocabulary, const Tensor& facts,
+                              std::int64_t first_row, std::int64_t vocabulary, const Tensor& statistics,
                               const Tensor& dlogits, DType dtype);
 MatrixShape check_layer_norm(const char* operation, const Tensor& x, const Tensor& weight, const Tensor& bias,
                              const Tensor& y, const Tensor& statistics, DType dtype);
@@ -110,6 +126,16 @@ MatrixShape check_add_layer_norm(const Tensor& residual, const Tensor& branch, c
 MatrixShape check_layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Tensor& dy,
                                       const Tensor& dresidual, const Tensor& dx, const Tensor& dweight,
                                       const Tensor& dbias, const Tensor& dx_sums, DType dtype);
+MatrixShape check_rms_norm(const char* operation, const Tensor& x, const Tensor& weight, const Tensor& y,
+                           const Tensor& statistics, DType dtype);
+MatrixShape check_add_rms_norm(const Tensor& residual, const Tensor& branch, const Dropout& dropout,
+                               const Tensor& weight, const Tensor& sum, const Tensor& y, const Tensor& statistics,
+                               DType dtype);
+MatrixShape check_rms_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Tensor& dy,
+                                    const Tensor& dresidual, const Tensor& dx, const Tensor& dweight,
+                                    const Tensor& dx_sums, DType dtype);
+/// Both passes. Returns the shape of y.
+MatrixShape check_swiglu(const char* operation, const Tensor& pre, const Tensor& y, const Tensor& dpre, DType dtype);
 /// Both passes: images before the pool, or their gradient, and behind it.
 PoolShape check_pool(const char* operation, const Tensor& images, const Tensor& bias, const Tensor& pooled,
                      const Tensor& winner, DType dtype);

@@ -23,8 +23,9 @@ struct TokenWindow {
 
   /// Input `position`, in [0, T), or, one further on, its target.
   DDP_HOST_DEVICE std::uint32_t operator[](std::uint32_t position) const {
-    return token_bytes == 1 ? static_cast<const std::uint8_t*>(tokens)[position]
-                            : static_cast<const std::uint16_t*>(tokens)[position];
+    if (token_bytes == 1) return static_cast<const std::uint8_t*>(tokens)[position];
+    if (token_bytes == 2) return static_cast<const std::uint16_t*>(tokens)[position];
+    return static_cast<const std::uint32_t*>(tokens)[position];
   }
 };
 
@@ -34,7 +35,7 @@ struct TokenSource {
   std::uint32_t segment_count = 0;
   std::uint32_t window_count = 0;
   std::uint32_t sequence = 0;    ///< T
-  std::uint8_t token_bytes = 0;  ///< 1 or 2 (little-endian), the same in all segments.
+  std::uint8_t token_bytes = 0;  ///< 1, 2 or 4 (little-endian), the same in all segments.
 
   /// The segment that holds `window`, in [0, window_count).
   DDP_HOST_DEVICE std::uint32_t segment_of(std::uint32_t window) const {
@@ -63,12 +64,12 @@ struct TokenSource {
   }
 };
 
-/// Which tokens an embedding or an output layer has, if ranks split the vocabulary: as many as it has rows.
-struct VocabularyPart {
+/// The tokens that an embedding or an output layer has, if ranks split the vocabulary: as many as it has rows.
+struct VocabularySlice {
   std::uint32_t first = 0;
-  std::uint32_t all = 0;  ///< Tokens of all parts; 0: the vocabulary is not split.
+  std::uint32_t all = 0;  ///< Tokens of all slices; 0: the vocabulary is not split.
 
-  /// Row of `token`, at least the number of rows where another part has it.
+  /// Row of `token`. At least the number of rows if another slice has the token.
   DDP_HOST_DEVICE std::uint32_t row(std::uint32_t token) const { return token - first; }
 };
 
@@ -76,7 +77,7 @@ struct VocabularyPart {
 /// (order.dataset_size == source.window_count).
 struct TokenBatch : Slice {
   TokenSource source;
-  VocabularyPart part = {};
+  VocabularySlice vocabulary_slice = {};
 };
 
 }  // namespace ddptrain

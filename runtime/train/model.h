@@ -158,11 +158,11 @@ class Model {
   /// exactly once, in this call or in the next unit's. It may also write gradients of the preceding unit.
   virtual void backward(std::size_t unit, bool accumulate, const Ready& ready) = 0;
 
-  /// The tensors that this stage exchanges with the stage before it: forward() of the first unit reads the activations,
+  /// The tensors that this stage exchanges with the previous stage: forward() of the first unit reads the activations,
   /// and backward() of the first unit writes the gradients. Empty for the first stage. Valid until the next pass.
-  virtual StageBoundary before() { return {}; }
-  /// The tensors that this stage exchanges with the stage behind it, for its last unit.
-  virtual StageBoundary behind() { return {}; }
+  virtual StageBoundary previous_boundary() { return {}; }
+  /// The tensors that this stage exchanges with the next stage, for its last unit.
+  virtual StageBoundary next_boundary() { return {}; }
   /// A second instance, for a pass that runs while this model is between forward and backward. It is bound to the same
   /// tensors, and both share the state that lasts over passes. Null if the model does not support pipelines.
   virtual std::unique_ptr<Model> sibling() { return nullptr; }

@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <utility>
 
 #include "runtime/core/hash.h"
 
@@ -58,6 +60,16 @@ TEST(SyntheticTokens, EveryTokenComesEquallyOften) {
   for (const std::uint32_t token : tokens_of({500000, 50, 1})) ++counts[token];
   ASSERT_EQ(counts.size(), 50u);
   for (const auto& [token, count] : counts) EXPECT_NEAR(count, 10000, 600) << token;
+}
+
+TEST(SyntheticTokens, HaveAsManyBytesAsTheVocabularyNeeds) {
+  for (const auto& [vocabulary, bytes] : {std::pair{256, 1}, {257, 2}, {65536, 2}, {65537, 4}, {200000, 4}}) {
+    const SyntheticTokens text{5000, vocabulary, 1};
+    EXPECT_EQ(text.token_bytes(), bytes);
+    const std::vector<std::uint32_t> tokens = tokens_of(text);
+    EXPECT_LT(*std::ranges::max_element(tokens), static_cast<std::uint32_t>(vocabulary));
+    EXPECT_GT(*std::ranges::max_element(tokens), static_cast<std::uint32_t>(vocabulary - vocabulary / 20 - 2));
+  }
 }
 
 TEST(SyntheticTokens, DependOnTheSeedAndOnNothingElse) {

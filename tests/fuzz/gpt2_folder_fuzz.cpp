@@ -1,4 +1,4 @@
-#include "models/gpt/gpt2_folder.h"
+#include "models/gpt2/gpt2_folder.h"
 #include "tests/fuzz/fuzz.h"
 
 /// config.json, model.safetensors.index.json and a safetensors file that the index may name (weights.safetensors), a
@@ -17,7 +17,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     return opened;
   });
   if (!model) return 0;
-  for (const ddptrain::ParameterSpec& spec : ddptrain::gpt_parameters(model->shape())) {
+  for (const ddptrain::ParameterSpec& spec : ddptrain::gpt2_parameters(model->shape())) {
     require(static_cast<std::int64_t>(model->read(spec.name).size()) == spec.size(), "all values");
   }
   return 0;

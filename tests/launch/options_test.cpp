@@ -8,7 +8,7 @@
 #include <set>
 #include <sstream>
 
-#include "models/gpt/shape.h"
+#include "models/gpt2/gpt2.h"
 #include "models/registry.h"
 #include "runtime/core/error.h"
 #include "tests/launch/command_line.h"
@@ -43,10 +43,10 @@ TEST(Options, PresetsOfTheGptHaveThePublishedSizes) {
     const CommandLine preset = parse({"--config", path.c_str()});
     const auto sizes_of = preset.workload->sizes();
     const std::int64_t vocabulary = sizes_of.at("vocabulary") > 0 ? sizes_of.at("vocabulary") : 50257;
-    const GptShape shape{sizes_of.at("layers"),       sizes_of.at("width"),    sizes_of.at("heads"),
+    const Gpt2Shape shape{sizes_of.at("layers"),       sizes_of.at("width"),    sizes_of.at("heads"),
                          sizes_of.at("feed_forward"), sizes_of.at("sequence"), vocabulary};
     EXPECT_EQ(preset.options.model, "gpt") << name;
-    EXPECT_EQ(element_count(gpt_parameters(shape)), size) << name;
+    EXPECT_EQ(element_count(gpt2_parameters(shape)), size) << name;
   }
 }
 
@@ -379,7 +379,7 @@ TEST(Options, WrongValuesAreUsageErrorsThatNameTheFlag) {
       "--threads 100000; --grad-accum 0; --bucket-mb 0; --clip-norm -1; --zero 4; --comm-dtype fp16; "
       "--peak-tflops -1; --peak-tflops gemm; --fail-at 3; --hang-at 1; --hang-at 1:lunch; --timeout soon; "
       "--timeout -1; --timeout 5mx; --config /nonexistent.toml; --log-level loud; --dropout 0.5; --seq 8; "
-      "--generate x; --tokenizer x; --heads 5 --model gpt; --layers 0 --model gpt; --vocab 65537 --model gpt; "
+      "--generate x; --tokenizer x; --heads 5 --model gpt; --layers 0 --model gpt; --vocab 16777217 --model gpt; "
       "--dropout 1 --model gpt; --dropout nan --model gpt; --val-fraction 1 --model gpt; --recompute all --model gpt");
   for (std::string line; std::getline(lines, line, ';');) {
     std::string flag;

@@ -1,16 +1,21 @@
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
 #include "tests/ops/bench.h"
 
 namespace ddptrain::tests {
 
-/// A text as one segment on a device, and the batch of its windows first, first + 1, ... (not shuffled).
-inline TokenBatch put_tokens(Bench& bench, const std::vector<std::uint16_t>& text, std::int64_t count,
+/// A text as one segment on a device, and the batch of its windows first, first + 1, ... (not shuffled). A token has
+/// two bytes if that is enough for all, otherwise four.
+inline TokenBatch put_tokens(Bench& bench, const std::vector<std::uint32_t>& text, std::int64_t count,
                              std::uint32_t sequence, std::uint32_t first = 0) {
+  const std::uint8_t token_bytes = *std::ranges::max_element(text) < 65536 ? 2 : 4;
   std::vector<std::uint8_t> bytes;
-  for (const std::uint16_t token : text) {
-    bytes.push_back(static_cast<std::uint8_t>(token));
-    bytes.push_back(static_cast<std::uint8_t>(token >> 8));
+  for (const std::uint32_t token : text) {
+    for (int i = 0; i < token_bytes; ++i) bytes.push_back(static_cast<std::uint8_t>(token >> (8 * i)));
   }
   const Tensor memory = bench.put_bytes(bytes, {static_cast<std::int64_t>(bytes.size())});
   TokenBatch batch;
@@ -18,7 +23,7 @@ inline TokenBatch put_tokens(Bench& bench, const std::vector<std::uint16_t>& tex
   batch.source.segment_count = 1;
   batch.source.window_count = static_cast<std::uint32_t>((text.size() - 1) / sequence);
   batch.source.sequence = sequence;
-  batch.source.token_bytes = 2;
+  batch.source.token_bytes = token_bytes;
   batch.order = {77, batch.source.window_count, 2, static_cast<std::uint32_t>(count), first, false};
   batch.step = {bench.put_object(StepState{3}), 1};
   batch.count = count;
@@ -26,10 +31,10 @@ inline TokenBatch put_tokens(Bench& bench, const std::vector<std::uint16_t>& tex
 }
 
 /// Tokens below `vocabulary`, low ones more often.
-inline std::vector<std::uint16_t> random_text(std::int64_t size, std::int64_t vocabulary, std::uint32_t seed = 9) {
-  std::vector<std::uint16_t> text;
+inline std::vector<std::uint32_t> random_text(std::int64_t size, std::int64_t vocabulary, std::uint32_t seed = 9) {
+  std::vector<std::uint32_t> text;
   for (const double value : random_values(size, seed, 0.0, 1.0)) {
-    text.push_back(static_cast<std::uint16_t>(value * value * static_cast<double>(vocabulary)));
+    text.push_back(static_cast<std::uint32_t>(value * value * static_cast<double>(vocabulary)));
   }
   return text;
 }

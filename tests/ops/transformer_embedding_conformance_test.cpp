@@ -10,8 +10,8 @@ namespace {
 struct EmbedCase {
   std::int64_t batch, sequence, width, vocabulary;
 };
-const std::vector<EmbedCase> kEmbedCases = {{1, 1, 1, 2},    {3, 7, 5, 11},      {2, 80, 24, 96}, {5, 33, 64, 300},
-                                            {4, 96, 768, 7}, {2, 200, 8, 50257}, {130, 3, 40, 17}};
+const std::vector<EmbedCase> kEmbedCases = {{1, 1, 1, 2},    {3, 7, 5, 11},      {2, 80, 24, 96},  {5, 33, 64, 300},
+                                            {4, 96, 768, 7}, {2, 200, 8, 50257}, {130, 3, 40, 17}, {3, 40, 8, 70000}};
 
 TEST_P(TransformerConformanceTest, EmbedTokens) {
   for (const EmbedCase& c : kEmbedCases) {
@@ -80,7 +80,7 @@ TEST_P(TransformerConformanceTest, EmbeddingsOfPartsAddUp) {
     const Values embedding = random_values(kVocabulary * 64, 1), head_values = random_values(kVocabulary * 64, 4);
     Values sum(static_cast<std::size_t>(element_count(shape))), dtokens, dpositions;
     for (std::int64_t first = 0; first < kVocabulary; first += rows) {
-      batch.part = {static_cast<std::uint32_t>(first), kVocabulary};
+      batch.vocabulary_slice = {static_cast<std::uint32_t>(first), kVocabulary};
       const std::int64_t count = std::min(rows, kVocabulary - first);
       const auto mine = [&](const Values& values) {
         return Values(values.begin() + first * 64, values.begin() + (first + count) * 64);
@@ -103,11 +103,11 @@ TEST_P(TransformerConformanceTest, EmbeddingsOfPartsAddUp) {
 
 /// All places hold the same token: one run over many chunks.
 TEST_P(TransformerConformanceTest, EmbedTokensBackwardOfOneHotToken) {
-  for (const std::uint16_t token : {0, 3, 8}) {
+  for (const std::uint32_t token : {0, 3, 8}) {
     compare(fmt::format("token {}", token), [&](Bench& bench) -> Outputs {
       const Tensor dtoken = bench.poisoned({9, 72});
       const Tensor dposition = bench.poisoned({50, 72});
-      std::vector<std::uint16_t> text(50 * 40 + 1, token);
+      std::vector<std::uint32_t> text(50 * 40 + 1, token);
       text[70] = 5;
       bench.device().get<EmbeddingOps>().embed_tokens_backward(
           put_tokens(bench, text, 37, 50), make_dropout(bench, 0.1f), put(bench, {37, 50, 72}, 3),

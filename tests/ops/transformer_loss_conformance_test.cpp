@@ -28,7 +28,7 @@ TEST_P(TransformerConformanceTest, TokenCrossEntropy) {
         if (static_cast<std::int64_t>(i) % c.columns >= c.vocabulary) values[i] = i % 2 == 0 ? 100.0 : std::nan("");
       }
       const TokenBatch batch = random_tokens(bench, 8, 6, c.vocabulary);
-      const std::vector<std::uint16_t> text = random_text(batch.source.window_count * 6 + 1, c.vocabulary);
+      const std::vector<std::uint32_t> text = random_text(batch.source.window_count * 6 + 1, c.vocabulary);
       for (std::int64_t row = 0; row < c.rows; ++row) {  // misses, hits, and ties with other columns
         const auto place = static_cast<std::uint32_t>(c.first + row);
         const std::uint32_t window = BatchRows(batch.order, std::uint64_t{4})[place / 6];
@@ -76,34 +76,36 @@ struct VocabularyCase {
 
 /// Every part on its own, one after the other; the gradient is that of the vocabulary alone.
 Loss loss_of_parts(Bench& bench, const VocabularyCase& c, const Values& logits, const TokenBatch& whole) {
-  const std::int64_t kept = c.rows * LossOps::kFacts;
+  const std::int64_t kept = c.rows * LossOps::kSoftmaxStatistics;
   auto& ops = bench.device().get<LossOps>();
   std::vector<Tensor> parts;
   std::vector<TokenBatch> batches;
-  Values facts;
+  Values statistics;
   for (std::int64_t part = 0; part < c.parts; ++part) {
     batches.push_back(whole);
-    batches.back().part = {static_cast<std::uint32_t>(part * c.columns), static_cast<std::uint32_t>(c.vocabulary)};
+    batches.back().vocabulary_slice = {static_cast<std::uint32_t>(part * c.columns),
+                                       static_cast<std::uint32_t>(c.vocabulary)};
     Values mine(static_cast<std::size_t>(c.rows * c.columns), 100.0);  // whatever stands in the padding
     for (std::int64_t row = 0; row < c.rows; ++row) {
       const std::int64_t end = std::min(c.columns, c.vocabulary - part * c.columns);
       std::copy_n(logits.begin() + row * c.vocabulary + part * c.columns, end, mine.begin() + row * c.columns);
     }
     parts.push_back(bench.put(mine, {c.rows, c.columns}));
-    const Tensor of_part = bench.put_master(Values(static_cast<std::size_t>(kept)), {c.rows, LossOps::kFacts});
+    const Tensor of_part =
+        bench.put_master(Values(static_cast<std::size_t>(kept)), {c.rows, LossOps::kSoftmaxStatistics});
     const std::int64_t count = std::min(c.columns, c.vocabulary - part * c.columns);
-    ops.part_of_cross_entropy(parts.back(), batches.back(), c.first, count, of_part);
+    ops.partial_cross_entropy(parts.back(), batches.back(), c.first, count, of_part);
     const Values told = bench.take(of_part);
-    facts.insert(facts.end(), told.begin(), told.end());
+    statistics.insert(statistics.end(), told.begin(), told.end());
   }
-  const Tensor all = bench.put_master(facts, {c.parts, c.rows, LossOps::kFacts});
+  const Tensor all = bench.put_master(statistics, {c.parts, c.rows, LossOps::kSoftmaxStatistics});
   Loss result;
   result.gradient.resize(static_cast<std::size_t>(c.rows * c.vocabulary));
   for (std::int64_t part = 0; part < c.parts; ++part) {
     const auto index = static_cast<std::size_t>(part);
     const std::int64_t count = std::min(c.columns, c.vocabulary - part * c.columns);
     auto* sums = bench.put_object(MetricSums{1.5, 2, 3});
-    ops.joined_cross_entropy(parts[index], batches[index], c.first, count, all, 0.125f, parts[index], sums);
+    ops.combined_cross_entropy(parts[index], batches[index], c.first, count, all, 0.125f, parts[index], sums);
     const MetricSums found = bench.take_object(sums);
     if (part > 0) {
       EXPECT_EQ(found.loss, result.sums.loss);

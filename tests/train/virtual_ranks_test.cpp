@@ -6,7 +6,8 @@
 
 #include "data/images/images.h"
 #include "data/text/tokens.h"
-#include "models/gpt/gpt.h"
+#include "models/decoder/decoder.h"
+#include "models/gpt2/gpt2.h"
 #include "runtime/core/error.h"
 #include "tests/train/model_around.h"
 #include "tests/train/rig.h"
@@ -32,12 +33,12 @@ std::vector<Network> networks() {
     return make_cnn(device, {options.batch, options.seed, true}, make_resident(some_images(), device));
   };
   const auto gpt = [](Device& device, const TrainerOptions& options) {
-    GptOptions shape;
-    shape.shape = {2, 32, 2, 64, 16, 61};
+    DecoderOptions shape;
+    shape.table = gpt2_table({2, 32, 2, 64, 16, 61});
     shape.max_batch = options.batch;
     shape.seed = options.seed;
     shape.dropout = 0.1f;
-    return make_gpt(device, shape, make_resident(text(), device));
+    return make_decoder(device, shape, make_resident(text(), device));
   };
   return {{"cnn", some_images(), cnn}, {"gpt", text(), gpt}};
 }

@@ -36,7 +36,7 @@ std::vector<std::uint32_t> batch_tokens(const char* what, const TokenBatch& batc
     const TokenWindow window = batch.source.window(rows[row]);
     for (std::uint32_t position = 0; position < length; ++position) {
       const std::uint32_t token = window[position];
-      const std::int64_t all = batch.part.all > 0 ? batch.part.all : vocabulary;
+      const std::int64_t all = batch.vocabulary_slice.all > 0 ? batch.vocabulary_slice.all : vocabulary;
       DDP_CHECK(token < all, "{}: token {} of window {} is not below the vocabulary's {}", what, token, rows[row], all);
       tokens.push_back(token);
     }

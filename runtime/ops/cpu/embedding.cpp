@@ -30,13 +30,17 @@ class CpuEmbedding final : public EmbeddingOps, CpuOps {
         T* y = out.as<T>() + window * d.features();
         for (std::int64_t position = 0; position < d.sequence; ++position) {
           RowView<T> sum(y + position * d.width, d.width);
-          const std::uint32_t row = batch.part.row(tokens[d.token(window, position)]);
+          const std::uint32_t row = batch.vocabulary_slice.row(tokens[d.token(window, position)]);
           if (row >= d.vocabulary) {
             sum.setZero();
             continue;
           }
-          sum = ConstRowView<T>(token_embedding.as<T>() + row * d.width, d.width) +
-                ConstRowView<T>(position_embedding.as<T>() + position * d.width, d.width);
+          const ConstRowView<T> embedded(token_embedding.as<T>() + row * d.width, d.width);
+          if (position_embedding) {
+            sum = embedded + ConstRowView<T>(position_embedding.as<T>() + position * d.width, d.width);
+          } else {
+            sum = embedded;
+          }
         }
         if (!drops) return;
         T* factors = memory + thread * d.features();
@@ -60,9 +64,9 @@ class CpuEmbedding final : public EmbeddingOps, CpuOps {
         };
         for (std::int64_t token = 0; token < d.vocabulary; ++token) {
           if (!accumulate) columns(dtoken, token).setZero();
-          columns(dtoken, token) += columns(head, token);
+          if (head) columns(dtoken, token) += columns(head, token);
         }
-        for (std::int64_t position = 0; !accumulate && position < d.sequence; ++position) {
+        for (std::int64_t position = 0; dposition && !accumulate && position < d.sequence; ++position) {
           columns(dposition, position).setZero();
         }
         T* factors = memory + thread * d.features();
@@ -77,9 +81,9 @@ class CpuEmbedding final : public EmbeddingOps, CpuOps {
                 sum += gradient;
               }
             };
-            const std::uint32_t row = batch.part.row(tokens[d.token(window, position)]);
+            const std::uint32_t row = batch.vocabulary_slice.row(tokens[d.token(window, position)]);
             if (row < d.vocabulary) add_to(columns(dtoken, row));
-            add_to(columns(dposition, position));
+            if (dposition) add_to(columns(dposition, position));
           }
         }
       });

@@ -115,7 +115,7 @@ class CpuLinear final : public LinearOps, CpuOps {
         RowView<T>(dpre.as<T>() + begin, count) *= slope.head(count).transpose();
       });
     });
-    sum_columns(dpre, dbias, accumulate);
+    if (dbias) sum_columns(dpre, dbias, accumulate);
   }
 
  private:

@@ -2,8 +2,8 @@
 #include <limits>
 
 #include "runtime/ops/cpu/cpu_ops.h"
-#include "runtime/ops/joined_facts.h"
 #include "runtime/ops/loss.h"
+#include "runtime/ops/softmax_statistics.h"
 
 namespace ddptrain {
 
@@ -78,22 +78,22 @@ class CpuLoss final : public LossOps, CpuOps {
     add(partial, rows, batch.step, sums);
   }
 
-  void part_of_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
-                             std::int64_t vocabulary, const Tensor& facts) override {
+  void partial_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
+                             std::int64_t vocabulary, const Tensor& statistics) override {
     const MatrixShape s =
-        check_predictions("part_of_cross_entropy", logits, batch, first_row, vocabulary, facts, {}, dtype());
+        check_predictions("partial_cross_entropy", logits, batch, first_row, vocabulary, statistics, {}, dtype());
     const std::int64_t rows = s.rows, columns = s.columns, sequence = batch.source.sequence;
-    const std::vector<std::uint32_t> tokens = batch_tokens("part_of_cross_entropy", batch, vocabulary);
+    const std::vector<std::uint32_t> tokens = batch_tokens("partial_cross_entropy", batch, vocabulary);
     with_scalar([&]<class T>(T) {
       T* memory = scratch<T>(vocabulary);
       parallel_each(rows, 64, [&](std::int64_t row, int thread) {
         const RowView<T> mine(logits.as<T>() + row * columns, vocabulary);
         RowView<T> exponentials(memory + thread * vocabulary, vocabulary);
-        const std::uint32_t target = batch.part.row(target_at(tokens, sequence, first_row + row));
+        const std::uint32_t target = batch.vocabulary_slice.row(target_at(tokens, sequence, first_row + row));
         const bool has_target = target < vocabulary;
         const T largest = mine.maxCoeff();
         exponentiate(mine, largest, exponentials);
-        T* out = facts.as<T>() + row * kFacts;
+        T* out = statistics.as<T>() + row * kSoftmaxStatistics;
         out[0] = largest;
         out[1] = exponentials.sum();
         out[2] = has_target ? mine[target] : T{0};
@@ -102,17 +102,18 @@ class CpuLoss final : public LossOps, CpuOps {
     });
   }
 
-  void joined_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
-                            std::int64_t vocabulary, const Tensor& facts, float gradient_scale, const Tensor& dlogits,
-                            MetricSums* sums) override {
+  void combined_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
+                              std::int64_t vocabulary, const Tensor& statistics, float gradient_scale,
+                              const Tensor& dlogits, MetricSums* sums) override {
     const MatrixShape s =
-        check_predictions("joined_cross_entropy", logits, batch, first_row, vocabulary, facts, dlogits, dtype());
+        check_predictions("combined_cross_entropy", logits, batch, first_row, vocabulary, statistics, dlogits, dtype());
     const std::int64_t rows = s.rows, columns = s.columns, sequence = batch.source.sequence;
-    const std::vector<std::uint32_t> tokens = batch_tokens("joined_cross_entropy", batch, vocabulary);
+    const std::vector<std::uint32_t> tokens = batch_tokens("combined_cross_entropy", batch, vocabulary);
     std::vector<MetricSums> partial(static_cast<std::size_t>(threads()));
     with_scalar([&]<class T>(T) {
       parallel_each(rows, 64, [&](std::int64_t row, int thread) {
-        const JoinedFacts<T> all(facts.as<T>() + row * kFacts, facts.dim(0), rows * kFacts);
+        const CombinedSoftmax<T> all(statistics.as<T>() + row * kSoftmaxStatistics, statistics.dim(0),
+                                     rows * kSoftmaxStatistics);
         MetricSums& mine = partial[static_cast<std::size_t>(thread)];
         mine.loss += all.loss();
         mine.correct += all.hit ? 1 : 0;
@@ -122,7 +123,7 @@ class CpuLoss final : public LossOps, CpuOps {
         exponentiate<T>({logits.as<T>() + row * columns, vocabulary}, all.largest, exponentials);
         const T scale = scale_for<T>(all.loss(), gradient_scale);
         exponentials *= scale / all.total;
-        const std::uint32_t target = batch.part.row(target_at(tokens, sequence, first_row + row));
+        const std::uint32_t target = batch.vocabulary_slice.row(target_at(tokens, sequence, first_row + row));
         if (target < vocabulary) gradient[target] -= scale;
         std::fill(gradient + vocabulary, gradient + columns, T{0});
       });

@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kThreads)
   if (lane == 0) {
     token = batch.source.token(BatchRows(batch.order, batch.step)[row / places.sequence], position);
   }
-  token = batch.part.row(__shfl_sync(kAllLanes, token, 0));
+  token = batch.vocabulary_slice.row(__shfl_sync(kAllLanes, token, 0));
   const bool is_here = token < vocabulary;
   for (std::uint32_t first = 0; first < places.width; first += 32 * V) {
     const std::uint32_t column = first + lane * V;
@@ -77,27 +77,32 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Tokens of other parts of the vocabulary are all listed as the one behind those that are here.
-__global__ void __launch_bounds__(kThreads) list_kernel(TokenBatch batch, std::uint32_t rows, std::uint32_t vocabulary,
-                                                        std::uint16_t* tokens, std::uint32_t* places) {
+/// Tokens of other slices of the vocabulary are all listed as the one behind those that are here. `Key` is the smallest
+/// unsigned type that holds all tokens of this slice and one more.
+template <class Key>
+__global__ void __launch_bounds__(kThreads)
+    list_kernel(TokenBatch batch, std::uint32_t rows, std::uint32_t vocabulary, Key* tokens, std::uint32_t* places) {
   const std::uint32_t row = blockIdx.x * kThreads + threadIdx.x;
   if (row >= rows) return;
   const std::uint32_t sequence = batch.source.sequence;
   const std::uint32_t window = BatchRows(batch.order, batch.step)[row / sequence];
-  const std::uint32_t token = batch.part.row(batch.source.token(window, row % sequence));
-  tokens[row] = static_cast<std::uint16_t>(min(token, vocabulary));
+  const std::uint32_t token = batch.vocabulary_slice.row(batch.source.token(window, row % sequence));
+  tokens[row] = static_cast<Key>(min(token, vocabulary));
   places[row] = row;
 }
 
 /// The places of a batch, sorted by token, in ascending order for each.
+template <class Key>
 struct Sorted {
-  const std::uint16_t* tokens;
+  const Key* tokens;
   const std::uint32_t* places;
   std::uint32_t count;
 };
 
 /// begin[v] = first of the sorted places whose token is v or more, for v in [0, vocabulary].
-__global__ void __launch_bounds__(kThreads) runs_kernel(Sorted sorted, std::uint32_t vocabulary, std::uint32_t* begin) {
+template <class Key>
+__global__ void __launch_bounds__(kThreads)
+    runs_kernel(Sorted<Key> sorted, std::uint32_t vocabulary, std::uint32_t* begin) {
   const std::uint32_t token = blockIdx.x * kThreads + threadIdx.x;
   if (token > vocabulary) return;
   std::uint32_t low = 0, high = sorted.count;
@@ -113,9 +118,9 @@ __global__ void __launch_bounds__(kThreads) runs_kernel(Sorted sorted, std::uint
 }
 
 /// Sums of the chunks of sorted places that hold one token alone; a block per chunk and 32 V columns.
-template <class T, int V>
+template <class T, int V, class Key>
 __global__ void __launch_bounds__(kThreads)
-    chunks_kernel(Sorted sorted, Places places, const T* dout, float* chunk_sums) {
+    chunks_kernel(Sorted<Key> sorted, Places places, const T* dout, float* chunk_sums) {
   __shared__ float shared[kWarps][32 * V];
   const std::uint32_t begin = blockIdx.x * kChunk;
   if (sorted.tokens[begin] != sorted.tokens[begin + kChunk - 1]) return;
@@ -140,8 +145,8 @@ __global__ void __launch_bounds__(kThreads)
 /// them.
 template <class T, class G, int V>
 __global__ void __launch_bounds__(kThreads)
-    tokens_kernel(Sorted sorted, Places places, const std::uint32_t* begins, const T* dout, const float* chunk_sums,
-                  const float* head, std::uint32_t vocabulary, bool accumulate, G* dtoken) {
+    tokens_kernel(const std::uint32_t* sorted_places, Places places, const std::uint32_t* begins, const T* dout,
+                  const float* chunk_sums, const float* head, std::uint32_t vocabulary, bool accumulate, G* dtoken) {
   const std::uint32_t token = blockIdx.x * kWarps + threadIdx.x / 32;
   if (token >= vocabulary) return;
   const std::uint32_t begin = begins[token], end = begins[token + 1];
@@ -153,7 +158,7 @@ __global__ void __launch_bounds__(kThreads)
   if (inside && head != nullptr) load<V>(head + at, sum);
 #pragma unroll 4
   for (std::uint32_t i = begin; i < min(end, first_chunk * kChunk); ++i) {
-    add_place(places, dout, sorted.places[i], column, sum);
+    add_place(places, dout, sorted_places[i], column, sum);
   }
   const std::uint32_t chunks_end = inside ? last_chunk : first_chunk;
 #pragma unroll 4
@@ -165,7 +170,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 #pragma unroll 4
   for (std::uint32_t i = max(begin, last_chunk * kChunk); i < end; ++i) {
-    add_place(places, dout, sorted.places[i], column, sum);
+    add_place(places, dout, sorted_places[i], column, sum);
   }
   if (!inside) return;
   if (accumulate) {
@@ -201,8 +206,9 @@ __global__ void __launch_bounds__(kThreads)
   store<V>(sum, sums);
 }
 
+template <class Key>
 struct SortMemory {
-  std::uint16_t *tokens, *sorted_tokens;
+  Key *tokens, *sorted_tokens;
   std::uint32_t *places, *sorted_places, *begins;
   float* chunk_sums;
   float* position_sums;
@@ -212,8 +218,8 @@ struct SortMemory {
   SortMemory(void* memory, std::size_t rows, std::size_t vocabulary, std::size_t width, std::size_t position_sums_size,
              std::size_t temporary_bytes) {
     Pieces pieces(memory);
-    tokens = pieces.take<std::uint16_t>(rows);
-    sorted_tokens = pieces.take<std::uint16_t>(rows);
+    tokens = pieces.take<Key>(rows);
+    sorted_tokens = pieces.take<Key>(rows);
     places = pieces.take<std::uint32_t>(rows);
     sorted_places = pieces.take<std::uint32_t>(rows);
     begins = pieces.take<std::uint32_t>(vocabulary + 1);
@@ -226,27 +232,28 @@ struct SortMemory {
 
 int bits_of(std::uint32_t values) {
   int bits = 1;
-  while (bits < 16 && (1u << bits) < values) ++bits;
+  while (bits < 31 && (1u << bits) < values) ++bits;
   return bits;
 }
 
-cudaError_t sort(const SortMemory& m, std::size_t& temporary_bytes, void* temporary, std::uint32_t rows,
+template <class Key>
+cudaError_t sort(const SortMemory<Key>& m, std::size_t& temporary_bytes, void* temporary, std::uint32_t rows,
                  std::uint32_t vocabulary, cudaStream_t stream) {
   return cub::DeviceRadixSort::SortPairs(temporary, temporary_bytes, m.tokens, m.sorted_tokens, m.places,
                                          m.sorted_places, static_cast<int>(rows), 0, bits_of(vocabulary), stream);
 }
 
-template <class T, class G, int V>
-void sum_tokens(const Sorted& sorted, const Places& places, const SortMemory& m, const Tensor& dout, const Tensor& head,
-                const Tensor& dtoken, bool accumulate, cudaStream_t stream) {
+template <class T, class G, int V, class Key>
+void sum_tokens(const Sorted<Key>& sorted, const Places& places, const SortMemory<Key>& m, const Tensor& dout,
+                const Tensor& head, const Tensor& dtoken, bool accumulate, cudaStream_t stream) {
   const std::int64_t vocabulary = dtoken.dim(0);
   const std::uint32_t slices = ceil_div(places.width, 32 * V);
   if (const std::uint32_t chunks = sorted.count / kChunk; chunks > 0) {
-    launch_kernel(chunks_kernel<T, V>, dim3(chunks, slices), kThreads, 0, stream, sorted, places, dout.as<T>(),
+    launch_kernel(chunks_kernel<T, V, Key>, dim3(chunks, slices), kThreads, 0, stream, sorted, places, dout.as<T>(),
                   m.chunk_sums);
   }
-  launch_kernel(tokens_kernel<T, G, V>, dim3(ceil_div(vocabulary, kWarps), slices), kThreads, 0, stream, sorted, places,
-                m.begins, dout.as<T>(), m.chunk_sums, head.as<float>(), vocabulary, accumulate, dtoken.as<G>());
+  launch_kernel(tokens_kernel<T, G, V>, dim3(ceil_div(vocabulary, kWarps), slices), kThreads, 0, stream, sorted.places,
+                places, m.begins, dout.as<T>(), m.chunk_sums, head.as<float>(), vocabulary, accumulate, dtoken.as<G>());
 }
 
 template <class T, class G, int V>
@@ -280,6 +287,7 @@ class CudaEmbedding final : public EmbeddingOps, CudaOps {
   void embed_tokens(const TokenBatch& batch, const Tensor& token_embedding, const Tensor& position_embedding,
                     const Dropout& dropout, const Tensor& out) override {
     const EmbeddingShape s = check_embed_tokens(batch, token_embedding, position_embedding, out, dtype());
+    require(position_embedding.data != nullptr, "embed_tokens: GPUs need an embedding of positions");
     if (out.size() == 0) return;
     const std::int64_t rows = s.batch * s.sequence;
     const Places places{dropout, static_cast<std::uint32_t>(s.sequence), static_cast<std::uint32_t>(s.width)};
@@ -295,6 +303,26 @@ class CudaEmbedding final : public EmbeddingOps, CudaOps {
                              const Tensor& dtoken, const Tensor& dposition, bool accumulate) override {
     const EmbeddingShape s = check_embed_tokens_backward(batch, dout, head, dtoken, dposition, dtype());
     require(dout.size() > 0, "embed_tokens_backward: an empty batch");
+    require(head.data != nullptr && dposition.data != nullptr,
+            "embed_tokens_backward: GPUs need the gradients of a tied head and of positions");
+    const std::uint32_t listed = tokens_to_list(batch, s.vocabulary);
+    if (listed <= 65536) {
+      backward<std::uint16_t>(s, listed, batch, dropout, dout, head, dtoken, dposition, accumulate);
+    } else {
+      backward<std::uint32_t>(s, listed, batch, dropout, dout, head, dtoken, dposition, accumulate);
+    }
+  }
+
+ private:
+  /// The tokens of this slice, and one for all others if there are any.
+  static std::uint32_t tokens_to_list(const TokenBatch& batch, std::int64_t vocabulary) {
+    return static_cast<std::uint32_t>(vocabulary) + (batch.vocabulary_slice.all > 0 ? 1u : 0u);
+  }
+
+  template <class Key>
+  void backward(const EmbeddingShape& s, std::uint32_t listed, const TokenBatch& batch, const Dropout& dropout,
+                const Tensor& dout, const Tensor& head, const Tensor& dtoken, const Tensor& dposition,
+                bool accumulate) {
     const auto rows = static_cast<std::uint32_t>(s.batch * s.sequence);
     const auto windows = static_cast<std::uint32_t>(s.batch), vocabulary = static_cast<std::uint32_t>(s.vocabulary);
     const Places places{dropout, static_cast<std::uint32_t>(s.sequence), static_cast<std::uint32_t>(s.width)};
@@ -305,19 +333,19 @@ class CudaEmbedding final : public EmbeddingOps, CudaOps {
 
     std::size_t temporary_bytes = 0;
     const auto pieces = [&](void* memory) {
-      return SortMemory(memory, rows, vocabulary, places.width, position_sums, temporary_bytes);
+      return SortMemory<Key>(memory, rows, vocabulary, places.width, position_sums, temporary_bytes);
     };
-    const std::uint32_t listed = batch.part.all > 0 ? vocabulary + 1 : vocabulary;
     DDP_CUDA(sort(pieces(nullptr), temporary_bytes, nullptr, rows, listed, stream()));
-    const SortMemory m = pieces(scratch().reserve(pieces(nullptr).bytes, stream()));
-    launch_kernel(list_kernel, ceil_div(rows, kThreads), kThreads, 0, stream(), batch, rows, vocabulary, m.tokens,
+    const SortMemory<Key> m = pieces(scratch().reserve(pieces(nullptr).bytes, stream()));
+    launch_kernel(list_kernel<Key>, ceil_div(rows, kThreads), kThreads, 0, stream(), batch, rows, vocabulary, m.tokens,
                   m.places);
     DDP_CUDA(sort(m, temporary_bytes, m.temporary, rows, listed, stream()));
-    const Sorted sorted{m.sorted_tokens, m.sorted_places, rows};
-    launch_kernel(runs_kernel, ceil_div(vocabulary + 1, kThreads), kThreads, 0, stream(), sorted, vocabulary, m.begins);
+    const Sorted<Key> sorted{m.sorted_tokens, m.sorted_places, rows};
+    launch_kernel(runs_kernel<Key>, ceil_div(vocabulary + 1, kThreads), kThreads, 0, stream(), sorted, vocabulary,
+                  m.begins);
     with_element(dtype(), [&]<class T>(T) {
       with_element(dtoken.dtype, [&]<class G>(G) {
-        const auto tokens = wide ? sum_tokens<T, G, 8> : sum_tokens<T, G, 1>;
+        const auto tokens = wide ? sum_tokens<T, G, 8, Key> : sum_tokens<T, G, 1, Key>;
         tokens(sorted, places, m, dout, head, dtoken, accumulate, stream());
         const auto positions = wide ? sum_positions<T, G, 8> : sum_positions<T, G, 1>;
         positions(places, windows, splits, m.position_sums, dout, dposition, accumulate, stream());

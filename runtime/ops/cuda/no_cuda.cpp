@@ -4,6 +4,8 @@
 #include "runtime/ops/checksum.h"
 #include "runtime/ops/convolution.h"
 #include "runtime/ops/embedding.h"
+#include "runtime/ops/gated.h"
+#include "runtime/ops/grouped_attention.h"
 #include "runtime/ops/images.h"
 #include "runtime/ops/linear.h"
 #include "runtime/ops/loss.h"
@@ -11,6 +13,7 @@
 #include "runtime/ops/optimizer.h"
 #include "runtime/ops/quantisation.h"
 #include "runtime/ops/reduction.h"
+#include "runtime/ops/rms_norm.h"
 
 // A build without CUDA: a line per family.
 
@@ -27,6 +30,8 @@ std::unique_ptr<AttentionOps> AttentionOps::on_cuda(Device&) { not_built(); }
 std::unique_ptr<ChecksumOps> ChecksumOps::on_cuda(Device&) { not_built(); }
 std::unique_ptr<ConvolutionOps> ConvolutionOps::on_cuda(Device&) { not_built(); }
 std::unique_ptr<EmbeddingOps> EmbeddingOps::on_cuda(Device&) { not_built(); }
+std::unique_ptr<GatedOps> GatedOps::on_cuda(Device&) { not_built(); }
+std::unique_ptr<GroupedAttentionOps> GroupedAttentionOps::on_cuda(Device&) { not_built(); }
 std::unique_ptr<ImageOps> ImageOps::on_cuda(Device&) { not_built(); }
 std::unique_ptr<LinearOps> LinearOps::on_cuda(Device&) { not_built(); }
 std::unique_ptr<LossOps> LossOps::on_cuda(Device&) { not_built(); }
@@ -34,5 +39,6 @@ std::unique_ptr<NormOps> NormOps::on_cuda(Device&) { not_built(); }
 std::unique_ptr<OptimizerOps> OptimizerOps::on_cuda(Device&) { not_built(); }
 std::unique_ptr<QuantisationOps> QuantisationOps::on_cuda(Device&) { not_built(); }
 std::unique_ptr<ReductionOps> ReductionOps::on_cuda(Device&) { not_built(); }
+std::unique_ptr<RmsNormOps> RmsNormOps::on_cuda(Device&) { not_built(); }
 
 }  // namespace ddptrain

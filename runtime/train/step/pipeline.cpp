@@ -36,12 +36,14 @@ StageShare share_of(const Stages& stages, std::int64_t mine) {
 }
 
 void Pipeline::exchange(const Exchange& messages, const ModelOf& model_of) {
-  const int before = stages_.index() - 1, behind = stages_.index() + 1;
+  const int previous = stages_.index() - 1;
+  const int next = stages_.index() + 1;
   std::vector<Message> sends, receives;
-  if (const auto pass = messages.activations_out) add_activations(sends, model_of(*pass).behind(), *pass, behind);
-  if (const auto pass = messages.gradients_out) add_gradients(sends, model_of(*pass).before(), before);
-  if (const auto pass = messages.activations_in) add_activations(receives, model_of(*pass).before(), *pass, before);
-  if (const auto pass = messages.gradients_in) add_gradients(receives, model_of(*pass).behind(), behind);
+  if (const auto pass = messages.activations_out) add_activations(sends, model_of(*pass).next_boundary(), *pass, next);
+  if (const auto pass = messages.gradients_out) add_gradients(sends, model_of(*pass).previous_boundary(), previous);
+  if (const auto pass = messages.activations_in)
+    add_activations(receives, model_of(*pass).previous_boundary(), *pass, previous);
+  if (const auto pass = messages.gradients_in) add_gradients(receives, model_of(*pass).next_boundary(), next);
   send_to_stages(sends, receives);
 }
 

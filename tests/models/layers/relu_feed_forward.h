@@ -7,15 +7,15 @@ namespace ddptrain {
 /// The example of docs/tutorial/your-own-model.md: two linear layers with a ReLU between them, without FP8.
 class ReluFeedForward final : public Sublayer {
  public:
-  /// For one of `parts` parts.
-  ReluFeedForward(Device& device, std::int64_t width, std::int64_t hidden, std::int64_t parts, float epsilon)
-      : Sublayer(device, SublayerShape{{hidden, width}, {width, hidden}}.part(parts), epsilon),
+  /// For one of `slices` slices.
+  ReluFeedForward(Device& device, std::int64_t width, std::int64_t hidden, std::int64_t slices, float epsilon)
+      : Sublayer(device, SublayerShape{{hidden, width}, {width, hidden}}.slice(slices), epsilon),
         relu_(device.get<ActivationOps>()),
-        columns_(hidden / parts) {}
+        columns_(hidden / slices) {}
 
-  void allocate(Activations& memory) {
-    norm_.allocate(memory);
-    hidden_ = memory.activation(columns_);
+  void request(Activations& memory, const std::string& name, const Lifetime& lifetime) {
+    norm_.request(memory, name + " norm", lifetime);
+    memory.add(name + " hidden", columns_, lifetime, hidden_);
   }
   void fit(const BatchShape& shape) override {
     Sublayer::fit(shape);
@@ -28,14 +28,14 @@ class ReluFeedForward final : public Sublayer {
   }
 
  private:
-  void inner_backward(const SublayerGradients& g, const Tensor& dbranch, bool accumulate) override {
-    const Tensor dhidden = inner_gradient(g);
-    out_.backward_data(flat(dbranch), dhidden);
-    relu_.bias_relu_backward(flat(hidden_), dhidden, 1.0f, in_.dbias(), accumulate);
-    in_.backward_data(dhidden, g.dnorm);
+  void inner_backward(const SublayerGradients& g, const Tensor& d_branch, bool accumulate) override {
+    const Tensor d_hidden = inner_gradient(g);
+    out_.backward_data(flat(d_branch), d_hidden);
+    relu_.bias_relu_backward(flat(hidden_), d_hidden, 1.0f, in_.dbias(), accumulate);
+    in_.backward_data(d_hidden, g.d_norm);
   }
   Tensor inner_output() const override { return hidden_; }
-  Tensor inner_gradient(const SublayerGradients& g) const override { return flat(g.dinner); }
+  Tensor inner_gradient(const SublayerGradients& g) const override { return flat(g.d_hidden); }
   Tensor in_dbias() const override { return {}; }  // inner_backward() has computed it
 
   ActivationOps& relu_;

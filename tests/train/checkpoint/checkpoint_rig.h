@@ -9,7 +9,8 @@
 #include <vector>
 
 #include "data/text/tokens.h"
-#include "models/gpt/gpt.h"
+#include "models/decoder/decoder.h"
+#include "models/gpt2/gpt2.h"
 #include "runtime/core/error.h"
 #include "runtime/train/checkpoint/checkpoint.h"
 #include "runtime/train/checkpoint/checkpoint_writer.h"
@@ -28,11 +29,11 @@ inline const TokenDataset& data() {
 }
 
 inline std::unique_ptr<Model> tiny_gpt(Device& device, std::int64_t batch, std::int64_t feed_forward) {
-  GptOptions options;
-  options.shape = {1, 8, 2, feed_forward, kSequence, 16};
+  DecoderOptions options;
+  options.table = gpt2_table({1, 8, 2, feed_forward, kSequence, 16});
   options.max_batch = batch;
   options.dropout = 0.2f;
-  return make_gpt(device, options, make_resident(data(), device));
+  return make_decoder(device, options, make_resident(data(), device));
 }
 
 /// A replica on each rank of `world`, which may be a part of the job.

@@ -5,7 +5,7 @@
 #include "runtime/device/cuda/logged_step.cuh"
 #include "runtime/ops/cuda/loss/loss.cuh"
 #include "runtime/ops/cuda/reduce.cuh"
-#include "runtime/ops/joined_facts.h"
+#include "runtime/ops/softmax_statistics.h"
 
 namespace ddptrain {
 
@@ -27,16 +27,16 @@ struct Labels {
 };
 
 /// Targets that are among the columns of this rank. Others have a column that does not exist.
-struct PartTargets {
+struct SliceTargets {
   Predictions predictions;
 
   __device__ __forceinline__ std::uint32_t target(std::uint32_t row) const {
-    return predictions.batch.part.row(predictions.target(row));
+    return predictions.batch.vocabulary_slice.row(predictions.target(row));
   }
 };
 
-/// See LossOps::kFacts.
-struct RowFacts {
+/// See LossOps::kSoftmaxStatistics.
+struct RowStatistics {
   float largest, total, target_logit;
   bool hit;
 };
@@ -49,7 +49,7 @@ struct Rows {
   std::uint32_t count, columns, counted;
   Targets targets;
 
-  __device__ RowFacts facts(std::uint32_t row) const {
+  __device__ RowStatistics statistics(std::uint32_t row) const {
     const T* of_row = logits + static_cast<std::size_t>(row) * columns;
     const std::uint32_t lane = threadIdx.x % 32, target = targets.target(row);
     float largest = -INFINITY, total = 0.0f;
@@ -87,38 +87,39 @@ __global__ void __launch_bounds__(32 * kWarps)
   const std::uint32_t warp = blockIdx.x * kWarps + threadIdx.x / 32;
   MetricPartial metrics{};
   for (std::uint32_t row = warp; row < rows.count; row += gridDim.x * kWarps) {
-    const RowFacts facts = rows.facts(row);
-    const float loss = logf(facts.total) + facts.largest - facts.target_logit;
+    const RowStatistics statistics = rows.statistics(row);
+    const float loss = logf(statistics.total) + statistics.largest - statistics.target_logit;
     metrics.loss += static_cast<double>(loss);
-    metrics.correct += facts.hit ? 1u : 0u;
-    if (dlogits != nullptr) rows.write_gradient(row, facts.largest, facts.total, loss, gradient_scale, dlogits);
+    metrics.correct += statistics.hit ? 1u : 0u;
+    if (dlogits != nullptr)
+      rows.write_gradient(row, statistics.largest, statistics.total, loss, gradient_scale, dlogits);
   }
   if (threadIdx.x % 32 == 0) partials[warp] = metrics;
 }
 
 template <class T>
-__global__ void __launch_bounds__(32 * kWarps) facts_kernel(const Rows<T, PartTargets> rows, float* out) {
+__global__ void __launch_bounds__(32 * kWarps) partial_statistics_kernel(const Rows<T, SliceTargets> rows, float* out) {
   for (std::uint32_t row = blockIdx.x * kWarps + threadIdx.x / 32; row < rows.count; row += gridDim.x * kWarps) {
-    const RowFacts facts = rows.facts(row);
+    const RowStatistics statistics = rows.statistics(row);
     if (threadIdx.x % 32 > 0) continue;
-    float* of_row = out + static_cast<std::size_t>(row) * LossOps::kFacts;
-    of_row[0] = facts.largest;
-    of_row[1] = facts.total;
-    of_row[2] = facts.target_logit;
-    of_row[3] = facts.hit ? 1.0f : 0.0f;
+    float* of_row = out + static_cast<std::size_t>(row) * LossOps::kSoftmaxStatistics;
+    of_row[0] = statistics.largest;
+    of_row[1] = statistics.total;
+    of_row[2] = statistics.target_logit;
+    of_row[3] = statistics.hit ? 1.0f : 0.0f;
   }
 }
 
 /// A partial of metrics per warp.
 template <class T>
 __global__ void __launch_bounds__(32 * kWarps)
-    joined_kernel(const Rows<T, PartTargets> rows, const float* facts, std::uint32_t parts, float gradient_scale,
-                  T* dlogits, MetricPartial* partials) {
+    combined_kernel(const Rows<T, SliceTargets> rows, const float* statistics, std::uint32_t parts,
+                    float gradient_scale, T* dlogits, MetricPartial* partials) {
   const std::uint32_t warp = blockIdx.x * kWarps + threadIdx.x / 32;
   MetricPartial metrics{};
   for (std::uint32_t row = warp; row < rows.count; row += gridDim.x * kWarps) {
-    const JoinedFacts<float> all(facts + static_cast<std::size_t>(row) * LossOps::kFacts, parts,
-                                 static_cast<std::int64_t>(rows.count) * LossOps::kFacts);
+    const CombinedSoftmax<float> all(statistics + static_cast<std::size_t>(row) * LossOps::kSoftmaxStatistics, parts,
+                                     static_cast<std::int64_t>(rows.count) * LossOps::kSoftmaxStatistics);
     metrics.loss += all.loss();
     metrics.correct += all.hit ? 1u : 0u;
     if (dlogits != nullptr) rows.write_gradient(row, all.largest, all.total, all.loss(), gradient_scale, dlogits);
@@ -186,29 +187,29 @@ void CudaLoss::softmax_cross_entropy(const Tensor& logits, const ImageBatch& bat
   cuda::add_metric_partials(partials, blocks * cuda::kWarps, s.rows, batch.step, sums, stream());
 }
 
-void CudaLoss::part_of_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
-                                     std::int64_t vocabulary, const Tensor& facts) {
+void CudaLoss::partial_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
+                                     std::int64_t vocabulary, const Tensor& statistics) {
   const MatrixShape s =
-      check_predictions("part_of_cross_entropy", logits, batch, first_row, vocabulary, facts, {}, dtype());
-  const cuda::PartTargets targets{{batch, static_cast<std::uint32_t>(first_row)}};
+      check_predictions("partial_cross_entropy", logits, batch, first_row, vocabulary, statistics, {}, dtype());
+  const cuda::SliceTargets targets{{batch, static_cast<std::uint32_t>(first_row)}};
   cuda::with_element(dtype(), [&]<class T>(T) {
-    cuda::launch_kernel(cuda::facts_kernel<T>, cuda::blocks_for(s), 32 * cuda::kWarps, 0, stream(),
-                        cuda::rows_of<T>(logits, vocabulary, targets), facts.as<float>());
+    cuda::launch_kernel(cuda::partial_statistics_kernel<T>, cuda::blocks_for(s), 32 * cuda::kWarps, 0, stream(),
+                        cuda::rows_of<T>(logits, vocabulary, targets), statistics.as<float>());
   });
 }
 
-void CudaLoss::joined_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
-                                    std::int64_t vocabulary, const Tensor& facts, float gradient_scale,
-                                    const Tensor& dlogits, MetricSums* sums) {
+void CudaLoss::combined_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
+                                      std::int64_t vocabulary, const Tensor& statistics, float gradient_scale,
+                                      const Tensor& dlogits, MetricSums* sums) {
   const MatrixShape s =
-      check_predictions("joined_cross_entropy", logits, batch, first_row, vocabulary, facts, dlogits, dtype());
-  const cuda::PartTargets targets{{batch, static_cast<std::uint32_t>(first_row)}};
+      check_predictions("combined_cross_entropy", logits, batch, first_row, vocabulary, statistics, dlogits, dtype());
+  const cuda::SliceTargets targets{{batch, static_cast<std::uint32_t>(first_row)}};
   const std::uint32_t blocks = cuda::blocks_for(s);
   auto* partials = scratch().reserve_elements<cuda::MetricPartial>(blocks * cuda::kWarps, stream());
   cuda::with_element(dtype(), [&]<class T>(T) {
-    cuda::launch_kernel(cuda::joined_kernel<T>, blocks, 32 * cuda::kWarps, 0, stream(),
-                        cuda::rows_of<T>(logits, vocabulary, targets), facts.as<float>(), facts.dim(0), gradient_scale,
-                        dlogits.as<T>(), partials);
+    cuda::launch_kernel(cuda::combined_kernel<T>, blocks, 32 * cuda::kWarps, 0, stream(),
+                        cuda::rows_of<T>(logits, vocabulary, targets), statistics.as<float>(), statistics.dim(0),
+                        gradient_scale, dlogits.as<T>(), partials);
   });
   cuda::add_metric_partials(partials, blocks * cuda::kWarps, s.rows, batch.step, sums, stream());
 }

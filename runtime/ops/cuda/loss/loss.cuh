@@ -44,11 +44,11 @@ class CudaLoss final : public LossOps, CudaOps {
   void token_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
                            std::int64_t vocabulary, float gradient_scale, const Tensor& dlogits,
                            MetricSums* sums) override;
-  void part_of_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
-                             std::int64_t vocabulary, const Tensor& facts) override;
-  void joined_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
-                            std::int64_t vocabulary, const Tensor& facts, float gradient_scale, const Tensor& dlogits,
-                            MetricSums* sums) override;
+  void partial_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
+                             std::int64_t vocabulary, const Tensor& statistics) override;
+  void combined_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
+                              std::int64_t vocabulary, const Tensor& statistics, float gradient_scale,
+                              const Tensor& dlogits, MetricSums* sums) override;
 };
 
 }  // namespace ddptrain

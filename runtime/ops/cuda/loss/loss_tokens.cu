@@ -155,7 +155,7 @@ __device__ MetricPartial one_row(const Problem<T>& p, const T* row, std::uint32_
   return {loss, hit ? 1u : 0u};
 }
 
-/// Facts about a row that all threads know.
+/// What all threads know about a row.
 struct RowSums {
   float largest, total;  ///< As in Part.
   float target_logit;

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "models/gpt/shape.h"
+#include "models/gpt2/gpt2.h"
 #include "models/workload.h"
 #include "runtime/core/files/safetensors.h"
 
@@ -13,9 +13,9 @@
 
 namespace ddptrain {
 
-/// The weights of a GPT-2 with a tied head. Names and shapes are as in gpt_parameters().
+/// The weights of a GPT-2 with a tied head. Names and shapes are as in gpt2_parameters().
 struct Gpt2Weights {
-  GptShape shape;
+  Gpt2Shape shape;
   std::map<std::string, HostTensor> tensors;
 };
 
@@ -29,7 +29,7 @@ class Gpt2Folder {
   /// tensor is missing, unknown, of another shape, or not floating-point.
   explicit Gpt2Folder(const std::filesystem::path& path);
 
-  const GptShape& shape() const { return shape_; }
+  const Gpt2Shape& shape() const { return shape_; }
   /// The values of a tensor as f32, row-major. Any floating-point type is converted.
   std::vector<float> read(const std::string& name) const;
   /// UsageError if the head is not tied to the embedding. Reads both.
@@ -45,12 +45,12 @@ class Gpt2Folder {
   const Stored& find(const std::string& name) const;
   const StoredTensor& tensor(const std::string& name) const;
   const std::string& file_of(const std::string& name) const { return find(name).file->name(); }
-  GptShape guess_shape() const;
+  Gpt2Shape guess_shape() const;
   void check_tensors() const;
 
   std::vector<SafetensorsFile> files_;
   std::map<std::string, Stored> stored_;  ///< By name without "transformer." and the names of wrappers.
-  GptShape shape_;
+  Gpt2Shape shape_;
 };
 
 /// Writes model.safetensors and config.json to a folder, which is made if it is missing. transformers loads it as

@@ -1,4 +1,4 @@
-#include "models/gpt/gpt.h"
+#include "models/gpt2/gpt2.h"
 
 #include <algorithm>
 #include <map>
@@ -6,13 +6,13 @@
 
 #include "runtime/core/error.h"
 #include "runtime/ops/meta_device.h"
-#include "tests/models/gpt/gpt_runs.h"
+#include "tests/models/gpt2/gpt_runs.h"
 #include "tests/support/says.h"
 
 namespace ddptrain::tests {
 namespace {
 
-constexpr GptShape kTiny{3, 12, 3, 20, 6, 11};  // layers, width, heads, feed-forward, sequence, vocabulary
+constexpr Gpt2Shape kTiny{3, 12, 3, 20, 6, 11};  // layers, width, heads, feed-forward, sequence, vocabulary
 constexpr float kScale = 1.0f / (kBatch * 6);
 
 /// Large weights everywhere, so that no part of the model goes unseen.
@@ -30,7 +30,7 @@ void randomise(ModelRun& run) {
 class GptTest : public ::testing::Test {
  protected:
   /// With windows of `sequence` tokens.
-  ModelRun make_run(const GptOptions& options, std::uint32_t sequence = 6) {
+  ModelRun make_run(const DecoderOptions& options, std::uint32_t sequence = 6) {
     ModelRun run(*device_, DType::f64, [&](Bench& bench) {
       const TokenBatch data = random_tokens(bench, kBatch, sequence, kTiny.vocabulary, 3);
       return bind_gpt(*device_, options, data, data);
@@ -46,15 +46,15 @@ class GptTest : public ::testing::Test {
 };
 
 TEST_F(GptTest, CountsTheWorkOfASample) {
-  const auto gpt = make_gpt(*device_, make_options(kTiny), {});
+  const auto gpt = make_decoder(*device_, make_options(kTiny), {});
   EXPECT_EQ(gpt->predictions_per_sample(), 6);
   EXPECT_STREQ(gpt->unit(), "tokens");
   EXPECT_DOUBLE_EQ(gpt->flops_per_sample(),
-                   6.0 * (6.0 * static_cast<double>(element_count(gpt_parameters(kTiny))) + 12.0 * 3 * 12 * 6));
+                   6.0 * (6.0 * static_cast<double>(element_count(gpt2_parameters(kTiny))) + 12.0 * 3 * 12 * 6));
 }
 
 TEST_F(GptTest, ParametersAreThoseOfGpt2) {
-  const std::vector<ParameterSpec> specs = gpt_parameters(kTiny);
+  const std::vector<ParameterSpec> specs = gpt2_parameters(kTiny);
   EXPECT_EQ(specs.front().name, "ln_f.weight");
   EXPECT_EQ(specs.back().name, "h.0.ln_1.bias");
   for (const ParameterSpec& spec : specs) {
@@ -92,7 +92,7 @@ TEST_F(GptTest, ForwardWithoutAGradientBeginsNoBackwardPass) {
 
 TEST_F(GptTest, IsAModel) {
   expect_a_model([&] { return make_run(make_options(kTiny)); });
-  for (const GptShape& shape : {kTiny, GptShape{1, 12, 3, 20, 6, 11}}) {
+  for (const Gpt2Shape& shape : {kTiny, Gpt2Shape{1, 12, 3, 20, 6, 11}}) {
     for (const Recompute recompute : {Recompute::none, Recompute::gelu, Recompute::block}) {
       expect_a_model([&] { return make_run(make_options(shape, 0.25f, recompute)); });
     }
@@ -112,32 +112,33 @@ TEST_F(GptTest, SaysWhatAStageSendsItsNeighbours) {
     for (const Tensor& tensor : tensors) all += tensor ? tensor.bytes() : 0;
     return static_cast<std::int64_t>(all);
   };
-  for (const GptStage stage : {GptStage{0, 1}, GptStage{1, 2}, GptStage{2, 3}}) {
-    GptOptions options = make_options(kTiny, 0.25f);  // with dropout, no gradient of a bias goes along
-    options.stage = stage;
+  for (const StageBlocks stage : {StageBlocks{0, 1}, StageBlocks{1, 2}, StageBlocks{2, 3}}) {
+    DecoderOptions options = make_options(kTiny, 0.25f);  // with dropout, no gradient of a bias goes along
+    options.blocks = stage;
     ModelRun run = make_run(options);
     run.model().begin({run.slice()});
-    const StageBoundary before = run.model().before(), behind = run.model().behind();
+    const StageBoundary previous = run.model().previous_boundary();
+    const StageBoundary next = run.model().next_boundary();
     for (const std::int64_t passes : {1, 3}) {
       std::map<std::string, std::int64_t> sent;
       for (const Sent& each : run.model().sends(passes)) sent[each.when] = each.bytes;
-      const std::int64_t weight = bytes({behind.tied_weight}), gradient = bytes({before.tied_gradient});
-      EXPECT_EQ(sent["forward"], passes * bytes(behind.activations) + weight) << stage.first;
-      EXPECT_EQ(sent["backward"], passes * (bytes(before.gradients) + gradient)) << stage.first;
+      const std::int64_t weight = bytes({next.tied_weight}), gradient = bytes({previous.tied_gradient});
+      EXPECT_EQ(sent["forward"], passes * bytes(next.activations) + weight) << stage.first;
+      EXPECT_EQ(sent["backward"], passes * (bytes(previous.gradients) + gradient)) << stage.first;
     }
   }
 }
 
 TEST_F(GptTest, WorkIsThatOfThePaLMCountButForSmallParameters) {
   const auto meta = make_meta_device({Precision::fp32}, DeviceKind::cpu);
-  const auto gpt = make_gpt(*meta, make_options({4, 512, 8, 2048, 256, 30000}), {});
+  const auto gpt = make_decoder(*meta, make_options({4, 512, 8, 2048, 256, 30000}), {});
   double flop = 0.0;
   for (const LayerWork& layer : gpt->work().layers) flop += layer.forward + layer.backward;
   EXPECT_NEAR(flop / gpt->flops_per_sample(), 1.0, 0.01);
 }
 
 TEST_F(GptTest, RecomputedGradientsAreTheSameBits) {
-  constexpr GptShape kShape{4, 40, 2, 56, 70, 50};
+  constexpr Gpt2Shape kShape{4, 40, 2, 56, 70, 50};
   for (const Precision precision : {Precision::fp32, Precision::fp64}) {
     const auto device = make_cpu_device({precision, {}, true, 2});
     for (const float dropout : {0.0f, 0.1f}) {
@@ -210,7 +211,7 @@ TEST_F(GptTest, EveryDropoutHasMasksOfItsOwn) {
 
 TEST_F(GptTest, OutputLayerInPieces) {
   for (const std::int64_t head_rows : {1, 7, 12, 100}) {
-    GptOptions options = make_options(kTiny);
+    DecoderOptions options = make_options(kTiny);
     ModelRun whole = make_run(options);
     options.head_rows = head_rows;
     ModelRun pieces = make_run(options);
@@ -225,7 +226,7 @@ TEST_F(GptTest, OutputLayerInPieces) {
 }
 
 TEST_F(GptTest, ShortWindowsLeaveTheLastPositionsAlone) {
-  GptShape longer = kTiny;
+  Gpt2Shape longer = kTiny;
   longer.sequence = 9;
   ModelRun expected = make_run(make_options(kTiny));
   ModelRun run = make_run(make_options(longer));
@@ -261,26 +262,26 @@ TEST_F(GptTest, EvaluationHasNoDropoutAndTakesPartOfABatch) {
   EXPECT_NEAR(sum + last.loss, loss, 1e-12 * loss);
 }
 
-TEST(GptShapeTest, ImpossibleShapesAreRefusedInTheNamesOfThoseWhoGaveThem) {
-  const GptShapeNames names = {"x.json: ", "n_layer", "n_embd", "n_head", "n_inner", "n_positions", "vocab_size"};
-  check_shape(kTiny, names);
-  for (const auto& [message, shape] : {std::pair{"x.json: n_layer 0", GptShape{0, 12, 3, 20, 6, 11}},
+TEST(Gpt2ShapeTest, ImpossibleShapesAreRefusedInTheNamesOfThoseWhoGaveThem) {
+  const SizeNames names = {"x.json: ", "n_layer", "n_embd", "n_head", "n_inner", "n_positions", "vocab_size"};
+  check_config(gpt2_table(kTiny).config, names);
+  for (const auto& [message, shape] : {std::pair{"x.json: n_layer 0", Gpt2Shape{0, 12, 3, 20, 6, 11}},
                                        {"n_embd -1", {3, -1, 3, 20, 6, 11}},
                                        {"n_head 0", {3, 12, 0, 20, 6, 11}},
                                        {"n_head 5: give a number that divides n_embd 12", {3, 12, 5, 20, 6, 11}},
                                        {"n_inner 0", {3, 12, 3, 0, 6, 11}},
                                        {"n_positions 0", {3, 12, 3, 20, 0, 11}},
                                        {"vocab_size 0", {3, 12, 3, 20, 6, 0}},
-                                       {"vocab_size 65537", {3, 12, 3, 20, 6, 65537}}}) {
-    EXPECT_CONTAINS(error_message([&, &shape = shape] { check_shape(shape, names); }), message);
+                                       {"vocab_size 16777217", {3, 12, 3, 20, 6, 16777217}}}) {
+    EXPECT_CONTAINS(error_message([&, &shape = shape] { check_config(gpt2_table(shape).config, names); }), message);
   }
 }
 
 TEST_F(GptTest, RefusesWhatItCannotBe) {
-  EXPECT_THROW(make_gpt(*device_, make_options({3, 12, 5, 20, 6, 11}), {}), UsageError);
-  GptOptions options = make_options(kTiny);
+  EXPECT_THROW(make_decoder(*device_, make_options({3, 12, 5, 20, 6, 11}), {}), UsageError);
+  DecoderOptions options = make_options(kTiny);
   options.max_batch = 0;
-  EXPECT_THROW(make_gpt(*device_, options, {}), Error);
+  EXPECT_THROW(make_decoder(*device_, options, {}), Error);
 }
 
 TEST_F(GptTest, RefusesBatchesThatDoNotFit) {

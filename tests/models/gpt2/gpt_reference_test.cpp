@@ -2,7 +2,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "tests/models/gpt/gpt_runs.h"
+#include "tests/models/gpt2/gpt_runs.h"
 
 namespace ddptrain::tests {
 namespace {
@@ -22,7 +22,7 @@ class GptReferenceTest : public ::testing::TestWithParam<DeviceCase> {
 
   std::map<std::string, Values> weights() const {
     std::map<std::string, std::int64_t> sizes;
-    for (const ParameterSpec& spec : gpt_parameters(shape_)) sizes[spec.name] = spec.size();
+    for (const ParameterSpec& spec : gpt2_parameters(shape_)) sizes[spec.name] = spec.size();
     std::map<std::string, Values> result;
     int place = 0;
     for (const auto& entry : reference_.at("gradients_of_mean_loss")) {
@@ -38,20 +38,20 @@ class GptReferenceTest : public ::testing::TestWithParam<DeviceCase> {
   }
   TokenBatch tokens(Bench& bench) const {
     const std::int64_t count = reference_.at("batch");
-    std::vector<std::uint16_t> text;
+    std::vector<std::uint32_t> text;
     for (std::int64_t k = 0; k <= count * shape_.sequence; ++k) {
-      text.push_back(static_cast<std::uint16_t>((k * k + 3 * k) / 2 % shape_.vocabulary));
+      text.push_back(static_cast<std::uint32_t>((k * k + 3 * k) / 2 % shape_.vocabulary));
     }
     return put_tokens(bench, text, count, static_cast<std::uint32_t>(shape_.sequence));
   }
 
   nlohmann::json reference_;
-  GptShape shape_;
+  Gpt2Shape shape_;
   std::unique_ptr<Device> device_;
 };
 
 TEST_P(GptReferenceTest, IsWhatPyTorchComputes) {
-  GptOptions options = make_options(shape_);
+  DecoderOptions options = make_options(shape_);
   options.max_batch = reference_.at("batch");
   TokenBatch batch;
   ModelRun run(*device_, device_->dtype(), [&](Bench& bench) {

@@ -1,4 +1,4 @@
-#include "models/gpt/gpt2_folder.h"
+#include "models/gpt2/gpt2_folder.h"
 
 #include <algorithm>
 #include <array>
@@ -38,9 +38,9 @@ class Config {
  public:
   explicit Config(const fs::path& path) : name_(path.string()), json_(read_json(path)) {}
 
-  GptShape shape() const {
+  Gpt2Shape shape() const {
     check_kind();
-    GptShape shape;
+    Gpt2Shape shape;
     shape.layers = count("n_layer", shape.layers);
     shape.heads = count("n_head", shape.heads);
     shape.width = count("n_embd", shape.width);
@@ -48,7 +48,8 @@ class Config {
     shape.vocabulary = count("vocab_size", shape.vocabulary);
     shape.feed_forward = count("n_inner", 4 * shape.width);
     shape.norm_epsilon = epsilon(shape.norm_epsilon);
-    check_shape(shape, {name_ + ": ", "n_layer", "n_embd", "n_head", "n_inner", "n_positions", "vocab_size"});
+    check_config(gpt2_table(shape).config,
+                 {name_ + ": ", "n_layer", "n_embd", "n_head", "n_inner", "n_positions", "vocab_size"});
     return shape;
   }
 
@@ -154,7 +155,7 @@ bool is_floating(StoredType type) {
   return type == StoredType::f64 || type == StoredType::f32 || type == StoredType::f16 || type == StoredType::bf16;
 }
 
-std::string config_text(const GptShape& shape) {
+std::string config_text(const Gpt2Shape& shape) {
   nlohmann::ordered_json config;
   config["activation_function"] = "gelu_new";
   config["architectures"] = {"GPT2LMHeadModel"};
@@ -180,7 +181,7 @@ Gpt2Folder::Gpt2Folder(const fs::path& path) {
   if (!fs::exists(path, ignored)) usage_error("{}: there is no such file or folder", path.string());
   const bool folder = fs::is_directory(path, ignored);
   const fs::path config = (folder ? path : path.parent_path()) / "config.json";
-  std::optional<GptShape> shape;
+  std::optional<Gpt2Shape> shape;
   if (folder || fs::exists(config, ignored)) shape = Config(config).shape();
   map_files(folder ? files_of(path) : std::vector<fs::path>{path});
   shape_ = shape ? *shape : guess_shape();
@@ -220,7 +221,7 @@ const StoredTensor& Gpt2Folder::tensor(const std::string& name) const {
 }
 
 /// The shape that the tensors have, with heads of width 64.
-GptShape Gpt2Folder::guess_shape() const {
+Gpt2Shape Gpt2Folder::guess_shape() const {
   const auto dims = [&](const std::string& name) -> const Shape& {
     const Shape& shape = tensor(name).shape;
     if (shape.size() != 2 || shape[0] < 1 || shape[1] < 1) {
@@ -228,7 +229,7 @@ GptShape Gpt2Folder::guess_shape() const {
     }
     return shape;
   };
-  GptShape shape;
+  Gpt2Shape shape;
   shape.vocabulary = dims(kEmbedding)[0];
   shape.width = dims(kEmbedding)[1];
   shape.sequence = dims("wpe.weight")[0];
@@ -240,13 +241,13 @@ GptShape Gpt2Folder::guess_shape() const {
     usage_error("{}: width {} is no multiple of 64, so the number of heads is not clear: put config.json beside it",
                 file_of(kEmbedding), shape.width);
   }
-  check_shape(shape, {file_of(kEmbedding) + ": "});
+  check_config(gpt2_table(shape).config, {file_of(kEmbedding) + ": "});
   return shape;
 }
 
 void Gpt2Folder::check_tensors() const {
   std::set<std::string> known = {kHead};
-  for (const ParameterSpec& spec : gpt_parameters(shape_)) {
+  for (const ParameterSpec& spec : gpt2_parameters(shape_)) {
     const std::string& name = spec.name;
     known.insert(name);
     const StoredTensor& found = tensor(name);
@@ -290,7 +291,7 @@ std::vector<float> Gpt2Folder::read(const std::string& name) const {
 
 void save_gpt2(const fs::path& folder, const Gpt2Weights& weights) {
   std::map<std::string, HostTensor> stored;
-  for (const ParameterSpec& spec : gpt_parameters(weights.shape)) {
+  for (const ParameterSpec& spec : gpt2_parameters(weights.shape)) {
     const auto found = weights.tensors.find(spec.name);
     DDP_CHECK(found != weights.tensors.end(), "no weights for {}", spec.name);
     const HostTensor& tensor = found->second;

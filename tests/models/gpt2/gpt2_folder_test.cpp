@@ -1,4 +1,4 @@
-#include "models/gpt/gpt2_folder.h"
+#include "models/gpt2/gpt2_folder.h"
 
 #include <algorithm>
 
@@ -14,23 +14,23 @@ using nlohmann::json;
 namespace fs = std::filesystem;
 
 /// Small, all sizes different, and with a feed-forward size of its own.
-GptShape small_shape() { return {2, 6, 2, 20, 9, 11, 1e-4}; }
+Gpt2Shape small_shape() { return {2, 6, 2, 20, 9, 11, 1e-4}; }
 
 /// All weights of a GPT-2 on disk.
 Gpt2Weights load_gpt2(const fs::path& path) {
   const Gpt2Folder folder(path);
   folder.check_values();
   Gpt2Weights weights{folder.shape(), {}};
-  for (const ParameterSpec& spec : gpt_parameters(folder.shape())) {
+  for (const ParameterSpec& spec : gpt2_parameters(folder.shape())) {
     weights.tensors[spec.name] = {spec.shape, folder.read(spec.name)};
   }
   return weights;
 }
 
-Gpt2Weights numbered_weights(const GptShape& shape) {
+Gpt2Weights numbered_weights(const Gpt2Shape& shape) {
   Gpt2Weights weights{shape, {}};
   float next = 0.0f;
-  for (const ParameterSpec& spec : gpt_parameters(shape)) {
+  for (const ParameterSpec& spec : gpt2_parameters(shape)) {
     HostTensor& tensor = weights.tensors[spec.name];
     tensor.shape = spec.shape;
     for (std::int64_t i = 0; i < spec.size(); ++i) tensor.values.push_back(next += 0.25f);
@@ -165,7 +165,7 @@ TEST_F(Gpt2FolderTest, ConfigSaysWhatTransformersNeeds) {
   EXPECT_EQ(saved.at("n_inner"), 20);
   EXPECT_EQ(saved.at("layer_norm_epsilon"), 1e-4);
   EXPECT_TRUE(saved.at("eos_token_id").is_null());
-  GptShape shape = small_shape();
+  Gpt2Shape shape = small_shape();
   shape.vocabulary = 50257;
   shape.feed_forward = 24;
   save_gpt2(folder_.path(), numbered_weights(shape));

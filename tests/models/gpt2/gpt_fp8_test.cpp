@@ -2,14 +2,14 @@
 #include <utility>
 #include <vector>
 
-#include "tests/models/gpt/gpt_runs.h"
+#include "tests/models/gpt2/gpt_runs.h"
 
 namespace ddptrain::tests {
 namespace {
 
 class GptFp8Test : public ::testing::Test {
  protected:
-  static constexpr GptShape kShape{4, 64, 2, 128, 96, 50};
+  static constexpr Gpt2Shape kShape{4, 64, 2, 128, 96, 50};
 
   void SetUp() override {
     if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU on this machine";

@@ -2,7 +2,7 @@
 """Writes gpt_reference.json: what PyTorch makes of a tiny GPT-2, in double precision, for gpt_test.cpp to meet.
 
 Weights follow from a formula, so the file holds only results: losses and gradients (norm and samples).
-Needs PyTorch and transformers: python3 tests/models/gpt/gpt_reference.py > tests/models/gpt/gpt_reference.json
+Needs PyTorch and transformers: python3 tests/models/gpt2/gpt_reference.py > tests/models/gpt2/gpt_reference.json
 """
 
 import json

@@ -1,0 +1,133 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/text/tokens.h"
+#include "models/decoder/block.h"
+#include "models/decoder/config.h"
+#include "models/decoder/fp8.h"
+#include "models/decoder/overlap.h"
+#include "models/decoder/parameters.h"
+#include "models/decoder/stage.h"
+#include "models/decoder/workspace.h"
+#include "models/layers/embedding.h"
+#include "models/layers/head.h"
+#include "runtime/device/device.h"
+#include "runtime/train/model.h"
+
+namespace ddptrain {
+
+struct DecoderOptions {
+  DecoderTable table = {};
+  StageBlocks blocks = {};     ///< The pipeline stage.
+  TensorSlice slice = {};      ///< This rank's slice of each layer, the embedding and the head.
+  std::int64_t max_batch = 0;  ///< Maximum of windows per micro-step.
+  std::uint64_t seed = 0;      ///< Seed of dropout.
+  float dropout = 0.0f;        ///< Rate of dropout on the embedding and on each branch. Below 1.
+  Recompute recompute = Recompute::none;
+  std::int64_t head_rows = 0;  ///< Rows of logits in memory at a time. 0: an eighth of all, but at least 4,096.
+  /// Returns the initial values of a parameter by its name. Null: random values.
+  std::function<std::vector<float>(const std::string& name)> pretrained = nullptr;
+};
+
+/// A decoder-only transformer, or a pipeline stage of one. forward() of the head begins the backward pass: it computes
+/// the output layer in pieces of options.head_rows rows, and keeps their gradient instead of the logits.
+///
+/// decoder.cpp has the passes, setup.cpp all else.
+class Decoder final : public Model {
+ public:
+  /// What siblings have in common.
+  struct Shared {
+    ResidentTokens text;
+    StageMemory memory = {};
+  };
+
+  Decoder(Device& device, const DecoderOptions& options, std::shared_ptr<Shared> shared);
+
+  const std::vector<ParameterSpec>& parameters() const override { return parameters_.specs; }
+  std::vector<Unit> units() const override { return stage_.describe_units(parameters_, options_.table); }
+  std::vector<BufferSpec> buffers() const override { return fp8_.buffers(); }
+  void bind(const ModelTensors& tensors) override;
+  void restored() override { fp8_.restored(); }
+
+  void begin(const MicroBatch& batch) override;
+  void forward(std::size_t unit) override;
+  void backward(std::size_t unit, bool accumulate, const Ready& ready) override;
+
+  StageBoundary previous_boundary() override;
+  StageBoundary next_boundary() override;
+  std::unique_ptr<Model> sibling() override;
+
+  std::int64_t parameters_of_all_stages() const override;
+  double flops_per_sample() const override;
+  ModelWork work() const override;
+  std::vector<Sent> sends(std::int64_t passes) const override;
+  std::vector<MemoryUse> memory() const override;
+  const char* unit() const override { return "tokens"; }
+  std::int64_t predictions_per_sample() const override { return config_.sequence; }
+
+  const std::vector<NamedBuffer>& shared_memory() const { return memory_.buffers(); }  ///< For tests and reports.
+
+ private:
+  static constexpr std::uint32_t kEmbeddingSite = 1;  ///< Of dropout. The two sites of each block follow.
+
+  void forward_embedding();
+  void forward_block(std::int64_t layer);
+  void forward_head();
+  void enter(std::int64_t layer, Norm& norm);
+  void backward_head(bool accumulate, const Ready& ready);
+  void backward_block(std::int64_t layer, bool accumulate, const Ready& ready);
+  void backward_first_block(bool accumulate);
+  void backward_embedding(bool accumulate, const Ready& ready);
+  void embedding_gradient(bool accumulate, const Ready& ready);
+
+  DecoderBlock& block(std::int64_t layer) { return *blocks_[static_cast<std::size_t>(layer - stage_.first_block())]; }
+  Tensor previous_dbias(std::int64_t layer);
+  void take_next_dbias();
+  bool branches_give_dbias() const { return Sublayer::gives_dbias(options_.dropout, group_); }
+  Dropout dropout(std::uint32_t site) const;
+  Dropout block_dropout(std::int64_t layer, std::uint32_t half) const;
+  Span span(const std::string& name) const;
+  std::string block_name(std::int64_t layer) const;
+  Shape head_shape() const { return {config_.vocabulary_rows(options_.slice).padded, config_.width}; }
+  /// Whether the stage has a copy of the token embedding.
+  bool has_tied_copy() const { return config_.tied_head && !stage_.has_embedding(); }
+  void report(const DecoderParameters::Range& range, const Ready& ready) const;
+
+  void fit(const BatchShape& batch);
+  void request_memory();
+  void bind_head(const ModelTensors& tensors);
+  void bind_boundaries(DType gradient_type);
+
+  Device& device_;
+  DecoderOptions options_;
+  const DecoderConfig& config_;  ///< options_.table.config
+  std::shared_ptr<Shared> shared_;
+  Stage stage_;
+  DecoderParameters parameters_;
+  Fp8 fp8_;
+  Overlap overlap_;
+  Activations memory_;
+  Workspace workspace_;
+  Embedding embedding_;
+  std::vector<std::unique_ptr<DecoderBlock>> blocks_;  ///< Of the stage.
+  Norm final_norm_;
+  Head head_;
+  TensorGroup* group_ = nullptr;  ///< Null: this rank has all of each layer.
+  Tensor own_head_gradient_;      ///< Of an output layer with a weight of its own.
+  Tensor previous_dbias_;         ///< [width]: of the last bias of the previous stage.
+  Tensor next_dbias_;             ///< [width]: of this stage's own last bias, summed by the next stage.
+  Buffer next_dbias_memory_;
+  MicroBatch step_;
+  TokenBatch batch_;  ///< The same, as tokens.
+};
+
+/// UsageError if the table is impossible, or if the device has no operations for it.
+std::unique_ptr<Decoder> make_decoder(Device& device, const DecoderOptions& options, ResidentTokens tokens);
+
+}  // namespace ddptrain

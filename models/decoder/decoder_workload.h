@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/text/tokens.h"
+#include "models/decoder/decoder.h"
+#include "models/workload.h"
+
+namespace ddptrain {
+
+/// What the workloads of all families of decoders have in common: text, dropout, recomputation, stages and slices. A
+/// family adds its table, the flags of its sizes, and its files of weights.
+class DecoderWorkload : public Workload {
+ public:
+  bool supports_f32_gradients() const override { return true; }
+  bool supports_stages() const override { return true; }
+
+  void open(const RunFacts& run) override;
+  void load() override;
+  const Dataset& data() const override { return tokens_.value(); }
+  std::unique_ptr<Model> make_model(Device& device, std::int64_t batch) override;
+  std::vector<std::string> memory_flags() const override;
+
+ protected:
+  /// A vocabulary that is not given. load() replaces it by the data's.
+  static constexpr std::int64_t kVocabularyOfData = 0;
+
+  /// `model` is the name of the model in messages.
+  explicit DecoderWorkload(std::string model) : model_(std::move(model)) {}
+
+  /// The table of the sizes that flags, files and data have given so far.
+  virtual DecoderTable table() const = 0;
+  virtual std::int64_t& vocabulary() = 0;
+  virtual const SizeNames& size_flags() const = 0;
+  /// Reads the sizes from the model of --init, which is given.
+  virtual void open_init(const RunFacts& run) = 0;
+  /// Returns the values of a parameter of the model of --init by its name. Null without --init.
+  virtual std::function<std::vector<float>(const std::string& name)> pretrained() const = 0;
+  /// UsageError if the model of --init was not made for tokens of this text, which is the value of --data.
+  virtual void check_tokens(const TokenData& /*text*/, const std::string& /*data*/) const {}
+
+  /// All flags but those of sizes. The meanings of --init and --save are the family's.
+  Flags common_flags(const std::string& init, const std::string& save);
+
+ private:
+  std::string set_dropout(const std::string& text);
+
+  std::string model_;
+  Recompute recompute_ = Recompute::none;
+  float dropout_ = 0.0f;
+  std::string data_;
+  double val_fraction_ = 0.1;
+
+  RunFacts run_;
+  std::optional<TokenDataset> tokens_;
+};
+
+}  // namespace ddptrain

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <vector>
+
+#include "runtime/device/device.h"
+#include "runtime/train/model.h"
+
+namespace ddptrain {
+
+/// The strategy for weight gradients that nothing waits for: those of the head and of block 0. Small batches leave a
+/// GPU with room, so these gradients are computed at the same time as later work. Large batches fill it: they are
+/// computed where they read their inputs from memory that can be used again, or where the all-reduce of others hides
+/// them.
+class Overlap {
+ public:
+  Overlap(Device& device, bool batches_are_small) : device_(device), overlaps_(batches_are_small) {}
+
+  bool overlaps() const { return overlaps_; }
+  /// Small batches: `work` runs at the same time as all work that is queued until wait(). Large ones: nothing happens.
+  void start(const std::function<void()>& work) {
+    if (overlaps_) device_.beside(work);
+  }
+  void wait() {
+    if (overlaps_) device_.join();
+  }
+  /// Keeps the parameters that overlapping work reports, until report().
+  Model::Ready keep_ready() {
+    return [this](std::size_t parameter) { ready_.push_back(parameter); };
+  }
+  void report(const Model::Ready& ready) {
+    for (const std::size_t parameter : ready_) ready(parameter);
+    ready_.clear();
+  }
+
+ private:
+  Device& device_;
+  bool overlaps_;
+  std::vector<std::size_t> ready_;
+};
+
+}  // namespace ddptrain

@@ -1,0 +1,200 @@
+#include <algorithm>
+#include <utility>
+
+#include "models/decoder/decoder.h"
+#include "models/decoder/work.h"
+#include "runtime/core/error.h"
+
+// Memory, parameters and reports of a decoder.
+
+namespace ddptrain {
+namespace {
+
+constexpr std::int64_t kMinHeadRows = 4096;  // enough to fill a GPU with the output layer
+
+std::int64_t rows_of(const DecoderOptions& options) { return options.max_batch * options.table.config.sequence; }
+
+/// Rows of logits in memory at a time.
+std::int64_t head_rows(const DecoderOptions& options) {
+  const std::int64_t rows = rows_of(options);
+  return std::min(rows, options.head_rows > 0 ? options.head_rows : std::max(kMinHeadRows, (rows + 7) / 8));
+}
+
+/// Whether batches are so small that a GPU has room for weight gradients at the same time as other work.
+bool batches_are_small(const DecoderOptions& options) {
+  return rows_of(options) <= std::min(head_rows(options), kMinHeadRows);
+}
+
+}  // namespace
+
+Decoder::Decoder(Device& device, const DecoderOptions& options, std::shared_ptr<Shared> shared)
+    : device_(device),
+      options_(options),
+      config_(options_.table.config),
+      shared_(std::move(shared)),
+      stage_(config_, options_.blocks),
+      parameters_(
+          decoder_parameters(options_.table, options_.slice).of_stage(stage_.first_block(), stage_.last_block() + 1)),
+      fp8_(device, config_, stage_, options_.slice.count),
+      overlap_(device, batches_are_small(options_)),
+      memory_(device, options_.max_batch, config_.sequence, options_.slice.count),
+      workspace_(device, config_, stage_, {options_.slice, options_.dropout > 0.0f, fp8_.fits(), overlap_.overlaps()}),
+      embedding_(device, config_.learns_positions()),
+      final_norm_(device, config_.norm, config_.width, config_.epsilon()),
+      head_(device, config_.width, config_.vocabulary, config_.vocabulary_rows(options_.slice), head_rows(options_)) {
+  if (options_.pretrained) {
+    for (ParameterSpec& spec : parameters_.specs) {
+      spec.initial.read = [name = spec.name, read = options_.pretrained] { return read(name); };
+    }
+  }
+  request_memory();
+  memory_.allocate();
+  workspace_.connect();
+  if (has_tied_copy()) shared_->memory.tied_weight(device_, head_shape());
+}
+
+// --- memory -------------------------------------------------------------------------------------------------------
+
+void Decoder::request_memory() {
+  workspace_.request(memory_);
+  for (std::int64_t layer = stage_.first_block(); layer <= stage_.last_block(); ++layer) {
+    blocks_.push_back(std::make_unique<DecoderBlock>(device_, config_, options_.slice.count, options_.recompute));
+    const bool restores = layer < stage_.last_block();  // the activations of the last block are still there
+    blocks_.back()->request(memory_, block_name(layer), block_lifetimes(stage_, layer, options_.recompute), restores,
+                            fp8_.fits());
+  }
+  if (!stage_.has_head()) return;
+  final_norm_.request_input(memory_, "final norm", workspace_.head_lifetime());
+  final_norm_.request(memory_, "final norm", workspace_.head_lifetime());
+  head_.request(memory_, workspace_.head_lifetime(), workspace_.logits_lifetime());
+}
+
+void Decoder::fit(const BatchShape& batch) {
+  const bool fp8 = fp8_.fits_batch(batch);
+  for (const auto& block : blocks_) {
+    block->fit(batch);
+    block->set_fp8(fp8);
+  }
+  if (stage_.has_head()) final_norm_.fit(batch);
+  workspace_.fit(batch, blocks_.front()->norm().input.shape);
+  workspace_.set_fp8(fp8);
+}
+
+// --- parameters ---------------------------------------------------------------------------------------------------
+
+void Decoder::bind(const ModelTensors& tensors) {
+  check_fits("decoder", parameters_.specs, tensors, true);
+  DDP_CHECK((tensors.group != nullptr) == (options_.slice.count > 1), "decoder: slices of a model without a group");
+  group_ = tensors.group;
+  for (std::int64_t layer = stage_.first_block(); layer <= stage_.last_block(); ++layer) {
+    block(layer).bind(tensors, parameters_.blocks[static_cast<std::size_t>(layer)].first);
+  }
+  fp8_.bind(tensors, blocks_);
+  if (stage_.has_embedding()) embedding_.bind(tensors, parameters_.embedding.first);
+  bind_head(tensors);
+  if (!stage_.is_whole()) bind_boundaries(tensors.gradients.front().dtype);
+}
+
+void Decoder::bind_head(const ModelTensors& tensors) {
+  const std::size_t own = parameters_.head.first;
+  if (stage_.has_head()) final_norm_.bind(tensors, parameters_.head.end() - final_norm_.parameters());
+  if (!config_.tied_head) {
+    if (!stage_.has_head()) return;
+    own_head_gradient_ = tensors.gradients[own];
+    head_.bind({tensors.weights[own].data, device_.dtype(), head_shape()}, group_);
+  } else if (stage_.has_embedding()) {
+    head_.bind({embedding_.tokens().data, device_.dtype(), head_shape()}, group_);
+  } else {
+    head_.bind(shared_->memory.tied_weight(device_, head_shape()), group_);
+  }
+}
+
+void Decoder::bind_boundaries(DType gradient_type) {
+  if (!config_.mlp_bias) return;
+  if (!stage_.has_embedding()) {
+    previous_dbias_ = shared_->memory.previous_dbias(device_, gradient_type, config_.width);
+  }
+  if (stage_.has_head()) return;
+  next_dbias_memory_ = device_.allocate(gradient_type, {config_.width});
+  next_dbias_ = next_dbias_memory_.view(gradient_type, {config_.width});
+}
+
+/// The gradient of the bias before block `layer`, for the norm of the block. Without data if the norm does not compute
+/// it.
+Tensor Decoder::previous_dbias(std::int64_t layer) {
+  if (layer > stage_.first_block()) return block(layer - 1).mlp().dbias_from_next();
+  return stage_.has_embedding() || branches_give_dbias() ? Tensor{} : previous_dbias_;
+}
+
+/// The next stage has the sum of the last bias gradient over the passes.
+void Decoder::take_next_dbias() {
+  const Tensor dbias = block(stage_.last_block()).mlp().dbias_from_next();
+  if (dbias) device_.copy(dbias.data, next_dbias_.data, dbias.bytes(), device_.compute_stream());
+}
+
+// --- pipelines ----------------------------------------------------------------------------------------------------
+
+StageBoundary Decoder::previous_boundary() {
+  if (stage_.has_embedding()) return {};
+  const std::int64_t first = stage_.first_block();
+  return {{workspace_.previous_stream(), block(first).norm().own(workspace_.branch())},
+          {workspace_.d_stream(), previous_dbias(first)},
+          config_.tied_head ? head_.weight() : Tensor{},
+          config_.tied_head ? workspace_.d_head() : Tensor{}};
+}
+
+StageBoundary Decoder::next_boundary() {
+  if (stage_.has_head()) return {};
+  const Norm& last = block(stage_.last_block()).mlp().norm();
+  return {{last.input, last.own(workspace_.branch())},
+          {workspace_.d_stream(), branches_give_dbias() ? Tensor{} : next_dbias_},
+          config_.tied_head ? head_.weight() : Tensor{},
+          config_.tied_head ? workspace_.d_head() : Tensor{}};
+}
+
+std::unique_ptr<Model> Decoder::sibling() {
+  if (stage_.is_whole()) return nullptr;
+  return std::make_unique<Decoder>(device_, options_, shared_);
+}
+
+// --- reports ------------------------------------------------------------------------------------------------------
+
+std::int64_t Decoder::parameters_of_all_stages() const {
+  return element_count(decoder_parameters(options_.table).specs);
+}
+
+double Decoder::flops_per_sample() const {  // Chowdhery et al., "PaLM", arXiv:2204.02311, appendix B
+  const auto parameters = static_cast<double>(parameters_of_all_stages());
+  const auto sequence = static_cast<double>(config_.sequence);
+  const double attention = 12.0 * static_cast<double>(config_.layers * config_.attention().width()) * sequence;
+  return sequence * (6.0 * parameters + attention);
+}
+
+/// FLOP of all stages. What is ready after how many FLOP is about this stage.
+ModelWork Decoder::work() const {
+  ModelWork work = decoder_work(config_, options_.table.names.block, options_.recompute);
+  const auto first = work.ready_after.begin() + static_cast<std::ptrdiff_t>(parameters_.of_later_stages);
+  work.ready_after = {first, first + std::ssize(parameters_.specs)};
+  return work;
+}
+
+std::vector<Sent> Decoder::sends(std::int64_t passes) const {
+  return decoder_sends(config_, {stage_.first_block(), stage_.last_block() + 1},
+                       {options_.slice.count, options_.max_batch, options_.recompute, device_.precision()}, passes);
+}
+
+std::vector<MemoryUse> Decoder::memory() const {
+  std::vector<MemoryUse> memory = {{"activations", memory_.bytes()}, {"data", total_bytes(shared_->text.memory)}};
+  if (has_tied_copy()) memory.push_back({"tied weights", shared_->memory.tied_weight_bytes()});
+  return memory;
+}
+
+std::unique_ptr<Decoder> make_decoder(Device& device, const DecoderOptions& options, ResidentTokens tokens) {
+  check_config(options.table.config);
+  check_device(options.table.config, device);
+  DDP_CHECK(options.max_batch > 0, "decoder: a batch of {}", options.max_batch);
+  return std::make_unique<Decoder>(device, options,
+                                   std::make_shared<Decoder::Shared>(Decoder::Shared{std::move(tokens), {}}));
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,114 @@
+#pragma once
+
+#include <string>
+
+#include "models/layers/sublayer.h"
+#include "runtime/ops/gated.h"
+
+namespace ddptrain {
+
+enum class MlpActivation : std::uint8_t {
+  gelu,
+  swiglu,  ///< `in` has twice as many outputs: the gate, then what it gates.
+};
+
+/// Sizes and kind of an MLP.
+struct MlpKind {
+  std::int64_t hidden = 0;  ///< Inputs of the second linear layer.
+  MlpActivation activation = MlpActivation::gelu;
+  bool bias = true;
+
+  std::int64_t pre_columns() const { return activation == MlpActivation::swiglu ? 2 * hidden : hidden; }
+};
+
+/// Two linear layers with an activation between them.
+class Mlp final : public Sublayer {
+ public:
+  /// For one of `slices` slices. `restores`: restore_hidden() may be called.
+  Mlp(Device& device, std::int64_t width, const MlpKind& kind, NormKind norm, std::int64_t slices, float epsilon,
+      bool restores)
+      : Sublayer(device, shape(width, kind, norm).slice(slices), epsilon),
+        linear_(device.get<LinearOps>()),
+        gated_(kind.activation == MlpActivation::swiglu ? &device.get<GatedOps>() : nullptr),
+        kind_{kind.hidden / slices, kind.activation, kind.bias},
+        restores_(restores) {}
+  static SublayerShape shape(std::int64_t width, const MlpKind& kind, NormKind norm = NormKind::layer) {
+    return {.in = {kind.pre_columns(), width},
+            .out = {width, kind.hidden},
+            .blocks = kind.pre_columns() / kind.hidden,
+            .in_bias = kind.bias,
+            .out_bias = kind.bias,
+            .norm = norm};
+  }
+
+  /// Asks for the memory of all activations but the norm's input. `hidden` is the lifetime of the activation's output.
+  void request(Activations& memory, const std::string& name, const Lifetime& lifetime, const Lifetime& hidden) {
+    norm_.request(memory, name + " norm", lifetime);
+    memory.add(name + " pre-activation", kind_.pre_columns(), lifetime, pre_);
+    memory.add(name + " hidden", kind_.hidden, hidden, hidden_);
+  }
+  void bind_scales(Fp8Scales& scales, std::size_t first) override {
+    Sublayer::bind_scales(scales, first);
+    hidden_.scale = out_.input_scale();
+  }
+  void set_fp8(bool fp8) override {
+    Sublayer::set_fp8(fp8);
+    hidden_.dtype = norm_.output.dtype;
+  }
+  void fit(const BatchShape& shape) override {
+    Sublayer::fit(shape);
+    shape.fit(pre_);
+    shape.fit(hidden_);
+  }
+
+  void forward(const Tensor& branch) override {
+    expand();
+    const Span span = this->span("mlp projection");
+    project(hidden_, branch);
+  }
+  /// Runs forward() up to the activation's output.
+  void expand() {
+    if (gated_ == nullptr) {
+      const Span span = this->span("expansion and GELU");
+      in_.forward_gelu(norm_.output, pre_, hidden_, restores_);
+      return;
+    }
+    const Span span = this->span("expansion and SwiGLU");
+    in_.forward(norm_.output, pre_);
+    gated_->swiglu(flat(pre_), flat(hidden_));
+  }
+  /// Computes the activation's output again from its input, with the same bits.
+  void restore_hidden() {
+    if (gated_ == nullptr) return linear_.gelu(flat(pre_), flat(hidden_));
+    gated_->swiglu(flat(pre_), flat(hidden_));
+  }
+
+ private:
+  void inner_backward(const SublayerGradients& g, const Tensor& d_branch, bool accumulate) override {
+    const Tensor d_pre = inner_gradient(g);
+    if (gated_ == nullptr) {
+      const Span span = this->span("d mlp projection and GELU");
+      const Tensor dy = out_.convert(d_branch, g.d_branch_fp8, dbias_from_branch(), accumulate);
+      out_.backward_gelu(dy, pre_, d_pre, in_.dbias(), accumulate);
+    } else {
+      const Span span = this->span("d mlp projection and SwiGLU");
+      out_.backward_data(flat(d_branch), g.d_activated);
+      gated_->swiglu_backward(flat(pre_), flat(g.d_activated), d_pre);
+    }
+    const Span span = this->span("d expansion");
+    in_.backward_data(d_pre, g.d_norm);
+  }
+  Tensor inner_output() const override { return hidden_; }
+  Tensor inner_gradient(const SublayerGradients& g) const override { return in_.gradient(g.d_hidden, g.d_hidden); }
+  /// backward_gelu() computes it.
+  Tensor in_dbias() const override { return gated_ == nullptr ? Tensor{} : in_.dbias(); }
+
+  LinearOps& linear_;
+  GatedOps* gated_;  ///< Null: a GELU.
+  MlpKind kind_;     ///< Of this slice.
+  bool restores_;
+  Tensor pre_;     ///< [batch, sequence, columns], before the activation.
+  Tensor hidden_;  ///< [batch, sequence, hidden], after it.
+};
+
+}  // namespace ddptrain

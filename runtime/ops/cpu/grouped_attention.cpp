@@ -1,0 +1,221 @@
+#include "runtime/ops/grouped_attention.h"
+
+#include <cmath>
+
+#include "runtime/ops/cpu/cpu_ops.h"
+
+namespace ddptrain {
+
+namespace {
+
+/// One head of a window: [sequence, head size], whose rows are `stride` elements apart.
+template <class T>
+ConstStridedView<T> head_of(const T* first, const GroupedAttentionShape& d, std::int64_t stride) {
+  return ConstStridedView<T>(first, d.sequence, d.heads.head_size, Eigen::OuterStride<>(stride));
+}
+template <class T>
+StridedView<T> mutable_head_of(T* first, const GroupedAttentionShape& d, std::int64_t stride) {
+  return StridedView<T>(first, d.sequence, d.heads.head_size, Eigen::OuterStride<>(stride));
+}
+
+/// Where group `index % key_heads` of window `index / key_heads` begins in an activation whose rows have `columns`
+/// columns and `group` columns per group.
+std::int64_t group_begin(const GroupedAttentionShape& d, std::int64_t index, std::int64_t columns, std::int64_t group) {
+  return index / d.heads.key_heads * d.sequence * columns + index % d.heads.key_heads * group;
+}
+
+/// Attention of one group of heads in one window.
+template <class T>
+struct Group {
+  const GroupedAttentionShape& d;
+  std::int64_t index;  ///< Of group and window: see group_begin().
+  Matrix<T>& memory;   ///< [sequence, sequence]
+  Matrix<T>& dmemory;  ///< The same, for the backward pass.
+
+  std::int64_t size() const { return d.heads.head_size; }
+  std::int64_t columns() const { return d.heads.columns(); }
+  std::int64_t width() const { return d.heads.width(); }
+  T scale() const { return T{1} / std::sqrt(static_cast<T>(size())); }
+  std::int64_t qkv_begin() const { return group_begin(d, index, columns(), d.heads.group_columns()); }
+  std::int64_t out_begin() const { return group_begin(d, index, width(), d.heads.queries() * size()); }
+  /// The statistics of a head of queries of this group.
+  std::int64_t statistics_begin(std::int64_t query) const {
+    const std::int64_t window = index / d.heads.key_heads, group = index % d.heads.key_heads;
+    return (window * d.heads.heads + group * d.heads.queries() + query) * d.sequence;
+  }
+
+  void attend(const T* qkv, T* out, T* statistics) const {
+    const T* first = qkv + qkv_begin();
+    const auto k = head_of(first + d.heads.queries() * size(), d, columns());
+    const auto v = head_of(first + (d.heads.queries() + 1) * size(), d, columns());
+    for (std::int64_t query = 0; query < d.heads.queries(); ++query) {
+      const auto q = head_of(first + query * size(), d, columns());
+      memory.noalias() = q * k.transpose();
+      for (std::int64_t i = 0; i < d.sequence; ++i) {
+        auto visible = memory.row(i).head(i + 1).array();
+        const T largest = visible.maxCoeff() * scale();
+        visible = (visible * scale() - largest).exp();
+        const T sum = visible.sum();
+        visible /= sum;
+        memory.row(i).tail(d.sequence - i - 1).setZero();
+        statistics[statistics_begin(query) + i] = largest + std::log(sum);
+      }
+      mutable_head_of(out + out_begin() + query * size(), d, width()).noalias() = memory * v;
+    }
+  }
+
+  void attend_backward(const T* qkv, const T* out, const T* statistics, const T* dout, T* dqkv) const {
+    const T* first = qkv + qkv_begin();
+    T* dfirst = dqkv + qkv_begin();
+    const auto k = head_of(first + d.heads.queries() * size(), d, columns());
+    const auto v = head_of(first + (d.heads.queries() + 1) * size(), d, columns());
+    auto dk = mutable_head_of(dfirst + d.heads.queries() * size(), d, columns());
+    auto dv = mutable_head_of(dfirst + (d.heads.queries() + 1) * size(), d, columns());
+    dk.setZero();
+    dv.setZero();
+    for (std::int64_t query = 0; query < d.heads.queries(); ++query) {
+      const auto q = head_of(first + query * size(), d, columns());
+      const auto y = head_of(out + out_begin() + query * size(), d, width());
+      const auto dy = head_of(dout + out_begin() + query * size(), d, width());
+      memory.noalias() = q * k.transpose();
+      for (std::int64_t i = 0; i < d.sequence; ++i) {
+        auto visible = memory.row(i).head(i + 1).array();
+        visible = (visible * scale() - statistics[statistics_begin(query) + i]).exp();
+        memory.row(i).tail(d.sequence - i - 1).setZero();
+      }
+      dv.noalias() += memory.transpose() * dy;
+      dmemory.noalias() = dy * v.transpose();
+      for (std::int64_t i = 0; i < d.sequence; ++i) {
+        auto row = dmemory.row(i).array();
+        row = (row - dy.row(i).dot(y.row(i))) * memory.row(i).array() * scale();
+      }
+      mutable_head_of(dfirst + query * size(), d, columns()).noalias() = dmemory * k;
+      dk.noalias() += dmemory.transpose() * q;
+    }
+  }
+};
+
+class CpuGroupedAttention final : public GroupedAttentionOps, CpuOps {
+ public:
+  using CpuOps::CpuOps;
+
+  void attention(const Tensor& qkv, const GroupedHeads& heads, const Tensor& out, const Tensor& statistics) override {
+    const GroupedAttentionShape d =
+        check_grouped_attention("grouped attention", qkv, heads, out, statistics, {}, {}, dtype());
+    with_scalar([&]<class T>(T) {
+      for_each_group<T>(
+          d, [&](const Group<T>& group) { group.attend(qkv.as<const T>(), out.as<T>(), statistics.as<T>()); });
+    });
+  }
+
+  void attention_backward(const Tensor& qkv, const GroupedHeads& heads, const Tensor& out, const Tensor& statistics,
+                          const Tensor& dout, const Tensor& dqkv) override {
+    const GroupedAttentionShape d =
+        check_grouped_attention("grouped attention_backward", qkv, heads, out, statistics, dout, dqkv, dtype());
+    with_scalar([&]<class T>(T) {
+      for_each_group<T>(d, [&](const Group<T>& group) {
+        group.attend_backward(qkv.as<const T>(), out.as<const T>(), statistics.as<const T>(), dout.as<const T>(),
+                              dqkv.as<T>());
+      });
+    });
+  }
+
+  void rotate(const Tensor& qkv, const GroupedHeads& heads, double base, Turn turn) override {
+    const GroupedAttentionShape d = check_grouped_qkv("rotate", qkv, heads, dtype());
+    DDP_CHECK(heads.head_size % 2 == 0, "rotate: heads of {} columns cannot be turned in pairs", heads.head_size);
+    const std::int64_t half = heads.head_size / 2;
+    with_scalar([&]<class T>(T) {
+      parallel_each(d.batch * d.sequence, 64, [&](std::int64_t row, int) {
+        for (std::int64_t i = 0; i < half; ++i) {
+          const double frequency = std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(heads.head_size));
+          const double angle = static_cast<double>(row % d.sequence) * frequency;
+          const T cosine = static_cast<T>(std::cos(angle));
+          const T sine = static_cast<T>(turn == Turn::forward ? std::sin(angle) : -std::sin(angle));
+          for_each_turned_head(heads, [&](std::int64_t, std::int64_t, std::int64_t column) {
+            T* x = qkv.as<T>() + row * heads.columns() + column + i;
+            const T low = x[0], high = x[half];
+            x[0] = low * cosine - high * sine;
+            x[half] = high * cosine + low * sine;
+          });
+        }
+      });
+    });
+  }
+
+  void normalise(const Tensor& qkv, const GroupedHeads& heads, const Tensor& query_weight, const Tensor& key_weight,
+                 float epsilon, const Tensor& y, const Tensor& statistics) override {
+    const GroupedAttentionShape d =
+        check_normalise("normalise", qkv, heads, query_weight, key_weight, y, statistics, dtype());
+    const std::int64_t turned = heads.key_heads * (heads.queries() + 1);
+    with_scalar([&]<class T>(T) {
+      parallel_each(d.batch * d.sequence, 64, [&](std::int64_t row, int) {
+        const std::int64_t at = row * heads.columns();
+        RowView<T>(y.as<T>() + at, heads.columns()) = ConstRowView<T>(qkv.as<T>() + at, heads.columns());
+        for_each_turned_head(heads, [&](std::int64_t number, std::int64_t in_group, std::int64_t column) {
+          RowView<T> values(y.as<T>() + at + column, heads.head_size);
+          const T scale = T{1} / std::sqrt(values.square().mean() + static_cast<T>(epsilon));
+          const Tensor& weight = in_group < heads.queries() ? query_weight : key_weight;
+          values *= scale * ConstRowView<T>(weight.as<T>(), heads.head_size);
+          statistics.as<T>()[row * turned + number] = scale;
+        });
+      });
+    });
+  }
+
+  void normalise_backward(const Tensor& qkv, const GroupedHeads& heads, const Tensor& query_weight,
+                          const Tensor& key_weight, const Tensor& statistics, const Tensor& dqkv,
+                          const Tensor& dquery_weight, const Tensor& dkey_weight, bool accumulate) override {
+    const GroupedAttentionShape d =
+        check_normalise("normalise_backward", qkv, heads, query_weight, key_weight, dqkv, statistics, dtype());
+    const std::int64_t turned = heads.key_heads * (heads.queries() + 1);
+    std::vector<double> query_sums(static_cast<std::size_t>(threads() * heads.head_size), 0.0);
+    std::vector<double> key_sums(query_sums.size(), 0.0);
+    with_scalar([&]<class T>(T) {
+      parallel_each(d.batch * d.sequence, 64, [&](std::int64_t row, int thread) {
+        for_each_turned_head(heads, [&](std::int64_t number, std::int64_t in_group, std::int64_t column) {
+          const std::int64_t at = row * heads.columns() + column;
+          const bool is_query = in_group < heads.queries();
+          const T scale = statistics.as<T>()[row * turned + number];
+          const ConstRowView<T> weight((is_query ? query_weight : key_weight).as<T>(), heads.head_size);
+          const RowArray<T> normalised = ConstRowView<T>(qkv.as<T>() + at, heads.head_size) * scale;
+          RowView<T> gradient(dqkv.as<T>() + at, heads.head_size);
+          std::vector<double>& sums = is_query ? query_sums : key_sums;
+          RowView<double>(sums.data() + thread * heads.head_size, heads.head_size) +=
+              (gradient * normalised).template cast<double>();
+          const T slope = (gradient * weight * normalised).mean();
+          gradient = (gradient * weight - normalised * slope) * scale;
+        });
+      });
+    });
+    store_sums(query_sums, dquery_weight, accumulate);
+    store_sums(key_sums, dkey_weight, accumulate);
+  }
+
+ private:
+  template <class T, class Work>
+  void for_each_group(const GroupedAttentionShape& d, const Work& work) {
+    std::vector<Matrix<T>> memory(static_cast<std::size_t>(2 * threads()));
+    for (Matrix<T>& matrix : memory) matrix.resize(d.sequence, d.sequence);
+    parallel_each(d.batch * d.heads.key_heads, 1, [&](std::int64_t index, int thread) {
+      const auto first = static_cast<std::size_t>(2 * thread);
+      work(Group<T>{d, index, memory[first], memory[first + 1]});
+    });
+  }
+  /// Calls work(number, index in its group, first column) for each head of queries and of keys.
+  template <class Work>
+  static void for_each_turned_head(const GroupedHeads& heads, const Work& work) {
+    for (std::int64_t group = 0; group < heads.key_heads; ++group) {
+      for (std::int64_t head = 0; head <= heads.queries(); ++head) {
+        work(group * (heads.queries() + 1) + head, head, group * heads.group_columns() + head * heads.head_size);
+      }
+    }
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<GroupedAttentionOps> GroupedAttentionOps::on_cpu(Device& device) {
+  return std::make_unique<CpuGroupedAttention>(device);
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,20 @@
+#pragma once
+
+#include "runtime/ops/family.h"
+
+namespace ddptrain {
+
+/// Gated activations.
+class GatedOps : public Family<GatedOps> {
+ public:
+  /// y [n, hidden] = silu(gate) * up, with pre [n, 2 hidden] = gate | up and silu(x) = x / (1 + exp(-x)) (SwiGLU:
+  /// Shazeer, "GLU variants improve transformer", arXiv:2002.05202).
+  virtual void swiglu(const Tensor& pre, const Tensor& y) = 0;
+  /// dpre [n, 2 hidden], which may not be the memory of dy.
+  virtual void swiglu_backward(const Tensor& pre, const Tensor& dy, const Tensor& dpre) = 0;
+
+  static std::unique_ptr<GatedOps> on_cpu(Device& device);
+  static std::unique_ptr<GatedOps> on_cuda(Device& device);
+};
+
+}  // namespace ddptrain

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/ops/family.h"
+
+namespace ddptrain {
+
+/// Heads of attention of which several share a key and a value (Ainslie et al., "GQA", arXiv:2305.13245). A row of qkv
+/// has a group of consecutive heads per key: its queries, its key, its value. So ranks that split a layer have whole
+/// groups, which are consecutive.
+struct GroupedHeads {
+  std::int64_t heads = 0;      ///< Heads of queries, a multiple of key_heads.
+  std::int64_t key_heads = 0;  ///< Heads of keys, and as many of values.
+  std::int64_t head_size = 0;
+
+  std::int64_t queries() const { return heads / key_heads; }  ///< Heads of queries in a group.
+  std::int64_t width() const { return heads * head_size; }    ///< Columns of all queries, and of the output.
+  std::int64_t group_columns() const { return (queries() + 2) * head_size; }
+  std::int64_t columns() const { return key_heads * group_columns(); }  ///< Columns of qkv.
+};
+
+/// Self-attention with grouped heads, and what is done to queries and keys before it.
+class GroupedAttentionOps : public Family<GroupedAttentionOps> {
+ public:
+  /// Causal self-attention: out [batch, sequence, width] = softmax(q k^T / sqrt(head_size)) v per head. qkv
+  /// [batch, sequence, columns]; statistics [batch, heads, sequence]: for the backward pass alone.
+  virtual void attention(const Tensor& qkv, const GroupedHeads& heads, const Tensor& out, const Tensor& statistics) = 0;
+  virtual void attention_backward(const Tensor& qkv, const GroupedHeads& heads, const Tensor& out,
+                                  const Tensor& statistics, const Tensor& dout, const Tensor& dqkv) = 0;
+
+  enum class Turn : std::uint8_t { forward, back };
+  /// Rotary positions, in place (Su et al., "RoFormer", arXiv:2104.09864): turns elements i and i + head_size / 2 of
+  /// each query and key by the angle position * base^(-2 i / head_size). `back` turns gradients back.
+  virtual void rotate(const Tensor& qkv, const GroupedHeads& heads, double base, Turn turn) = 0;
+
+  /// y = qkv, but for queries and keys, which are rms_norm() of each head with their weights [head_size]. statistics
+  /// [batch * sequence, key_heads * (queries + 1)].
+  virtual void normalise(const Tensor& qkv, const GroupedHeads& heads, const Tensor& query_weight,
+                         const Tensor& key_weight, float epsilon, const Tensor& y, const Tensor& statistics) = 0;
+  /// dqkv in place: from the gradient of y to that of qkv.
+  virtual void normalise_backward(const Tensor& qkv, const GroupedHeads& heads, const Tensor& query_weight,
+                                  const Tensor& key_weight, const Tensor& statistics, const Tensor& dqkv,
+                                  const Tensor& dquery_weight, const Tensor& dkey_weight, bool accumulate) = 0;
+
+  static std::unique_ptr<GroupedAttentionOps> on_cpu(Device& device);
+  static std::unique_ptr<GroupedAttentionOps> on_cuda(Device& device);
+};
+
+}  // namespace ddptrain
