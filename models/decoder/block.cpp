@@ -82,9 +82,9 @@ void DecoderBlock::fit(const BatchShape& shape) {
   mlp_.fit(shape);
 }
 
-void DecoderBlock::set_dropout(const Dropout& attention, const Dropout& mlp) {
-  attention_.set_dropout(attention);
-  mlp_.set_dropout(mlp);
+void DecoderBlock::set_dropout(const Dropout& of_attention, const Dropout& of_mlp) {
+  attention_.set_dropout(of_attention);
+  mlp_.set_dropout(of_mlp);
 }
 
 void DecoderBlock::convert_weights() {

@@ -28,7 +28,7 @@ class DecoderBlock {
   /// Whether the linear layers use FP8. Takes effect in the next forward pass.
   void set_fp8(bool fp8);
   void fit(const BatchShape& shape);
-  void set_dropout(const Dropout& attention, const Dropout& mlp);
+  void set_dropout(const Dropout& of_attention, const Dropout& of_mlp);
 
   Norm& norm() { return attention_.norm(); }  ///< The first norm of the block.
   Mlp& mlp() { return mlp_; }
