@@ -66,14 +66,4 @@ void check_slices(const DecoderConfig& config, std::int64_t slices, const SizeNa
   }
 }
 
-void check_device(const DecoderConfig& config, const Device& device) {
-  if (device.kind() == DeviceKind::cpu) return;
-  const auto needs = [](bool available, const char* what) {
-    if (!available) usage_error("{}: not available on GPUs yet. Give --device cpu.", what);
-  };
-  needs(config.learns_positions(), "a transformer without learned positions");
-  needs(config.tied_head, "an output layer with a weight of its own");
-  needs(config.activation != MlpActivation::gelu || config.mlp_bias, "a GELU without a bias");
-}
-
 }  // namespace ddptrain

@@ -49,8 +49,8 @@ struct DecoderConfig {
   VocabularyRows vocabulary_rows(const TensorSlice& slice) const;
 };
 
-/// The names of a model's parameters: their identity in checkpoints, and the seed of their initial values. Layers have
-/// `.weight` and `.bias` behind their names.
+/// The names of a model's layers. ".weight" and ".bias" follow in the names of parameters, which are their identity in
+/// checkpoints and the seed of their initial values. A name may be empty if no layer has it.
 struct DecoderNames {
   std::string token_embedding = {};
   std::string position_embedding = {};
@@ -92,8 +92,6 @@ struct SizeNames {
 void check_config(const DecoderConfig& config, const SizeNames& names = {});
 /// UsageError about --tp if `slices` ranks cannot split the layers.
 void check_slices(const DecoderConfig& config, std::int64_t slices, const SizeNames& names);
-/// UsageError if the device has no operations for a kind of layer.
-void check_device(const DecoderConfig& config, const Device& device);
 
 /// The activations that the backward pass recomputes, so that they need not be kept.
 enum class Recompute : std::uint8_t {

@@ -34,7 +34,7 @@ void Decoder::forward_head() {
   if (!step_.training) fp8_.end_evaluation();
 }
 
-/// From the end of what is before block `layer` to the output of `norm`, with which the block, or the head, begins.
+/// Goes from the end of the previous unit to the output of `norm`, the first norm of block `layer` or of the head.
 void Decoder::enter(std::int64_t layer, Norm& norm) {
   if (layer > stage_.first_block()) return block(layer - 1).mlp().add(workspace_.branch(), norm);
   if (layer == 0) return norm.forward();

@@ -9,16 +9,17 @@
 
 namespace ddptrain {
 
-/// The strategy for weight gradients that nothing waits for: those of the head and of block 0. Small batches leave a
-/// GPU with room, so these gradients are computed at the same time as later work. Large batches fill it: they are
-/// computed where they read their inputs from memory that can be used again, or where the all-reduce of others hides
-/// them.
+/// When weight gradients of the head and of block 0 are computed. Nothing waits for them. Small batches leave a GPU
+/// with room, so these gradients are computed at the same time as later work. Large batches fill the GPU: the head
+/// computes its gradient piece by piece in the forward pass, and the gradients of block 0 come last, where they hide
+/// the all-reduce of the embeddings.
 class Overlap {
  public:
   Overlap(Device& device, bool batches_are_small) : device_(device), overlaps_(batches_are_small) {}
 
   bool overlaps() const { return overlaps_; }
-  /// Small batches: `work` runs at the same time as all work that is queued until wait(). Large ones: nothing happens.
+  /// Small batches: queues `work`, which runs at the same time as the work that is queued until wait(). Large batches:
+  /// does nothing.
   void start(const std::function<void()>& work) {
     if (overlaps_) device_.beside(work);
   }

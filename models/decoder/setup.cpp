@@ -25,6 +25,18 @@ bool batches_are_small(const DecoderOptions& options) {
   return rows_of(options) <= std::min(head_rows(options), kMinHeadRows);
 }
 
+/// UsageError if the device has no operations for a kind of layer. Operations that GPUs do not have at all refuse to be
+/// made.
+void check_device(const DecoderConfig& config, const Device& device) {
+  if (device.kind() == DeviceKind::cpu) return;
+  const auto needs = [](bool available, const char* what) {
+    if (!available) usage_error("{}: not available on GPUs yet. Give --device cpu.", what);
+  };
+  needs(config.learns_positions(), "a transformer without learned positions");
+  needs(config.tied_head, "an output layer with a weight of its own");
+  needs(config.activation != MlpActivation::gelu || config.mlp_bias, "a GELU without a bias");
+}
+
 }  // namespace
 
 Decoder::Decoder(Device& device, const DecoderOptions& options, std::shared_ptr<Shared> shared)
@@ -119,8 +131,8 @@ void Decoder::bind_boundaries(DType gradient_type) {
   next_dbias_ = next_dbias_memory_.view(gradient_type, {config_.width});
 }
 
-/// The gradient of the bias before block `layer`, for the norm of the block. Without data if the norm does not compute
-/// it.
+/// The gradient of the last bias of the previous block, which the first norm of block `layer` computes. Without data if
+/// the previous block computes it.
 Tensor Decoder::previous_dbias(std::int64_t layer) {
   if (layer > stage_.first_block()) return block(layer - 1).mlp().dbias_from_next();
   return stage_.has_embedding() || branches_give_dbias() ? Tensor{} : previous_dbias_;

@@ -71,18 +71,17 @@ void Workspace::connect() {
   first_block_ = connected(d_embedded_);
 }
 
-/// `beside_d_stream` is what the attention of these blocks needs besides d_stream and d_between: with dropout the
-/// gradient of its branch, without dropout the gradient of its input.
-BlockGradients Workspace::connected(const Tensor& beside_d_stream) const {
+/// `of_attention` is the gradient of the branch of attention with dropout, and the gradient of its input without.
+BlockGradients Workspace::connected(const Tensor& of_attention) const {
   BlockGradients g;
   if (options_.dropout) {
     g.mlp.d_output = g.mlp.d_input = g.attention.d_output = g.attention.d_input = d_stream_;
     g.mlp.d_branch = d_between_;
-    g.attention.d_branch = beside_d_stream;
+    g.attention.d_branch = of_attention;
   } else {
     g.mlp.d_output = d_stream_;
     g.mlp.d_input = g.attention.d_output = d_between_;
-    g.attention.d_input = beside_d_stream;
+    g.attention.d_input = of_attention;
   }
   g.mlp.d_norm = g.attention.d_norm = branch_;
   g.mlp.d_hidden = d_pre_;

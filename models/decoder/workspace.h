@@ -42,10 +42,11 @@ struct WorkspaceOptions {
 /// The buffers that the units of a stage share, but for the activations of blocks. Each has a name and a lifetime, from
 /// which Activations computes the buffers that share memory.
 ///
-/// The gradient of the residual stream is `d_stream` before and after each block. Without dropout, a linear layer's
-/// weight gradient is computed from the gradient of the stream, so that one must not be overwritten: between MLP and
-/// attention the gradient is in `d_between`, and below block 0, whose weight gradients come last, in `d_embedded`. With
-/// dropout, weight gradients come from the gradient of the branch, for which these two buffers are then used.
+/// d_stream is the gradient of the residual stream between blocks. Without dropout, the weight gradients of a sublayer
+/// are computed from the gradient of the stream after it, which must not be overwritten until then. So the gradient
+/// between attention and MLP has a buffer of its own, d_between. The weight gradients of block 0 come last, so the
+/// gradient of its input has one, too, d_embedded. With dropout, weight gradients are computed from the gradient of the
+/// branch. Then the stream needs one buffer, and the branches use the other two.
 class Workspace {
  public:
   Workspace(Device& device, const DecoderConfig& config, const Stage& stage, const WorkspaceOptions& options)
@@ -71,7 +72,7 @@ class Workspace {
   Lifetime head_lifetime() const;
 
  private:
-  BlockGradients connected(const Tensor& beside_d_stream) const;
+  BlockGradients connected(const Tensor& of_attention) const;
 
   Device& device_;
   const DecoderConfig& config_;
