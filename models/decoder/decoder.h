@@ -63,7 +63,9 @@ class Decoder final : public Model {
   StageBoundary next_boundary() override;
   std::unique_ptr<Model> sibling() override;
 
-  std::int64_t parameters_of_all_stages() const override;
+  std::vector<ParameterSpec> parameters_of_all_stages() const override {
+    return decoder_parameters(options_.table).specs;
+  }
   double flops_per_sample() const override;
   ModelWork work() const override;
   std::vector<Sent> sends(std::int64_t passes) const override;

@@ -171,12 +171,8 @@ std::unique_ptr<Model> Decoder::sibling() {
 
 // --- reports ------------------------------------------------------------------------------------------------------
 
-std::int64_t Decoder::parameters_of_all_stages() const {
-  return element_count(decoder_parameters(options_.table).specs);
-}
-
 double Decoder::flops_per_sample() const {  // Chowdhery et al., "PaLM", arXiv:2204.02311, appendix B
-  const auto parameters = static_cast<double>(parameters_of_all_stages());
+  const auto parameters = static_cast<double>(element_count(parameters_of_all_stages()));
   const auto sequence = static_cast<double>(config_.sequence);
   const double attention = 12.0 * static_cast<double>(config_.layers * config_.attention().width()) * sequence;
   return sequence * (6.0 * parameters + attention);
