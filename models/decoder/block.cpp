@@ -42,6 +42,13 @@ void DecoderBlock::restore(const Tensor& branch) {
   mlp_.expand();
 }
 
+void DecoderBlock::convert_weights() {
+  if (!mlp_.fp8()) return;
+  const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "weights to FP8");
+  attention_.convert_weights();
+  mlp_.convert_weights();
+}
+
 // --- set-up -------------------------------------------------------------------------------------------------------
 
 DecoderBlock::DecoderBlock(Device& device, const DecoderConfig& config, std::int64_t slices, Recompute recompute)
@@ -60,38 +67,6 @@ void DecoderBlock::request(Activations& memory, const std::string& name, const B
   if (!fp8) return;
   attention_.request_fp8(memory, name + ".attention", lifetimes.kept, lifetimes.others);
   mlp_.request_fp8(memory, name + ".mlp", lifetimes.kept, lifetimes.others);
-}
-
-void DecoderBlock::bind(const ModelTensors& tensors, std::size_t first) {
-  mlp_.bind(tensors, first);
-  attention_.bind(tensors, first + mlp_.parameters());
-}
-
-void DecoderBlock::bind_scales(Fp8Scales& scales, std::size_t first) {
-  attention_.bind_scales(scales, first);
-  mlp_.bind_scales(scales, first + Sublayer::kScales);
-}
-
-void DecoderBlock::set_fp8(bool fp8) {
-  attention_.set_fp8(fp8);
-  mlp_.set_fp8(fp8);
-}
-
-void DecoderBlock::fit(const BatchShape& shape) {
-  attention_.fit(shape);
-  mlp_.fit(shape);
-}
-
-void DecoderBlock::set_dropout(const Dropout& of_attention, const Dropout& of_mlp) {
-  attention_.set_dropout(of_attention);
-  mlp_.set_dropout(of_mlp);
-}
-
-void DecoderBlock::convert_weights() {
-  if (!mlp_.fp8()) return;
-  const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "weights to FP8");
-  attention_.convert_weights();
-  mlp_.convert_weights();
 }
 
 }  // namespace ddptrain

@@ -22,13 +22,28 @@ class DecoderBlock {
   /// Asks for the memory of its activations. `restores`: the backward pass begins with restore().
   void request(Activations& memory, const std::string& name, const BlockLifetimes& lifetimes, bool restores, bool fp8);
   /// `first` is the index of the block's first parameter among the model's parameters.
-  void bind(const ModelTensors& tensors, std::size_t first);
+  void bind(const ModelTensors& tensors, std::size_t first) {
+    mlp_.bind(tensors, first);
+    attention_.bind(tensors, first + mlp_.parameters());
+  }
   /// Uses the scales from index `first` on, layer by layer.
-  void bind_scales(Fp8Scales& scales, std::size_t first);
+  void bind_scales(Fp8Scales& scales, std::size_t first) {
+    attention_.bind_scales(scales, first);
+    mlp_.bind_scales(scales, first + Sublayer::kScales);
+  }
   /// Whether the linear layers use FP8. Takes effect in the next forward pass.
-  void set_fp8(bool fp8);
-  void fit(const BatchShape& shape);
-  void set_dropout(const Dropout& of_attention, const Dropout& of_mlp);
+  void set_fp8(bool fp8) {
+    attention_.set_fp8(fp8);
+    mlp_.set_fp8(fp8);
+  }
+  void fit(const BatchShape& shape) {
+    attention_.fit(shape);
+    mlp_.fit(shape);
+  }
+  void set_dropout(const Dropout& of_attention, const Dropout& of_mlp) {
+    attention_.set_dropout(of_attention);
+    mlp_.set_dropout(of_mlp);
+  }
 
   Norm& norm() { return attention_.norm(); }  ///< The first norm of the block.
   Mlp& mlp() { return mlp_; }

@@ -42,6 +42,30 @@ class ModelWalkTest(unittest.TestCase):
         for function in shown.split("\n\n"):
             self.assertIn(function.strip("\n"), tested)
 
+    def test_the_decoder_reads_from_top_to_bottom(self) -> None:
+        for file, most in (("decoder.cpp", 150), ("block.cpp", 80)):
+            lines = (ROOT / "models/decoder" / file).read_text(encoding="utf-8").splitlines()
+            self.assertLessEqual(len(lines), most, file)
+        for path in (path for folder in ("decoder", "layers") for path in (ROOT / "models" / folder).iterdir()):
+            self.assertNotRegex(path.read_text(encoding="utf-8"), r"std::(swap|exchange)", f"{path}: buffers have names")
+
+    def test_a_family_of_decoders_is_a_table(self) -> None:
+        families = [path.parent for path in (ROOT / "models").glob("*/*_workload.cpp")
+                    if "decoder_workload.h" in path.read_text(encoding="utf-8") and path.parent.name != "decoder"]
+        self.assertEqual([family.name for family in families], ["gpt2"])
+        for path in (path for family in families for path in family.iterdir()):
+            self.assertNotRegex(path.read_text(encoding="utf-8"), r"TensorGroup|StageBoundary|Fp8Scale|Checkpoint",
+                                f"{path}: the decoder does this for all families")
+
+    def test_files_to_open_first_exist(self) -> None:
+        text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+        table = text[text.index("### A family of transformers") :]
+        table = table[: table.index("\n## ")]
+        named = re.findall(r"`((?:models|tests)/[\w./]+)`", table)
+        self.assertGreater(len(named), 8)
+        for path in named:
+            self.assertTrue((ROOT / path).exists(), path)
+
 
 if __name__ == "__main__":
     unittest.main(argv=sys.argv[:1])
