@@ -52,7 +52,7 @@ class ModelWalkTest(unittest.TestCase):
     def test_a_family_of_decoders_is_a_table(self) -> None:
         families = [path.parent for path in (ROOT / "models").glob("*/*_workload.cpp")
                     if "decoder_workload.h" in path.read_text(encoding="utf-8") and path.parent.name != "decoder"]
-        self.assertEqual([family.name for family in families], ["gpt2"])
+        self.assertIn("gpt2", [family.name for family in families])
         for path in (path for family in families for path in family.iterdir()):
             self.assertNotRegex(path.read_text(encoding="utf-8"), r"TensorGroup|StageBoundary|Fp8Scale|Checkpoint",
                                 f"{path}: the decoder does this for all families")
