@@ -350,7 +350,8 @@ class TakenCore {
   void run(double time, double work) {
     while (time > 1e-12 || work > 1e-12) {
       if (left_ <= 0.0) turn();
-      const double passed = std::min(left_, std::max(time, own_ ? work : left_));
+      const double wanted = work <= 1e-12 ? time : own_ ? work : left_;  // work goes on in own turns only
+      const double passed = std::min(left_, wanted);
       now_ += passed;
       left_ -= passed;
       time -= passed;

@@ -23,7 +23,6 @@ class Window {
       : ranks_(ranks), by_itself_(by_itself), meeting_(meeting), slowest_(std::ranges::max(by_itself)) {}
 
   std::size_t pieces() const { return ranks_.front().size(); }
-  std::uint64_t steps() const { return ranks_.front().back().steps; }
   std::uint64_t steps_of(std::size_t piece) const { return piece_of(ranks_.front(), piece).steps; }
   double seconds(std::size_t piece) const { return end_of(piece) - (piece > 0 ? end_of(piece - 1) : 0.0); }
 
@@ -83,19 +82,21 @@ class Window {
 
 double undelayed_step(const std::vector<Pieces>& ranks, const std::vector<double>& by_itself, Meeting meeting) {
   const Window window(ranks, by_itself, meeting);
-  double undisturbed_seconds = 0.0, all_seconds = 0.0;
+  double undisturbed_seconds = 0.0;
   std::uint64_t undisturbed_steps = 0;
+  std::vector<double> others;
   for (std::size_t piece = 0; piece < window.pieces(); ++piece) {
-    const bool undisturbed = window.is_undisturbed(piece);
-    const double seconds = undisturbed ? window.seconds(piece) : window.undelayed(piece);
-    all_seconds += seconds;
-    if (!undisturbed) continue;
-    undisturbed_seconds += seconds;
-    undisturbed_steps += window.steps_of(piece);
+    if (window.is_undisturbed(piece)) {
+      undisturbed_seconds += window.seconds(piece);
+      undisturbed_steps += window.steps_of(piece);
+    } else {
+      others.push_back(window.undelayed(piece) / static_cast<double>(window.steps_of(piece)));
+    }
   }
-  const auto steps = static_cast<double>(window.steps());
-  if (undisturbed_steps == 0) return all_seconds / steps;
-  return undisturbed_seconds / static_cast<double>(undisturbed_steps);
+  if (undisturbed_steps > 0) return undisturbed_seconds / static_cast<double>(undisturbed_steps);
+  const auto quartile = others.begin() + static_cast<std::ptrdiff_t>(others.size() / 4);
+  std::ranges::nth_element(others, quartile);
+  return *quartile;
 }
 
 }  // namespace

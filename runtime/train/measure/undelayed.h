@@ -25,7 +25,8 @@ enum class Meeting : std::uint8_t {
 ///   count.
 ///   - Another piece counts as long as it took the rank that began it last, less this rank's waits for a core: nobody
 ///     had to wait for the others in it. `by_itself` has the seconds that each rank needs for a step without the
-///     others; if the slowest rank needs more than this one, the difference is added.
+///     others; if the slowest rank needs more than this one, the difference is added. It is too long where the rank
+///     waited for others nevertheless, so the lower quartile of the pieces counts.
 /// Where ranks meet at the start, a window of one step has none of this: each rank's time less its waits. Otherwise
 /// ranks have the same time, that of the slowest rank. `ranks` has at least one rank, and all have the same pieces.
 std::vector<double> undelayed_steps(const std::vector<Pieces>& ranks, const std::vector<double>& by_itself,
