@@ -59,7 +59,7 @@ TEST(Log, MessagesAppearAboveTheStatusLineOfATerminal) {
   ASSERT_NE(status_line(), nullptr);
   EXPECT_EQ(status_line()->columns(), 29u);
   status_line()->set("a status that is longer than the line");
-  EXPECT_EQ(terminal.text(), "\ra status that is longer than t\x1b[K\r");
+  EXPECT_EQ(terminal.text(), "\ra status that is longer than \x1b[K\r");
   spdlog::info("a message");
   const std::string text = terminal.text();
   EXPECT_EQ(text.find("\r\x1b[K["), 0u) << text;

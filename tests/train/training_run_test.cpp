@@ -265,18 +265,19 @@ TEST_P(EachDevice, LoggedValuesAreThoseOfEachStepAndChangeNothing) {
     EXPECT_EQ(some.train_loss, none.train_loss);
     if (test_world().rank() > 0) continue;
     EXPECT_EQ(none.steps().size(), 0u);
-    ASSERT_EQ(std::ssize(each.steps()), steps);
+    const std::vector<nlohmann::json> each_step = each.steps();
+    ASSERT_EQ(std::ssize(each_step), steps);
     const std::int64_t every = log_every({}, steps);
     ASSERT_EQ(std::ssize(some.steps()), steps / every);
     for (const nlohmann::json& line : some.steps()) {
       const std::int64_t step = line.at("step");
       double loss = 0.0;
       std::int64_t covered = 0;  // by the line: it begins after the line before, or with the epoch
-      for (std::int64_t k = step; k > step - every && each.steps()[k - 1].at("epoch") == line.at("epoch"); --k) {
-        loss += each.steps()[k - 1].at("loss").get<double>();
+      for (std::int64_t k = step; k > step - every && each_step[k - 1].at("epoch") == line.at("epoch"); --k) {
+        loss += each_step[k - 1].at("loss").get<double>();
         ++covered;
       }
-      const nlohmann::json& same = each.steps()[step - 1];
+      const nlohmann::json& same = each_step[step - 1];
       EXPECT_EQ(same.at("step"), step);
       EXPECT_NEAR(line.at("loss"), loss / static_cast<double>(covered), 1e-9);
       for (const char* name : {"epoch", "samples", "learning_rate"}) EXPECT_EQ(line.at(name), same.at(name)) << name;

@@ -119,8 +119,9 @@ StepResult StepLines::result_of(std::int64_t step, std::int64_t epoch, const Met
   result.epoch = epoch;
   result.step = step;
   result.samples = step * trainer_.sampler().samples_per_step();
-  const MetricSums since = total - std::exchange(logged_, total);
-  result.loss = since.mean_loss();
+  line_step_ = step;
+  logged_before_ = std::exchange(logged_, total);
+  result.loss = (total - logged_before_).mean_loss();
   result.learning_rate = trainer_.learning_rate(step);
   return result;
 }

@@ -44,9 +44,9 @@ class StepLines {
   /// The line of the last step before a resume: its results, as far as the checkpoint has them. Collective; waits.
   StepResult resumed_line(std::int64_t step, std::int64_t epoch);
   /// The training sums have been taken.
-  void end_epoch() { logged_ = {}; }
-  /// The total of the epoch's training sums at the last line that was taken.
-  const MetricSums& logged() const { return logged_; }
+  void end_epoch() { logged_ = logged_before_ = {}; }
+  /// The total of the epoch's training sums at the last line before step number `step`, which is the newest step.
+  const MetricSums& logged_before(std::int64_t step) const { return line_step_ == step ? logged_before_ : logged_; }
 
  private:
   struct Pending {
@@ -67,7 +67,9 @@ class StepLines {
   std::int64_t norm_every_ = 0;  ///< Steps between two norms; 0: none.
   std::int64_t queued_;          ///< The last step that is queued.
   std::deque<Pending> pending_;
-  MetricSums logged_;
+  std::int64_t line_step_ = 0;           ///< The last line that was taken.
+  MetricSums logged_;                    ///< The total of the epoch's training sums at this line.
+  MetricSums logged_before_;             ///< The same at the line before.
   std::int64_t timed_step_ = 0;          ///< The last step before the interval that the next line times.
   std::optional<double> timed_seconds_;  ///< When it ended; empty: when the clock started.
   std::int64_t waited_step_;             ///< The last line, or where the clock has started.

@@ -391,7 +391,7 @@ class TrainingRun {
     const Watch::Phase phase(device_.watch(), "checkpoint");
     CheckpointWriter& writer = *hooks_.checkpoints;
     device_.synchronize();
-    write_lines(step_ - 1);
+    write_lines(step_);
     guard_.check_finite();
     if (writer.busy()) {
       const Clock::time_point start = Clock::now();
@@ -405,10 +405,8 @@ class TrainingRun {
     last_checkpoint_ = Clock::now();
     last_checkpoint_step_ = step_;
     if (hooks_.signals != nullptr) hooks_.signals->checkpoint_done();
-    note(writer.start({step_, result_.epochs, epoch_sums_, {}, lines_ ? lines_->logged() : MetricSums{}}));
-    if (!lines_) return;
-    write_lines(step_);
-    lines_->start_clock(step_);
+    note(writer.start({step_, result_.epochs, epoch_sums_, {}, lines_ ? lines_->logged_before(step_) : MetricSums{}}));
+    if (lines_) lines_->start_clock(step_);
   }
 
   void note(const std::optional<WrittenCheckpoint>& checkpoint) {
