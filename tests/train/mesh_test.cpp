@@ -15,13 +15,13 @@ constexpr std::int64_t kBatch = 2;
 
 /// A small GPT whose layers, width and vocabulary can be divided among the ranks of a test.
 std::unique_ptr<Model> gpt_of(Device& device, const MeshShape& mesh, int rank, std::int64_t layers = 3) {
-  GptOptions options;
-  options.shape = {layers, 24, 6, 48, 24, 600};
+  DecoderOptions options;
+  options.table = gpt2_table({layers, 24, 6, 48, 24, 600});
   options.max_batch = kBatch;
-  options.stage = gpt_stage(options.shape, mesh.stages, mesh.stage_of(rank));
-  options.part = {mesh.tensor, mesh.part_of(rank)};
-  static const TokenDataset tokens(load_tokens("synthetic:4000:600", {}), options.shape.sequence);
-  return make_gpt(device, options, make_resident(tokens, device));
+  options.blocks = stage_blocks(options.table.config, mesh.stages, mesh.stage_of(rank));
+  options.slice = {mesh.tensor, mesh.part_of(rank)};
+  static const TokenDataset tokens(load_tokens("synthetic:4000:600", {}), 24);
+  return make_decoder(device, options, make_resident(tokens, device));
 }
 
 const Dataset& samples() {
@@ -147,6 +147,9 @@ class CountingGathers final : public Communicator {
   Buffer allocate(std::size_t bytes) override { return inner_.allocate(bytes); }
   Ticket all_reduce_sum(const Tensor& from, const Tensor& to, Stream stream) override {
     return inner_.all_reduce_sum(from, to, stream);
+  }
+  Ticket reduce_sum(const Tensor& from, const Tensor& to, int root, Stream stream) override {
+    return inner_.reduce_sum(from, to, root, stream);
   }
   Ticket reduce_scatter_sum(const Tensor& from, const Tensor& to, Stream stream) override {
     return inner_.reduce_scatter_sum(from, to, stream);
