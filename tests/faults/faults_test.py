@@ -49,7 +49,7 @@ class FaultsBase(JobTest):
 
     def training(self, timeout: float | None = None, mpirun: list[str] = MPIRUN) -> Job:
         job = self.faulty("--baseline=off", "--steps=10000000", "--log-every=5", timeout=timeout, mpirun=mpirun)
-        job.wait_until(lambda: "step 10 " in job.text())
+        job.wait_until(lambda: "Step 10/" in job.text())
         maps = "".join(pathlib.Path(f"/proc/{rank}/maps").read_text() for rank in job.ranks())
         self.shared_memory = set(re.findall(r"/dev/shm/\S+", maps))  # whether it still has a name or not
         return job
@@ -176,8 +176,8 @@ class Faults(FaultsBase):
         time.sleep(timeout)
         for rank in ranks:
             job.signal(rank, signal.SIGCONT)
-        count = job.text().count("step ")
-        job.wait_until(lambda: job.text().count("step ") > count + 2)
+        count = job.text().count("Step ")
+        job.wait_until(lambda: job.text().count("Step ") > count + 2)
         self.assertIsNone(job.said("has been waiting"), job.text())
 
     def hangs(self, where: str, *flags: str, started: bool = True) -> None:

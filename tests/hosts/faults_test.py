@@ -164,7 +164,7 @@ class LinkDownWithoutSupervise(HostsTest):
         """mpirun, without keepalive, notices nothing for minutes. Each rank ends by itself, and one names the other."""
         lost = self.hosts.names[1]
         self.start([], "--steps=10000000", "--log-every=5", "--flight=flight", timeout=5)
-        self.job.wait_until(lambda: "step 10 " in self.text())
+        self.job.wait_until(lambda: "Step 10/" in self.text())
         self.addCleanup(self.hosts.mend, lost)
         self.hosts.cut(lost)
         self.until(lambda: not self.running("ddptrain"), "all ranks end", HANGS)
