@@ -251,8 +251,8 @@ void check_files(const Options& options) {
   std::vector<InputPath> logs;
   for (const std::string& log : options.logs) logs.push_back({"--parse", log == "-" ? "" : log});
   check_outputs({{"--json", options.json == "-" ? "" : options.json, {"{\"hosts\":"}},
-                 {"--svg", options.svg, {"<?xml"}, "ddptrain"},
-                 {"--png", options.png, {"\x89PNG"}, "ddptrain"}},
+                 {"--svg", options.svg, {"<?xml", "\x89PNG"}, "ddptrain"},
+                 {"--png", options.png, {"<?xml", "\x89PNG"}, "ddptrain"}},
                 logs, options.force);
 }
 

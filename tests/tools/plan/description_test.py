@@ -162,8 +162,9 @@ class DescribeTest(unittest.TestCase):
 
     def peaks(self, ranks: int, *flags: str) -> list[int]:
         """Most memory of each rank, in bytes."""
-        watch = ("import resource, subprocess, sys; code = subprocess.call(sys.argv[1:], stdout=subprocess.DEVNULL); "
-                 "print('peak', 1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); sys.exit(code)")  # fmt: skip
+        watch = ("import os, resource, subprocess, sys; code = subprocess.call(sys.argv[1:], stdout=subprocess.DEVNULL); "
+                 "peak = 1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss; "
+                 "os.write(1, b'peak %d\\n' % peak); sys.exit(code)")  # fmt: skip
         with tempfile.TemporaryDirectory() as folder:
             command = [*find_mpirun().here(), "-np", str(ranks), sys.executable, "-c", watch, str(BIN / "ddptrain")]
             done = subprocess.run(["mpirun", *command, *flags], cwd=folder, env=os.environ | AS_ROOT, capture_output=True, text=True)
