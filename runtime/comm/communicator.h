@@ -115,7 +115,7 @@ enum class CommLibrary : std::uint8_t { automatic, nccl, mpi };
 struct CommunicatorOptions {
   CommLibrary library = CommLibrary::automatic;  ///< automatic: MPI for CPUs, NCCL for GPUs.
   bool symmetric = true;                         ///< NCCL: use symmetric memory if possible.
-  int comm_ctas = 0;                              ///< NCCL: maximum of thread blocks per collective; 0: NCCL chooses.
+  int comm_ctas = 0;                             ///< NCCL: maximum of thread blocks per collective; 0: NCCL chooses.
   bool scatters_sums = false;                    ///< reduce_scatter_sum() and all_gather() will be called.
   /// MPI: send f32 sums in bf16 between hosts. With one host, between ranks.
   bool bf16_between_hosts = false;

@@ -44,7 +44,7 @@ TEST(Options, PresetsOfTheGptHaveThePublishedSizes) {
     const auto sizes_of = preset.workload->sizes();
     const std::int64_t vocabulary = sizes_of.at("vocabulary") > 0 ? sizes_of.at("vocabulary") : 50257;
     const Gpt2Shape shape{sizes_of.at("layers"),       sizes_of.at("width"),    sizes_of.at("heads"),
-                         sizes_of.at("feed_forward"), sizes_of.at("sequence"), vocabulary};
+                          sizes_of.at("feed_forward"), sizes_of.at("sequence"), vocabulary};
     EXPECT_EQ(preset.options.model, "gpt") << name;
     EXPECT_EQ(element_count(gpt2_parameters(shape)), size) << name;
   }

@@ -214,10 +214,9 @@ std::string note_on_calls(const Communicator& communicator, const AllreduceOptio
 /// The file without results. Prints the heading of the table.
 Json begin_result(const World& world, const Device& device, const AllreduceOptions& options,
                   const Communicator& communicator) {
-  print(world,
-        fmt::format("# {} of {}, {}, {}\n{}#{:>57}{:>32}\n", name_of(options.collective), library_version(communicator),
-                    ranks_on_nodes(world), device.name(), note_on_calls(communicator, options), "out-of-place",
-                    "in-place"));
+  print(world, fmt::format("# {} of {}, {}, {}\n{}#{:>57}{:>32}\n", name_of(options.collective),
+                           library_version(communicator), ranks_on_nodes(world), device.name(),
+                           note_on_calls(communicator, options), "out-of-place", "in-place"));
   return {{"benchmark", "allreduce"},
           {"op", name_of(options.collective)},
           {"library", communicator.library()},

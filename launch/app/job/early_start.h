@@ -24,8 +24,8 @@ struct EarlyStart {
   int visible_gpus = 0;                              ///< Number of GPUs that this process saw at first.
   std::optional<int> gpu;                            ///< The only GPU that it still sees.
   Launch launch;
-  std::unique_ptr<Watchdog> watchdog;                ///< Null: not started.
-  std::unique_ptr<SignalRequests> signals;           ///< Null except for training, which alone heeds them.
+  std::unique_ptr<Watchdog> watchdog;       ///< Null: not started.
+  std::unique_ptr<SignalRequests> signals;  ///< Null except for training, which alone heeds them.
 };
 
 /// `watch`: read by the watchdog.

@@ -89,12 +89,9 @@ const char* name_of(TimedWork work) {
 }
 
 Json window_fields(const TimedWindow& window) {
-  return {{"work", name_of(window.work)},
-          {"steps", window.steps},
-          {"seconds", window.seconds},
-          {"core_wait_seconds", window.waited},
-          {"cpu_seconds", window.cpu_seconds},
-          {"undelayed_step_seconds", window.undelayed}};
+  return {{"work", name_of(window.work)},      {"steps", window.steps},
+          {"seconds", window.seconds},         {"core_wait_seconds", window.waited},
+          {"cpu_seconds", window.cpu_seconds}, {"undelayed_step_seconds", window.undelayed}};
 }
 
 Json round_fields(const CalibrationRound& round) {
