@@ -55,7 +55,7 @@ void Decoder::backward(std::size_t unit, bool accumulate, const Ready& ready) {
 
 void Decoder::backward_head(bool accumulate, const Ready& ready) {
   const Tensor dbias = block(stage_.last_block()).mlp().dbias_from_next();
-  overlap_.start([&] { head_.weight_gradient_of_one_piece(batch_, final_norm_.output, workspace_.d_head()); });
+  overlap_.start([this] { head_.weight_gradient_of_one_piece(batch_, final_norm_.output, workspace_.d_head()); });
   if (!config_.tied_head) {
     overlap_.wait();
     head_.add_weight_gradient(workspace_.d_head(), own_head_gradient_, accumulate);
@@ -73,7 +73,7 @@ void Decoder::backward_block(std::int64_t layer, bool accumulate, const Ready& r
 void Decoder::backward_first_block(bool accumulate) {
   const BlockGradients& g = workspace_.gradients(0);
   block(0).backward_mlp_data(g, workspace_.branch(), accumulate);
-  overlap_.start([&] { block(0).backward_mlp_weights(g, accumulate, overlap_.keep_ready()); });
+  overlap_.start([this, &g, accumulate] { block(0).backward_mlp_weights(g, accumulate, overlap_.keep_ready()); });
   block(0).backward_attention_data(g, accumulate);
 }
 
@@ -82,7 +82,7 @@ void Decoder::backward_first_block(bool accumulate) {
 void Decoder::backward_embedding(bool accumulate, const Ready& ready) {
   const BlockGradients& g = workspace_.gradients(0);
   overlap_.wait();  // the embedding's gradient begins with the output layer's
-  overlap_.start([&] { block(0).backward_attention_weights(g, accumulate, overlap_.keep_ready()); });
+  overlap_.start([this, &g, accumulate] { block(0).backward_attention_weights(g, accumulate, overlap_.keep_ready()); });
   embedding_gradient(accumulate, ready);
   if (overlap_.overlaps()) {
     overlap_.wait();

@@ -19,7 +19,7 @@ class Overlap {
 
   bool overlaps() const { return overlaps_; }
   /// Small batches: queues `work`, which runs at the same time as the work that is queued until wait(). Large batches:
-  /// does nothing.
+  /// does nothing. `work` may be queued as late as in wait().
   void start(const std::function<void()>& work) {
     if (overlaps_) device_.beside(work);
   }

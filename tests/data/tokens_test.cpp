@@ -462,5 +462,26 @@ TEST(TokenWindows, OffsetsDoNotOverflow) {
   EXPECT_EQ(last - base, 2 * ((std::int64_t{1} << 32) - 1024));
 }
 
+TEST(SyntheticTokens, OfLargeVocabulariesAreReadWith32Bits) {
+  const TokenData data = load_tokens("synthetic:2000:100000", {});
+  ASSERT_EQ(data.train.token_bytes, 4);
+  EXPECT_EQ(data.vocabulary, 100000);
+  std::vector<TokenSegmentView> segments;
+  const TokenSource source = windows_of(data.train, 10, segments);
+  std::uint32_t largest = 0;
+  for (std::uint32_t window = 0; window < source.window_count; ++window) {
+    for (std::uint32_t position = 0; position <= 10; ++position) {
+      const std::uint32_t token = source.token(window, position);
+      EXPECT_EQ(token, static_cast<const std::uint32_t*>(data.train.segments.front().tokens)[window * 10 + position]);
+      largest = std::max(largest, token);
+    }
+  }
+  EXPECT_GT(largest, 65536u);
+  EXPECT_LT(largest, 100000u);
+  TokenOptions options;
+  options.vocabulary = 70000;
+  EXPECT_CONTAINS(error_message([&] { load_tokens("synthetic:2000:100000", options); }), "vocabulary of 70000");
+}
+
 }  // namespace
 }  // namespace ddptrain
