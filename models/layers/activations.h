@@ -40,6 +40,7 @@ class Lifetime {
     return *this;
   }
   bool meets(const Lifetime& other) const;
+  std::int64_t steps() const;  ///< Their number.
 
  private:
   struct Span {
