@@ -1,6 +1,9 @@
 #include "models/layers/activations.h"
 
 #include <algorithm>
+#include <array>
+#include <functional>
+#include <tuple>
 #include <utility>
 
 #include "runtime/core/error.h"
@@ -20,6 +23,12 @@ std::int64_t Lifetime::steps() const {
   std::int64_t steps = 0;
   for (const Span& span : spans_) steps += span.last - span.first + 1;
   return steps;
+}
+
+std::int64_t Lifetime::last() const {
+  std::int64_t last = 0;
+  for (const Span& span : spans_) last = std::max(last, span.last);
+  return last;
 }
 
 std::size_t NamedBuffer::bytes() const { return static_cast<std::size_t>(element_count(shape)) * size_of(dtype); }
@@ -53,27 +62,47 @@ std::size_t place_by(const Key& key, std::vector<NamedBuffer>& buffers) {
   return bytes;
 }
 
+/// The step in which the buffers that are alive have the most bytes.
+std::int64_t fullest_step(const std::vector<NamedBuffer>& buffers) {
+  std::int64_t last = 0;
+  for (const NamedBuffer& buffer : buffers) last = std::max(last, buffer.lifetime.last());
+  std::int64_t fullest = 0;
+  std::size_t most = 0;
+  for (std::int64_t step = 0; step <= last; ++step) {
+    std::size_t bytes = 0;
+    for (const NamedBuffer& buffer : buffers) bytes += buffer.lifetime.meets({step, step}) ? buffer.bytes() : 0;
+    if (bytes <= most) continue;
+    most = bytes;
+    fullest = step;
+  }
+  return fullest;
+}
+
 }  // namespace
 
-/// No order is best for all models, so a few are tried.
+/// No order is best for all models, so a few are tried: by size; by duration; and the largest buffer first (the
+/// logits), then those of the
+/// step that needs most memory, which lie side by side, then those that live long.
 std::size_t place_buffers(std::vector<NamedBuffer>& buffers) {
-  const auto size = [](const NamedBuffer& buffer) { return buffer.bytes(); };
-  const auto duration = [](const NamedBuffer& buffer) { return std::pair(buffer.lifetime.steps(), buffer.bytes()); };
-  const auto both = [](const NamedBuffer& buffer) {
-    return buffer.bytes() * static_cast<std::size_t>(buffer.lifetime.steps());
-  };
-  const auto place = [&](std::size_t order) {
-    return order == 0 ? place_by(size, buffers) : order == 1 ? place_by(duration, buffers) : place_by(both, buffers);
-  };
-  std::size_t best = 0;
-  std::size_t least = place(best);
-  for (const std::size_t order : {std::size_t{1}, std::size_t{2}}) {
-    if (const std::size_t bytes = place(order); bytes < least) {
-      best = order;
-      least = bytes;
-    }
-  }
-  return place(best);
+  const std::int64_t fullest = fullest_step(buffers);
+  std::size_t largest = 0;
+  for (const NamedBuffer& buffer : buffers) largest = std::max(largest, buffer.bytes());
+  const std::array<std::function<std::size_t()>, 3> orders = {
+      [&] { return place_by([](const NamedBuffer& buffer) { return buffer.bytes(); }, buffers); },
+      [&] {
+        const auto key = [](const NamedBuffer& buffer) { return std::pair(buffer.lifetime.steps(), buffer.bytes()); };
+        return place_by(key, buffers);
+      },
+      [&] {
+        const auto key = [&](const NamedBuffer& buffer) {
+          const bool is_largest = buffer.bytes() == largest;
+          const bool is_in_fullest = buffer.lifetime.meets({fullest, fullest});
+          return std::tuple(is_largest, is_in_fullest, buffer.lifetime.steps(), buffer.bytes());
+        };
+        return place_by(key, buffers);
+      }};
+  const auto bytes_of = [](const std::function<std::size_t()>& place) { return place(); };
+  return (*std::ranges::min_element(orders, {}, bytes_of))();
 }
 
 void Activations::add(const std::string& name, DType dtype, const Shape& shape, const Lifetime& lifetime,

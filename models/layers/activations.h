@@ -41,6 +41,7 @@ class Lifetime {
   }
   bool meets(const Lifetime& other) const;
   std::int64_t steps() const;  ///< Their number.
+  std::int64_t last() const;   ///< The last of them.
 
  private:
   struct Span {
