@@ -448,7 +448,12 @@ void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator&
     if (!workload.saves()) require_a_checkpoint(result);
     spdlog::debug("summary written");
     if (result.end_signal == 0) return;
-    throw ended_by(result.end_signal, job, "after the last step: what was trained is kept, measurements are cut short");
+    const bool kept = workload.saves() || !job.options().checkpoint.folder.empty();
+    throw ended_by(result.end_signal, job,
+                   kept
+                       ? "after the last step: what was trained is kept, measurements are cut short"
+                       : "after the last step: measurements are cut short; without --save and --checkpoint the trained "
+                         "weights are lost, as at the end of every such run");
   });
 }
 

@@ -216,7 +216,7 @@ TEST(Options, FlagsOfOtherProgramsWithoutACounterpartHaveAHint) {
         {"-np 4", "unknown flag -np: mpirun"},
         {"--warmup-epochs 5", "--warmup counts steps"},
         {"-b 16", "unknown flag -b: --batch"},
-        {"--fp16", "--precision fp16: give one of"},
+        {"--fp16", "there is no fp16: --precision bf16"},
         {"--n_layer 3", "unknown flag --n-layer, a flag (--layers here) of model gpt, not of cnn"}}) {
     EXPECT_CONTAINS(message_of_line(line), hint) << ": " << line;
   }

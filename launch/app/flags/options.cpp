@@ -144,12 +144,17 @@ std::vector<OutputFile> outputs_of(Flags& flags) {
     const Flag* const flag = find_flag(flags, name);
     return flag == nullptr ? "" : flag->value.text;
   };
-  std::vector<OutputFile> outputs = {{"--metrics", path_of("--metrics"), {"{\"event\":"}},
-                                     {"--trace", path_of("--trace"), {"{\"traceEvents\":"}}};
+  std::vector<OutputFile> outputs = {
+      {"--metrics", path_of("--metrics"), {"{\"event\":\"start\",\"version\":"}},
+      {"--trace", path_of("--trace"), {"{\"traceEvents\":[{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":0"}}};
   for (const char* name : {"--save", "--export"}) {
     if (path_of(name).empty()) continue;
-    outputs.push_back(saved_weights(name, path_of(name)));
-    outputs.push_back({name, path_of(name) + "/config.json", {}});  // of some models, beside the weights
+    const OutputFile weights = saved_weights(name, path_of(name));
+    outputs.push_back(weights);
+    // Some models write it beside the weights, which tell whether both are of this program.
+    OutputFile config = {name, path_of(name) + "/config.json", {}};
+    if (!std::filesystem::exists(weights.path)) config.beginnings = {"a file without weights is foreign"};
+    outputs.push_back(config);
   }
   return outputs;
 }

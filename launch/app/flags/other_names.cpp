@@ -66,7 +66,6 @@ constexpr Alias kAliases[] = {
     {"--precision", "mixed-precision dtype"},
     {"--precision", "amp use-amp", "auto"},
     {"--precision", "bf16 bfloat16", "bf16"},
-    {"--precision", "fp16 half", "fp16"},
     {"--precision", "fp32 float32", "fp32"},
     {"--precision", "tf32", "tf32"},
     {"--precision", "fp8", "fp8"},
@@ -132,6 +131,7 @@ constexpr Hint kHints[] = {
      "--eval-samples N limits the samples of an evaluation"},
     {"--deepspeed --deepspeed-config --fsdp --strategy --ddp --sharding-strategy --use-distributed-optimizer",
      "ranks of mpirun train as in DDP; --zero 1, 2 or 3 divides optimizer state, gradients and weights (3: as FSDP)"},
+    {"--fp16 --half", "there is no fp16: --precision bf16 has the range of fp32 and needs no loss scaling"},
     {"--fp16-allreduce --gradient-compression --compression", "--comm-dtype bf16 sends gradients in bf16"},
     {"--use-adasum --adasum --gradient-predivide-factor", "gradients are averaged over the ranks"},
     {"--overlap-comm --overlap-grad-reduce --no-overlap", "--overlap on, backward, off or none"},
@@ -168,7 +168,6 @@ struct OtherValue {
 constexpr OtherValue kOtherValues[] = {
     {"--precision", "bfloat16 bf16-mixed bf16-true", "bf16"},
     {"--precision", "float32 float fp32-true 32-true 32 no", "fp32"},
-    {"--precision", "float16 half 16-mixed 16-true 16", "fp16"},
     {"--device", "gpu", "cuda"},
     {"--schedule", "constant_with_warmup none", "constant"},
     {"--optimizer", "SGD momentum", "sgd"},

@@ -37,8 +37,8 @@ int run_program(const char* name, int* argc, char*** argv, const std::function<v
     try {
       run_or_end_job(name, world, [&] {
         world.agree([&] {
-          if (world.size() == 1 && !launch.mistake.empty()) usage_error("{}", launch.mistake);
           if (mistake) std::rethrow_exception(mistake);
+          if (world.size() == 1 && !launch.mistake.empty() && needs_ranks()) usage_error("{}", launch.mistake);
         });
         work(world);
       });

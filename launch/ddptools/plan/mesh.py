@@ -153,7 +153,7 @@ class Meshes:
                   "data", "step ms", "samples/s"]  # fmt: skip
         cut = f". The first {MOST_ROWS} of {len(self.planned)}; --json has all" if len(self.planned) > MOST_ROWS else ""
         limit = "" if math.isinf(self.there_gb) else f"; last the meshes that do not fit {self._room()} (!)"
-        notes = [f"Order: samples/s{limit}{cut}",
+        notes = [f"Order: samples/s; meshes that differ by rounding only: the simplest first{limit}{cut}",
                  "Bubble: share of the passes' time in which a stage waits. Pipeline, tensor, data: ms"]  # fmt: skip
         flags = " ".join(f"--{name} {value}" for name, value in (self.document()["fastest"] or {}).items())
         fastest = "Fastest" if math.isinf(self.there_gb) else "Fastest that fits"

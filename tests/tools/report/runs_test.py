@@ -46,8 +46,14 @@ class RunsTest(FolderCase):
         (run,) = runs.load_runs([self.write("a.jsonl", RESUMED, '{"event": "st')])
         self.assertEqual(run.curve("loss", "step"), [(10, 1.0, 2.5), (20, 101.0, 1.5)])
         self.assertEqual((len(run.restarts), run.end, run.bad_lines), (1, "ended by SIGINT", 1))
-        (run,) = runs.load_runs([self.write("a.jsonl", [*RESUMED[:4], RESUMED[4] | {"step": 10}])])
+        (run,) = runs.load_runs([self.write("a.jsonl", [*RESUMED[:4], RESUMED[4] | {"step": 9}])])
         self.assertEqual(run.curve("loss", "step"), [])  # it begins before all lines
+
+    def test_a_resumed_run_repeats_the_line_of_its_checkpoint_without_what_it_did_not_measure(self) -> None:
+        (first,) = (line for line in RESUMED[:4] if line["event"] == "step" and line["step"] == 10)
+        again = first | {"images_per_second": None, "time": first["time"] + 100}
+        (run,) = runs.load_runs([self.write("a.jsonl", [*RESUMED[:4], RESUMED[4] | {"step": 10}, again])])
+        self.assertEqual([line for line in run.lines if line["event"] == "step" and line["step"] == 10], [first])
 
     def test_tables_tell_how_runs_ended_and_what_differs(self) -> None:
         a, b = runs.load_runs([self.write("a.jsonl", WHOLE), self.write("b.jsonl", RESUMED)])

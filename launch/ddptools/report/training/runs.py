@@ -38,7 +38,7 @@ class TrainingRun:
             self.start, self.summary, self.interruption = line, None, None
         elif event == "restart":
             self.restarts.append(line)
-            self.lines = [earlier for earlier in self.lines if step_of(earlier) < step_of(line)]
+            self.lines = [earlier for earlier in self.lines if step_of(earlier) <= step_of(line)]
         elif event == "summary":
             self.summary = line
         elif event == "interrupted":
@@ -46,9 +46,16 @@ class TrainingRun:
         elif event == "evaluated":
             self.evaluation = line
         elif event in ("step", "epoch", "evaluation"):
-            self.lines.append(line)
+            if not self._repeats(line):
+                self.lines.append(line)
         if self.began is None:
             self.began = finite(line.get("time"))
+
+    def _repeats(self, line: Record) -> bool:
+        """A resumed run writes the lines of its checkpoint's step again, without what only the first run measured."""
+        step = step_of(line)
+        resumed_here = bool(self.restarts) and step_of(self.restarts[-1]) == step
+        return resumed_here and any(step_of(old) == step and old["event"] == line["event"] for old in self.lines)
 
     @property
     def unit(self) -> str:
