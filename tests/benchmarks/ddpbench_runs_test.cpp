@@ -200,7 +200,8 @@ TEST(Ddpbench, MistakesAreOneMessageAndOverwriteNothing) {
     const char* message;
   };
   const std::string path = temporary("untouched.json");
-  std::ofstream(path) << "what was there\n";
+  const std::string before = "{\"benchmark\": \"of an earlier run\"}\n";
+  std::ofstream(path) << before;
   for (const auto& [ranks, arguments, message] :
        {Mistake{1, "p2p", "measures copies between GPUs"},
         Mistake{2, "p2p", "without mpirun"},
@@ -230,7 +231,7 @@ TEST(Ddpbench, MistakesAreOneMessageAndOverwriteNothing) {
     EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
     EXPECT_EQ(outcome.count("ddpbench: "), 1) << outcome.output;
     EXPECT_TRUE(outcome.says(message)) << outcome.output;
-    EXPECT_EQ(content_of(path), "what was there\n");
+    EXPECT_EQ(content_of(path), before);
   }
 }
 

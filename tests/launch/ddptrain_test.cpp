@@ -12,7 +12,7 @@ const std::string kQuick = "--device cpu --data synthetic:600 --batch 16 ";
 
 TEST(Ddptrain, BadInputIsOneMessageAndOverwritesNothing) {
   const std::string metrics = temporary("untouched.jsonl");
-  const std::string before = "{\"event\":\"start\"}\n";
+  const std::string before = "{\"event\":\"start\",\"version\":\"0.1.0\"}\n";
   std::ofstream(metrics) << before;
   for (const auto& [arguments, message] :
        {std::pair{kQuick + "--foo 1", "--foo"},
