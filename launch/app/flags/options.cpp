@@ -153,7 +153,7 @@ std::vector<OutputFile> outputs_of(Flags& flags) {
     outputs.push_back(weights);
     // Some models write it beside the weights, which tell whether both are of this program.
     OutputFile config = {name, path_of(name) + "/config.json", {}};
-    if (!std::filesystem::exists(weights.path)) config.beginnings = {"a file without weights is foreign"};
+    config.is_foreign = !std::filesystem::exists(weights.path);
     outputs.push_back(config);
   }
   return outputs;

@@ -6,8 +6,8 @@ namespace ddptrain {
 
 /// What the environment says about how this process was started. Read it before MPI starts: MPI sets variables, too.
 struct Launch {
-  bool by_launcher =
-      false;  ///< A launcher of several processes started it, so MPI has to tell how many ranks there are.
+  /// A launcher of several processes started it, so MPI has to tell how many ranks there are.
+  bool by_launcher = false;
   /// Why it is a mistake if MPI knows one rank: the launcher started several processes, and MPI has not connected them.
   /// The message names the launcher's variable and the right command. Empty: it is none.
   std::string mistake;

@@ -101,7 +101,8 @@ void check_outputs(const std::vector<OutputFile>& outputs, const std::vector<Inp
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const OutputFile& output = outputs[i];
     if (output.path.empty() || is_device(output.path)) continue;
-    const bool is_own = output.beginnings.empty() || !has_content(output.path) || begins_as(output);
+    const bool looks_own = !output.is_foreign && (output.beginnings.empty() || begins_as(output));
+    const bool is_own = looks_own || !has_content(output.path);
     for (const InputPath& input : inputs) {
       if (!input.path.empty()) check_input(output, input, is_own, force);
     }

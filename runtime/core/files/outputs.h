@@ -21,6 +21,7 @@ struct OutputFile {
   std::vector<std::string> beginnings;
   std::string contains = {};  ///< And has this near its beginning, without white space.
   std::size_t begins_at = 0;
+  bool is_foreign = false;         ///< A file of this name with any content is another program's.
   bool may_replace_input = false;  ///< With --force, because the input has been read before.
 };
 
