@@ -31,7 +31,14 @@ std::int64_t passes_of(const Options& options, const MeshShape& mesh, int rank) 
 
 /// Of a process on a CPU, for code, the MPI library and its shared memory, threads and tables: alone, and one of
 /// several ranks. Measured: see docs/reference/description.md.
-constexpr double kAloneBytes = 0.05e9, kProcessBytes = 0.06e9;
+constexpr double kAloneBytes = 0.05e9;
+constexpr double kProcessBytes = 0.06e9;
+/// What cuBLAS and the other libraries of a program with CUDA allocate when it starts, whether it uses a GPU or not.
+constexpr double kCudaLibraryBytes = 0.16e9;
+
+double process_bytes(const MeshShape& mesh) {
+  return (mesh.ranks() == 1 ? kAloneBytes : kProcessBytes) + (built_with_cuda() ? kCudaLibraryBytes : 0.0);
+}
 
 /// Of a rank with a GPU, for CUDA's context, kernels, workspaces, graphs and NCCL's buffers. Fitted to measurements:
 /// see docs/reference/description.md.
@@ -99,7 +106,7 @@ std::vector<MemoryUse> host_memory(const Options& options, const Workload& workl
   if (workload.saves()) {  // two copies in fp32
     memory.push_back({"saved model", 8 * static_cast<std::size_t>(element_count(model.parameters()))});
   }
-  memory.push_back({"libraries", static_cast<std::size_t>(mesh.ranks() == 1 ? kAloneBytes : kProcessBytes)});
+  memory.push_back({"libraries", static_cast<std::size_t>(process_bytes(mesh))});
   return memory;
 }
 
