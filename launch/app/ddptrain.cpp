@@ -36,11 +36,11 @@
 #include "runtime/diagnostics/nccl_variables.h"
 #include "runtime/topology/machine.h"
 #include "runtime/topology/numa_binding.h"
+#include "runtime/train/replica/replica_check.h"
+#include "runtime/train/replica/trainer.h"
 #include "runtime/train/report/report.h"
-#include "runtime/train/run/replica_check.h"
 #include "runtime/train/run/training_run.h"
 #include "runtime/train/step/distributed_sampler.h"
-#include "runtime/train/step/trainer.h"
 
 using namespace ddptrain;
 

@@ -123,6 +123,27 @@ Json show(const World& world, const StepTimes& times, bool graph, bool data_in_f
   return results;
 }
 
+/// What was measured, without the times of the parts of the step.
+Json fields_of(const World& world, const Launch& options, const MeshShape& shape, const Device& device, bool graph,
+               const StepTimes& times) {
+  return {{"benchmark", "step"},
+          {"model", options.model},
+          {"device", device.name()},
+          {"ranks_per_gpu", device.options().ranks},
+          {"precision", name_of(device.precision())},
+          {"ranks", world.size()},
+          {"nodes", world.nodes()},
+          {"replicas", shape.replicas},
+          {"tensor", shape.tensor},
+          {"batch_per_rank", options.trainer.batch},
+          {"grad_accum", options.trainer.grad_accum},
+          {"graph", graph},
+          {"stragglers_us", 1e6 * times.stragglers},
+          {"communication_alone_us", 1e6 * times.communication},
+          {"step_without_graph_us", 1e6 * times.eager_step},
+          {"rounds", times.rounds}};
+}
+
 }  // namespace
 
 void run_step(const World& world, const CommonOptions& common, const StepOptions& given) {
@@ -170,22 +191,7 @@ void run_step(const World& world, const CommonOptions& common, const StepOptions
   print(world, fmt::format("# {}, batch {} x {} per replica, {}{}, {}, {}\n", options.model, options.trainer.batch,
                            options.trainer.grad_accum, ranks_on_nodes(world), mesh_text(shape),
                            name_of(device->precision()), device->name()));
-  Json result = {{"benchmark", "step"},
-                 {"model", options.model},
-                 {"device", device->name()},
-                 {"ranks_per_gpu", device->options().ranks},
-                 {"precision", name_of(device->precision())},
-                 {"ranks", world.size()},
-                 {"nodes", world.nodes()},
-                 {"replicas", shape.replicas},
-                 {"tensor", shape.tensor},
-                 {"batch_per_rank", options.trainer.batch},
-                 {"grad_accum", options.trainer.grad_accum},
-                 {"graph", graph},
-                 {"stragglers_us", 1e6 * times.stragglers},
-                 {"communication_alone_us", 1e6 * times.communication},
-                 {"step_without_graph_us", 1e6 * times.eager_step},
-                 {"rounds", times.rounds}};
+  Json result = fields_of(world, options, shape, *device, graph, times);
   result["results"] = show(world, times, graph || !gpu, data_in_forward);
   print(world, fmt::format("# communication alone {} us\n", microseconds(times.communication)));
   if (world.size() > 1)

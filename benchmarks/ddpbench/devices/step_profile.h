@@ -1,7 +1,7 @@
 #pragma once
 
 #include "runtime/device/device.h"
-#include "runtime/train/step/trainer.h"
+#include "runtime/train/replica/trainer.h"
 
 namespace ddptrain::bench {
 

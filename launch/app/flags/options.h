@@ -14,8 +14,8 @@
 #include "runtime/device/device.h"
 #include "runtime/diagnostics/watchdog.h"
 #include "runtime/train/checkpoint/checkpoint_writer.h"
+#include "runtime/train/replica/trainer.h"
 #include "runtime/train/run/run_options.h"
-#include "runtime/train/step/trainer.h"
 
 /// The flags of ddptrain. Each sets an option of its component. Values that depend on the machine or on several flags
 /// come from the functions below.

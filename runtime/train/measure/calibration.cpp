@@ -13,6 +13,7 @@
 
 #include "runtime/core/process/cores.h"
 #include "runtime/core/process/signal_requests.h"
+#include "runtime/train/measure/estimate.h"
 #include "runtime/train/measure/paired_medians.h"
 #include "runtime/train/measure/step_window.h"
 #include "runtime/train/measure/trace.h"

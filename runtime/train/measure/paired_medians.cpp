@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "runtime/core/error.h"
+#include "runtime/train/measure/estimate.h"
 
 namespace ddptrain {
 namespace {
@@ -58,7 +59,11 @@ double median_of(const Rounds& rounds, double CalibrationRound::*quantity) {
 
 /// Seconds per step of a job without disturbances.
 struct Times {
-  double alone, step, communication, compute_beside, compute_silent;
+  double alone;
+  double step;
+  double communication;
+  double compute_beside;
+  double compute_silent;
   std::vector<double> silent;
 };
 

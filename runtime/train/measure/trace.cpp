@@ -100,7 +100,8 @@ std::string chrome_trace(const World& world, const std::vector<TimelineSpan>& mi
 }
 
 double compute_seconds(const std::vector<TimelineSpan>& spans) {
-  std::vector<double> begins, ends;
+  std::vector<double> begins;
+  std::vector<double> ends;
   for (const TimelineSpan& span : spans) {
     if (span.name.rfind("step ", 0) == 0) {
       begins.push_back(span.begin_seconds);

@@ -8,7 +8,7 @@
 #include "runtime/comm/world.h"
 #include "runtime/device/device.h"
 #include "runtime/device/timeline.h"
-#include "runtime/train/step/trainer.h"
+#include "runtime/train/replica/trainer.h"
 
 namespace ddptrain {
 

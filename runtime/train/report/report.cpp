@@ -17,7 +17,7 @@
 #include "runtime/core/files/writable.h"
 #include "runtime/core/log.h"
 #include "runtime/core/text.h"
-#include "runtime/train/measure/sensor_report.h"
+#include "runtime/train/report/sensor_fields.h"
 #include "runtime/train/report/summary.h"
 
 namespace ddptrain {

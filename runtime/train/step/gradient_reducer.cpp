@@ -83,7 +83,10 @@ void GradientReducer::finish() {
     if (forked_) device_.wait_for(device_.compute_stream(), device_.communication_stream());
   }
   running_ = false;
-  if (in_flight_.empty()) return device_.set_progress({});
+  if (in_flight_.empty()) {
+    device_.set_progress({});
+    return;
+  }
   device_.set_unfinished([this] { wait_for_all(); });
 }
 

@@ -14,8 +14,8 @@
 
 namespace ddptrain {
 
-/// The ranks that train one replica: its stages, and the parts of this rank's stage. Without a world there is one
-/// stage.
+/// The ranks that train one replica: its stages, and the tensor ranks of this rank's stage. Without a world there is
+/// one stage.
 struct Stages {
   const World* world = nullptr;          ///< Rank s has stage s.
   Communicator* communicator = nullptr;  ///< Connects the ranks of `world`.
@@ -49,7 +49,7 @@ struct StageShare {
 };
 StageShare share_of(const Stages& stages, std::int64_t mine);  ///< Collective.
 
-/// Exchanges activations and gradients with the neighbouring stages.
+/// Exchanges activations and gradients with the previous and the next stage.
 class Pipeline {
  public:
   using ModelOf = std::function<Model&(std::int64_t pass)>;

@@ -18,7 +18,7 @@ class Chooser {
         device_(arena.device()),
         communicator_(arena.communicator()),
         ranks_(virtual_ranks(options, communicator_.rank(), communicator_.size())),
-        sharded_(arena.partition().parts > 1),
+        sharded_(arena.sharding().shards > 1),
         sums_every_pass_(arena.zero() >= Zero::gradients) {}
 
   StepCommunication choose() {
@@ -56,7 +56,7 @@ class Chooser {
   std::unique_ptr<GradientSync> gradients() {
     if (communicator_.size() == 1 && ranks_.count == 1) return without("one rank");
     if (options_.overlap == OverlapMode::none) return without("overlap none");
-    if (sums_every_pass_) return by_parts();
+    if (sums_every_pass_) return sharded_gradients();
     if (exchanges()) {
       set_tree_path("");
       return make_tree_exchange(arena_, *made_.virtual_ranks);
@@ -68,7 +68,7 @@ class Chooser {
     return by_collectives();
   }
 
-  std::unique_ptr<GradientSync> by_parts() {
+  std::unique_ptr<GradientSync> sharded_gradients() {
     if (options_.virtual_ranks > 0) {
       set_tree_path("");
       return make_sharded_tree(arena_, ranks_.count);
@@ -86,7 +86,11 @@ class Chooser {
     const std::string why_not_fused = find_inboxes();
     const bool fused = why_not_fused.empty();
     set_path(why_not_fused);
-    if (fused) return make_fused_last(arena_, optimizer_, peers_);
+    if (fused) {
+      return make_fused_last(arena_, [&optimizer = optimizer_, peers = peers_](std::size_t bucket, Stream stream) {
+        optimizer.sum_and_update(bucket, peers, stream);
+      });
+    }
     if (sharded_) return make_reduce_scatter(arena_);
     return make_all_reduce(arena_);
   }

@@ -13,7 +13,7 @@
 #include "runtime/train/step/optimizer.h"
 #include "runtime/train/step/pipeline.h"
 #include "runtime/train/step/store/parameter_arena.h"
-#include "runtime/train/step/virtual_ranks.h"
+#include "runtime/train/step/store/virtual_ranks.h"
 
 namespace ddptrain {
 

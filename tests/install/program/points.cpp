@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "runtime/comm/communicator.h"
+#include "runtime/train/replica/trainer.h"
 #include "runtime/train/run/training_run.h"
-#include "runtime/train/step/trainer.h"
 
 namespace {
 

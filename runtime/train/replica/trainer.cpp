@@ -1,4 +1,4 @@
-#include "runtime/train/step/trainer.h"
+#include "runtime/train/replica/trainer.h"
 
 #include <algorithm>
 #include <utility>
@@ -6,7 +6,7 @@
 #include "runtime/core/error.h"
 #include "runtime/core/hash.h"
 #include "runtime/device/tuned_choices.h"
-#include "runtime/train/run/replica_check.h"
+#include "runtime/train/replica/replica_check.h"
 
 namespace ddptrain {
 

@@ -1,4 +1,4 @@
-#include "runtime/train/run/replica_check.h"
+#include "runtime/train/replica/replica_check.h"
 
 #include <fmt/format.h>
 
@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "runtime/core/error.h"
 #include "runtime/ops/checksum.h"
 
 namespace ddptrain {
@@ -72,7 +73,7 @@ std::string differing_replicas(const TrainingState& state, const World* replicas
   std::vector<StateArray> arrays = replicated_arrays(state);
   std::string difference = replicas == nullptr ? "" : differences_of(arrays, *replicas, device);
   if (group == nullptr) return difference;
-  std::erase_if(arrays, [](const StateArray& array) { return !array.part.has_all(); });
+  std::erase_if(arrays, [](const StateArray& array) { return !array.slice.has_all(); });
   const std::string of_group = differences_of(arrays, group->world(), device);
   return difference.empty() ? of_group : difference;
 }

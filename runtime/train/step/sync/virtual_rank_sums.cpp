@@ -1,4 +1,4 @@
-#include "runtime/train/step/virtual_rank_sums.h"
+#include "runtime/train/step/sync/virtual_rank_sums.h"
 
 #include <algorithm>
 #include <bit>
@@ -31,7 +31,10 @@ void VirtualRankSums::keep(std::int64_t i) {
   const auto complete = static_cast<std::size_t>(std::countr_one(static_cast<std::uint64_t>(i)));
   const std::int64_t size = arena_.plan().size;
   const Tensor gradients{arena_.bucket_gradients(0).data, arena_.gradient_type(), {size}};  // of all buckets
-  if (complete == 0) return device_.copy(levels_[0].data(), gradients.data, gradients.bytes(), stream);
+  if (complete == 0) {
+    device_.copy(levels_[0].data(), gradients.data, gradients.bytes(), stream);
+    return;
+  }
   std::vector<Tensor> nodes = {gradients};
   for (std::size_t k = 0; k < complete; ++k) nodes.push_back(level(k, 0, size));
   ops_.add_nodes(nodes, level(complete, 0, size), stream);

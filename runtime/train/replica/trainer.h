@@ -20,8 +20,8 @@
 #include "runtime/train/step/step_recorder.h"
 #include "runtime/train/step/store/parameter_arena.h"
 #include "runtime/train/step/store/training_state.h"
+#include "runtime/train/step/store/virtual_ranks.h"
 #include "runtime/train/step/trainer_options.h"
-#include "runtime/train/step/virtual_ranks.h"
 
 namespace ddptrain {
 
