@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "runtime/core/error.h"
-#include "runtime/train/run/replica_check.h"
+#include "runtime/train/replica/replica_check.h"
 #include "runtime/train/run/run_guard.h"
 #include "runtime/train/run/training_run.h"
 #include "tests/support/says.h"

@@ -1,4 +1,4 @@
-#include "runtime/train/step/trainer.h"
+#include "runtime/train/replica/trainer.h"
 
 #include <gtest/gtest.h>
 

@@ -10,7 +10,7 @@
 #include "runtime/device/buffer.h"
 #include "runtime/device/device.h"
 #include "runtime/train/checkpoint/checkpoint.h"
-#include "runtime/train/step/trainer.h"
+#include "runtime/train/replica/trainer.h"
 
 namespace ddptrain {
 

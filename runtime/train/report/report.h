@@ -13,10 +13,10 @@
 #include "runtime/diagnostics/nccl_log.h"
 #include "runtime/train/measure/calibration.h"
 #include "runtime/train/measure/sensor_report.h"
+#include "runtime/train/replica/trainer.h"
 #include "runtime/train/report/description.h"
 #include "runtime/train/report/results.h"
 #include "runtime/train/run/meter.h"
-#include "runtime/train/step/trainer.h"
 
 namespace ddptrain {
 
@@ -97,7 +97,7 @@ class Report {
   double units(double samples) const { return samples * static_cast<double>(run().units_per_sample); }
   std::string capital_unit() const;
   void write(nlohmann::ordered_json line) const;
-  bool has_text() const { return run().unit == "tokens"; }
+  bool has_text() const { return has_perplexity(run().unit); }
   const Description& run() const { return info_.description; }
 
   RunInfo info_;

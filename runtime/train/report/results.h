@@ -11,6 +11,9 @@
 
 namespace ddptrain {
 
+/// Whether exp(loss) is a perplexity: if models of this unit predict text.
+inline bool has_perplexity(const std::string& unit) { return unit == "tokens"; }
+
 /// Results of the steps since the last logged step.
 struct StepResult {
   std::int64_t epoch = 0;               ///< From 1.

@@ -17,9 +17,9 @@
 #include "runtime/train/measure/sensor_report.h"
 #include "runtime/train/measure/step_window.h"
 #include "runtime/train/measure/trace.h"
+#include "runtime/train/replica/replica_check.h"
 #include "runtime/train/run/meter.h"
 #include "runtime/train/run/progress_log.h"
-#include "runtime/train/run/replica_check.h"
 #include "runtime/train/run/run_guard.h"
 #include "runtime/train/run/step_lines.h"
 #include "runtime/train/run/step_pace.h"
@@ -107,7 +107,7 @@ class TrainingRun {
                                         .steps_per_epoch = sampler.steps_per_epoch(),
                                         .epochs = total_epochs(options_, sampler.steps_per_epoch()),
                                         .units_per_step = units_per_step,
-                                        .unit = model.unit(),
+                                        .unit = model.sample_unit(),
                                         .line_per_logged_step = options_.log_every.value_or(0) > 0},
                       std::chrono::milliseconds(std::llround(1e3 * options_.progress_seconds)));
   }

@@ -11,7 +11,7 @@
 #include "runtime/core/error.h"
 #include "runtime/train/checkpoint/checkpoint.h"
 #include "runtime/train/checkpoint/checkpoint_writer.h"
-#include "runtime/train/step/trainer.h"
+#include "runtime/train/replica/trainer.h"
 #include "tests/models/second_family/tiny_llama.h"
 #include "tests/support/mpi_main.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/train/run/replica_check.h"
+#include "runtime/train/replica/replica_check.h"
 
 #include <fmt/format.h>
 
@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "runtime/core/error.h"
 #include "runtime/ops/checksum.h"
 
 namespace ddptrain {
