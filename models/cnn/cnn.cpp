@@ -246,7 +246,7 @@ class Cnn final : public Model {
                                         : layers_->memory_bytes();
     return {{"activations", activations}, {"data", total_bytes(images_.memory)}};
   }
-  const char* unit() const override { return "images"; }
+  const char* sample_unit() const override { return "images"; }
 
  private:
   void check_memory_format(const Device& device, MemoryFormat format) const {

@@ -110,7 +110,7 @@ class Mlp final : public Model {
   std::vector<MemoryUse> memory() const override {
     return {{"activations", total_bytes(buffers_)}, {"data", total_bytes(data_.memory)}};
   }
-  const char* unit() const override { return "images"; }
+  const char* sample_unit() const override { return "images"; }
 
  private:
   Tensor allocate(const Shape& shape) {

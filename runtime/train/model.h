@@ -177,7 +177,7 @@ class Model {
   virtual std::vector<Sent> sends(std::int64_t /*passes*/) const { return {}; }
   virtual std::vector<MemoryUse> memory() const { return {}; }  ///< The memory that it owns: activations and data.
   /// The unit of throughput, such as images or tokens, and how many of them a sample has. Each has one prediction.
-  virtual const char* unit() const = 0;
+  virtual const char* sample_unit() const = 0;
   virtual std::int64_t predictions_per_sample() const { return 1; }
 };
 

@@ -25,7 +25,12 @@ constexpr Range kPositive = {"a number above 0", kLeastAboveZero, std::numeric_l
 
 Flags first_flags(Options& o) {
   return {{"--model", text(o.model, fmt::format("{}", fmt::join(model_names(), "|"))), "Model to train"},
-          {"--precision", choice(o.precision, {"auto", "fp32", "tf32", "bf16", "fp8"}),
+          {"--precision",
+           choice(o.precision, {{"auto", std::nullopt},
+                                {"fp32", NumberFormat::fp32},
+                                {"tf32", NumberFormat::tf32},
+                                {"bf16", NumberFormat::bf16},
+                                {"fp8", NumberFormat::fp8}}),
            "Number format of weights and compute. auto: bf16 with fp32 master weights on GPUs from compute "
            "capability 8.0, else fp32. fp8: bf16 with FP8 linear layers (gpt)"}};
 }
@@ -308,7 +313,7 @@ void check_parts_of_model(const Options& o, const Workload& workload) {
     usage_error("{}: model {} is one unit, which cannot be cut{}. Use --model gpt, or leave {} out.", flag, o.model,
                 o.tensor > 1 ? ", and its layers are not split" : "", flag.substr(0, 4));
   }
-  if (o.precision == "fp8") {
+  if (o.precision == NumberFormat::fp8) {
     usage_error("--precision fp8 with {}: ranks that share a replica compute in bf16 at least. Use bf16.", flag);
   }
   if (workload.saves()) {
@@ -342,7 +347,7 @@ Flags flags_of(Options& options, const std::string& model, Workload& workload) {
 }
 
 void check_flags(const Options& o, const Workload& workload) {
-  if (o.precision == "fp8" && !workload.supports_fp8()) {
+  if (o.precision == NumberFormat::fp8 && !workload.supports_fp8()) {
     usage_error("--precision fp8: model {} has no FP8 layers. Use bf16.", o.model);
   }
   workload.check_flags();

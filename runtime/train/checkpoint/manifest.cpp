@@ -89,7 +89,7 @@ RunIdentity run_in(const nlohmann::json& json) {
   const std::int64_t tensor = axis("tensor");
   if (stages > ranks || tensor > ranks || ranks % (stages * tensor) != 0)
     usage_error("damaged: {} ranks of {} stages and {} parts", ranks, stages, tensor);
-  run.mesh = mesh_of(static_cast<int>(ranks), static_cast<int>(stages), static_cast<int>(tensor));
+  run.mesh = {static_cast<int>(stages), static_cast<int>(ranks / (stages * tensor)), static_cast<int>(tensor)};
   run.other_tensor = json.value("other_tensor", false);
   json.at("configuration").get_to(run.flags);
   json.at("versions").get_to(run.versions);

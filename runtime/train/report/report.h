@@ -11,6 +11,7 @@
 
 #include "runtime/device/peak_rate.h"
 #include "runtime/train/report/description.h"
+#include "runtime/train/report/perplexity.h"
 #include "runtime/train/results/checkpoints.h"
 #include "runtime/train/results/gradient_path.h"
 #include "runtime/train/results/run_result.h"
@@ -75,7 +76,7 @@ class Report {
   double units(double samples) const { return samples * static_cast<double>(run().units_per_sample); }
   std::string capital_unit() const;
   void write(nlohmann::ordered_json line) const;
-  bool has_text() const { return run().unit == "tokens"; }
+  bool has_text() const { return has_perplexity(run().unit); }
   const Description& run() const { return info_.description; }
 
   RunInfo info_;

@@ -12,9 +12,9 @@ namespace ddptrain {
 
 /// The kinds of work that are timed in turn.
 enum class TimedWork : std::uint8_t {
-  alone,   ///< The step without communication, on rank 0 with its whole device, while the others sleep.
-  step,    ///< The training step.
-  silent,  ///< The step without communication, on all ranks. Kernels leave room for communication as in training.
+  alone,         ///< The step without communication, on rank 0 with its whole device, while the others sleep.
+  step,          ///< The training step.
+  compute_step,  ///< The step without communication, on all ranks. Kernels leave room for communication as in training.
   communication,  ///< The communication of a step without its compute.
 };
 
@@ -31,15 +31,15 @@ struct TimedWindow {
 /// Means over the windows of one round, in seconds per step, without waits for cores.
 struct CalibrationRound {
   double alone = 0.0;
-  double step = 0.0;               ///< The slowest rank.
-  double communication = 0.0;      ///< The slowest rank.
-  std::vector<double> silent;      ///< Per rank.
-  std::vector<double> silent_cpu;  ///< Per rank: CPU time / time. Empty if GPUs compute.
-  double compute_beside = 0.0;     ///< To the end of backward with communication, mean over the ranks.
-  double compute_silent = 0.0;     ///< To the end of backward without communication, mean over the ranks.
-  double alone_sm_mhz = 0.0;       ///< 0: unknown.
-  double step_sm_mhz = 0.0;        ///< The slowest GPU; 0: unknown.
-  bool clock_fell = false;         ///< A clock is more than 3% below its highest in any round.
+  double step = 0.0;                     ///< The slowest rank.
+  double communication = 0.0;            ///< The slowest rank.
+  std::vector<double> compute_step;      ///< Per rank.
+  std::vector<double> compute_step_cpu;  ///< Per rank: CPU time / time. Empty if GPUs compute.
+  double compute_beside = 0.0;           ///< To the end of backward with communication, mean over the ranks.
+  double compute_without = 0.0;          ///< To the end of backward without communication, mean over the ranks.
+  double alone_sm_mhz = 0.0;             ///< 0: unknown.
+  double step_sm_mhz = 0.0;              ///< The slowest GPU; 0: unknown.
+  bool clock_fell = false;               ///< A clock is more than 3% below its highest in any round.
   std::vector<TimedWindow> windows;
 };
 
@@ -65,16 +65,20 @@ struct Calibration {
   double alone_seconds = 0.0;
   double step_seconds = 0.0;
   double communication_seconds = 0.0;
-  std::vector<double> silent_seconds;  ///< Per rank (empty for one rank).
+  std::vector<double> compute_step_seconds;  ///< Per rank (empty for one rank).
   std::size_t slowest_rank = 0;
-  double silent_mean_seconds = 0.0;
+  double compute_step_mean_seconds = 0.0;
   /// Step without communication: rank 0 / mean over the ranks. The baseline of rank 0 differs from a mean rank's by
   /// about this factor.
   Estimate rank_0{1.0, 0.0};
   /// Per rank: CPU time / time, of the step without communication. A value below 1 means that the rank waited for a
   /// core. Empty for one rank and if GPUs compute.
   std::vector<double> cpu_share;
-  Estimate together, stragglers, exposed, slowed_down, waiting;
+  Estimate together;
+  Estimate stragglers;
+  Estimate exposed;
+  Estimate slowed_down;
+  Estimate waiting;
   Estimate exposed_fraction{0.0, 0.0};  ///< exposed / communication
   /// The longest wait for a core, as a share of the time in which this rank had work.
   double core_wait = 0.0;
@@ -86,7 +90,9 @@ struct Calibration {
   /// The limit of time, if it ended the rounds before the interval of the efficiency was narrow enough.
   std::optional<double> limit_seconds;
 
-  double silent_slowest_seconds() const { return silent_seconds.empty() ? 0.0 : silent_seconds[slowest_rank]; }
+  double compute_step_slowest_seconds() const {
+    return compute_step_seconds.empty() ? 0.0 : compute_step_seconds[slowest_rank];
+  }
 };
 
 }  // namespace ddptrain

@@ -18,7 +18,7 @@ ProgressLog::Plan progress_plan(const Trainer& trainer, const RunOptions& option
           .steps_per_epoch = sampler.steps_per_epoch(),
           .epochs = total_epochs(options, sampler.steps_per_epoch()),
           .units_per_step = static_cast<double>(sampler.samples_per_step() * model.predictions_per_sample()),
-          .unit = model.unit(),
+          .unit = model.sample_unit(),
           .line_per_logged_step = options.log_every.value_or(0) > 0};
 }
 

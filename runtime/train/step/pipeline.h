@@ -10,7 +10,7 @@
 #include "runtime/comm/world.h"
 #include "runtime/device/device.h"
 #include "runtime/train/model.h"
-#include "runtime/train/step/pipeline_schedule.h"
+#include "runtime/train/step/step_order.h"
 
 namespace ddptrain {
 

@@ -23,11 +23,9 @@ class Chooser {
 
   StepCommunication choose() {
     DDP_CHECK(!sums_every_pass_ || options_.overlap < OverlapMode::off, "sharded gradients cannot wait for each other");
-    if (options_.virtual_ranks > 0 && !sums_every_pass_) {
+    if (ranks_.emulated && !sums_every_pass_) {
       made_.virtual_ranks = std::make_unique<VirtualRankSums>(arena_, ranks_.count, exchanges() && wider());
     }
-    made_.no_gradients = make_no_sync();
-    made_.no_weights = make_replicated_weights();
     made_.weights = weights();
     made_.gradients = gradients();
     return std::move(made_);
@@ -38,7 +36,7 @@ class Chooser {
   bool wider() const { return ranks_.count > 1 && master_dtype(device_.precision()) != arena_.gradient_type(); }
   /// With two ranks, an all-reduce adds two numbers. The result has one rounding and does not depend on the order.
   bool exchanges() const {
-    return options_.virtual_ranks > 0 && options_.overlap != OverlapMode::none &&
+    return ranks_.emulated && options_.overlap != OverlapMode::none &&
            (communicator_.size() > 2 || (communicator_.size() == 2 && wider()));
   }
 
@@ -69,7 +67,7 @@ class Chooser {
   }
 
   std::unique_ptr<GradientSync> sharded_gradients() {
-    if (options_.virtual_ranks > 0) {
+    if (ranks_.emulated) {
       set_tree_path("");
       return make_sharded_tree(arena_, ranks_.count);
     }

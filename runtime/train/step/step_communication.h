@@ -17,8 +17,6 @@ struct StepCommunication {
   Buffer peer_memory;                              ///< For paths whose GPUs access each other's memory.
   std::unique_ptr<GradientSync> gradients;
   std::unique_ptr<WeightStore> weights;
-  std::unique_ptr<GradientSync> no_gradients;  ///< For steps without communication.
-  std::unique_ptr<WeightStore> no_weights;
   GradientPath path;
 
   std::size_t tree_bytes() const;  ///< Device memory of the tree of virtual ranks.

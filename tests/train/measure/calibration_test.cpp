@@ -32,7 +32,7 @@ struct FakeTimes {
     for (const FakeBucket& bucket : buckets) sum += bucket.compute;
     return sum * rank.front();
   }
-  double silent(std::size_t of) const { return alone() / rank.front() * rank[of] * together; }
+  double compute_step(std::size_t of) const { return alone() / rank.front() * rank[of] * together; }
   double communication() const {
     double sum = 0.0;
     for (const FakeBucket& bucket : buckets) sum += bucket.communication;
@@ -101,7 +101,7 @@ class FakeJob final : public TimedJob {
     std::vector<double> seconds;
     const FakeTimes::Step step = times_.step();
     for (std::size_t r = 0; r < times_.rank.size(); ++r) {
-      const double truth = communicates ? step.compute[r] : times_.silent(r);
+      const double truth = communicates ? step.compute[r] : times_.compute_step(r);
       seconds.push_back((1.0 + drift_ * now) * noisy(truth));
     }
     return seconds;
@@ -114,8 +114,8 @@ class FakeJob final : public TimedJob {
         return rank == 0 ? times_.alone() : 0.0;
       case TimedWork::step:
         return times_.step().end;
-      case TimedWork::silent:
-        return times_.silent(rank);
+      case TimedWork::compute_step:
+        return times_.compute_step(rank);
       case TimedWork::communication:
         return times_.communication();
     }

@@ -44,9 +44,9 @@ RunResult measured() {
   c.scaling_efficiency = {0.9615, 0.0042};
   c.step_seconds = 1e-4;
   c.alone_seconds = 7.5e-5;
-  c.silent_seconds = {7e-5, 8.2e-5, 9e-5, 7.8e-5};
+  c.compute_step_seconds = {7e-5, 8.2e-5, 9e-5, 7.8e-5};
   c.slowest_rank = 2;
-  c.silent_mean_seconds = 8e-5;
+  c.compute_step_mean_seconds = 8e-5;
   c.rank_0 = {0.969, 0.002};
   c.cpu_share = {0.98, 0.61, 0.99, 0.95};
   c.communication_seconds = 4e-5;

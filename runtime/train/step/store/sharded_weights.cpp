@@ -24,10 +24,10 @@ class ShardedWeights final : public WeightStore {
   }
 
   void changed() override { holds_.assign(gathered_.size(), std::nullopt); }
-  void acquire(std::size_t unit, std::size_t next) override {
+  void acquire(std::size_t unit, std::optional<std::size_t> next) override {
     for (const std::size_t bucket : buckets_.at(unit)) gather(bucket);
-    if (next < buckets_.size()) {
-      for (const std::size_t bucket : buckets_[next]) gather(bucket);
+    if (next) {
+      for (const std::size_t bucket : buckets_.at(*next)) gather(bucket);
     }
     for (const std::size_t bucket : buckets_[unit]) wait_for(bucket);
   }

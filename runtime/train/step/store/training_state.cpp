@@ -34,24 +34,24 @@ TrainingState::TrainingState(const ParameterArena& arena, const std::vector<Buff
     buffers_.push_back(device_.allocate(spec.dtype, spec.shape));
     if (spec.initial != 0.0f) fill(device_, buffers_.back().view(spec.dtype, spec.shape), spec.initial);
     if (!several()) continue;
-    put_away_.push_back(device_.allocate(static_cast<std::size_t>(ranks_->count) * buffers_.back().bytes()));
+    saved_buffers_.push_back(device_.allocate(static_cast<std::size_t>(ranks_->count) * buffers_.back().bytes()));
   }
-  for (std::int64_t i = 0; several() && i < ranks_->count; ++i) put_away(i);
+  for (std::int64_t i = 0; several() && i < ranks_->count; ++i) save_buffers(i);
 }
 
 char* TrainingState::buffer_of(std::size_t buffer, std::int64_t local_index) const {
-  return static_cast<char*>(put_away_[buffer].data()) +
+  return static_cast<char*>(saved_buffers_[buffer].data()) +
          static_cast<std::size_t>(local_index) * buffers_[buffer].bytes();
 }
 
-void TrainingState::take_up(std::int64_t local_index) {
-  for (std::size_t i = 0; i < put_away_.size(); ++i) {
+void TrainingState::load_buffers(std::int64_t local_index) {
+  for (std::size_t i = 0; i < saved_buffers_.size(); ++i) {
     device_.copy(buffers_[i].data(), buffer_of(i, local_index), buffers_[i].bytes(), device_.compute_stream());
   }
 }
 
-void TrainingState::put_away(std::int64_t local_index) {
-  for (std::size_t i = 0; i < put_away_.size(); ++i) {
+void TrainingState::save_buffers(std::int64_t local_index) {
+  for (std::size_t i = 0; i < saved_buffers_.size(); ++i) {
     device_.copy(buffer_of(i, local_index), buffers_[i].data(), buffers_[i].bytes(), device_.compute_stream());
   }
 }
@@ -68,7 +68,7 @@ StateArray TrainingState::array_of(std::size_t buffer) const {
   shape.insert(shape.begin(), ranks_->all);
   array.slice = Split::none(shape);
   array.placement = Placement::sharded;
-  const Buffer& values = several() ? put_away_[buffer] : buffers_[buffer];
+  const Buffer& values = several() ? saved_buffers_[buffer] : buffers_[buffer];
   const std::int64_t together = ranks_->stride == 1 ? ranks_->count : 1;  // consecutive virtual ranks are one piece
   for (std::int64_t i = 0; i < ranks_->count; i += together) {
     array.pieces.push_back({ranks_->at(i) * size, values.stretch(spec.dtype, i * size, together * size)});

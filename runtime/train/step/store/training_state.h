@@ -28,10 +28,10 @@ class TrainingState {
 
   StepState* step() const { return static_cast<StepState*>(step_.data()); }  ///< In device memory.
   std::vector<Tensor> buffers() const;                                       ///< The memory that the model is bound to.
-  /// take_up() copies the buffers of this rank's virtual rank `local_index` into buffers(), and put_away() copies them
-  /// back, in the order of the compute stream. Both do nothing if this rank has one virtual rank.
-  void take_up(std::int64_t local_index);
-  void put_away(std::int64_t local_index);
+  /// load_buffers() copies the buffers of this rank's virtual rank `local_index` into buffers(), and save_buffers()
+  /// copies them back, in the order of the compute stream. Both do nothing if this rank has one virtual rank.
+  void load_buffers(std::int64_t local_index);
+  void save_buffers(std::int64_t local_index);
 
   /// All arrays, with the same names and in the same order on every rank. After values have been copied into them, call
   /// Trainer::restored().
@@ -60,7 +60,7 @@ class TrainingState {
   std::optional<VirtualRanks> ranks_;
   Buffer step_;  ///< StepState
   std::vector<Buffer> buffers_;
-  std::vector<Buffer> put_away_;  ///< The buffers of this rank's virtual ranks, if it has several.
+  std::vector<Buffer> saved_buffers_;  ///< The buffers of this rank's virtual ranks, if it has several.
 };
 
 }  // namespace ddptrain

@@ -18,6 +18,7 @@ struct VirtualRanks {
   std::int64_t first = 0;   ///< The first virtual rank of this rank.
   std::int64_t count = 1;   ///< The number of virtual ranks of this rank.
   std::int64_t stride = 1;  ///< Distance between consecutive virtual ranks of this rank.
+  bool emulated = false;    ///< The job trains as if on `all` ranks. If not, every rank is itself.
 
   std::int64_t at(std::int64_t i) const { return first + i * stride; }  ///< This rank's `i`th.
 };

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 
 #include "runtime/comm/communicator.h"
 #include "runtime/device/device.h"
@@ -16,9 +17,9 @@ class WeightStore {
   virtual ~WeightStore() = default;
 
   /// Work queued on the compute stream from now on can use the weights of unit `unit` of ParameterArena::units().
-  /// Weights of units acquired before may be gone. `next` is the unit that will be acquired next; a number without a
-  /// unit means none. Every rank calls it for the same units in the same order.
-  virtual void acquire(std::size_t /*unit*/, std::size_t /*next*/) {}
+  /// Weights of units acquired before may be gone. `next` is the unit that will be acquired next, if it is known. Every
+  /// rank calls it for the same units in the same order.
+  virtual void acquire(std::size_t /*unit*/, std::optional<std::size_t> /*next*/) {}
   /// Call it when weights have been replaced, and when a step or an evaluation begins.
   virtual void changed() {}
   virtual double seconds_waited() const { return 0.0; }  ///< How long the host has waited in acquire() in all.

@@ -42,7 +42,7 @@ class GradientSync {
 
   /// Whether a bucket's update needs only the bucket's own sum. Then the reduction may last until the next forward pass
   /// reads the bucket's weights.
-  virtual bool may_outlast_step() const { return false; }
+  virtual bool overlaps_next_forward() const { return false; }
   /// Called after a step, for a gradient norm: reduces gradients that the step itself did not reduce. Collective.
   virtual void complete_sums() {}
   virtual std::size_t bytes() const { return 0; }  ///< Device memory that the path has allocated.

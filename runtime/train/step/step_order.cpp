@@ -1,6 +1,7 @@
-#include "runtime/train/step/pipeline_schedule.h"
+#include "runtime/train/step/step_order.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/core/error.h"
 
@@ -70,6 +71,39 @@ std::vector<Action> pipeline_schedule(std::int64_t stages, std::int64_t stage, s
     plan.backward(pass);
   }
   return plan.finish();
+}
+
+std::vector<UnitTurn> forward_turns(std::size_t units) {
+  std::vector<UnitTurn> turns;
+  for (std::size_t unit = 0; unit < units; ++unit) {
+    UnitTurn& turn = turns.emplace_back(UnitTurn{unit});
+    if (unit + 1 < units) turn.next = unit + 1;
+  }
+  return turns;
+}
+
+std::vector<UnitTurn> backward_turns(std::size_t units) {
+  std::vector<UnitTurn> turns;
+  for (std::size_t unit = units; unit-- > 0;) {
+    UnitTurn& turn = turns.emplace_back(UnitTurn{unit});
+    if (unit > 0) turn.next = unit - 1;
+  }
+  return turns;
+}
+
+const std::vector<UnitTurn>& StepOrder::turns_of(const Action& action) const {
+  static const std::vector<UnitTurn> none;
+  if (action.kind == Action::Kind::exchange) return none;
+  return action.kind == Action::Kind::forward ? forward : backward;
+}
+
+StepOrder step_order(std::int64_t stages, std::int64_t stage, std::vector<Pass> passes, std::size_t units) {
+  StepOrder order;
+  order.actions = pipeline_schedule(stages, stage, std::ssize(passes));
+  order.passes = std::move(passes);
+  order.forward = forward_turns(units);
+  order.backward = backward_turns(units);
+  return order;
 }
 
 }  // namespace ddptrain

@@ -1,4 +1,4 @@
-#include "runtime/train/step/pipeline_schedule.h"
+#include "runtime/train/step/step_order.h"
 
 #include <gtest/gtest.h>
 
