@@ -267,12 +267,15 @@ Flags output_flags(Options& o) {
        Effect::output}};
 }
 
-FlagValue rank_and_step(RunOptions& run) {
-  return {"RANK:STEP", "", [&run](const std::string& text) {
+FlagValue rank_and_step(std::optional<FailAt>& fail_at) {
+  return {"RANK:STEP", "", [&fail_at](const std::string& text) {
             std::istringstream in(text);
             char colon = 0;
-            const bool read = in >> run.fail_rank >> colon >> run.fail_step && colon == ':' && in.eof();
-            return read && run.fail_rank >= 0 && run.fail_step >= 0 ? "" : "RANK:STEP, two numbers counted from 0";
+            FailAt at;
+            const bool read = in >> at.rank >> colon >> at.step && colon == ':' && in.eof();
+            if (!read || at.rank < 0 || at.step < 0) return "RANK:STEP, two numbers counted from 0";
+            fail_at = at;
+            return "";
           }};
 }
 
@@ -280,8 +283,9 @@ FlagValue rank_and_phase(HangAt& hang) {
   return {"RANK:STEP|PHASE", "", [&hang](const std::string& text) -> std::string {
             std::istringstream in(text);
             char colon = 0;
-            if (!(in >> hang.rank >> colon >> hang.phase) || colon != ':' || hang.rank < 0)
-              return "RANK:PHASE or RANK:STEP";
+            int rank = 0;
+            if (!(in >> rank >> colon >> hang.phase) || colon != ':' || rank < 0) return "RANK:PHASE or RANK:STEP";
+            hang.rank = rank;
             if (number(hang.steps, kSteps).set(hang.phase).empty()) {
               hang.phase.clear();
               return "";
@@ -298,7 +302,7 @@ Flags failure_flags(Options& o) {
            Effect::output},
           {"--flight", text(o.watchdog.flight, "DIR"),
            "Folder for flight records of a timeout (default: one in the temporary folder)", Effect::output},
-          {"--fail-at", rank_and_step(o.run), "For tests: this rank throws before this step", Effect::output,
+          {"--fail-at", rank_and_step(o.run.fail_at), "For tests: this rank throws before this step", Effect::output,
            kExpertGroup, kNotInFile},
           {"--hang-at", rank_and_phase(o.hang),
            "For tests: this rank hangs after this many steps or in a phase: start-up, training, evaluation, baseline, "

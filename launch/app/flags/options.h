@@ -32,8 +32,8 @@ const char* name_of(NumberFormat format);  ///< As --precision names it.
 
 /// For tests: a rank hangs when a phase begins (Watch::Phase), or after some steps.
 struct HangAt {
-  int rank = -1;
-  std::string phase;  ///< Empty: after `steps` steps.
+  std::optional<int> rank = {};  ///< Empty: none.
+  std::string phase;             ///< Empty: after `steps` steps.
   std::uint64_t steps = UINT64_MAX;
 };
 

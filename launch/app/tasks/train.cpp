@@ -78,9 +78,9 @@ void require_a_checkpoint(const RunResult& result) {
 
 /// Throws EndedBySignal if a signal has cut measurements short.
 void heed_late_signal(const Job& job, const RunPlan& plan, const RunResult& result) {
-  if (result.end_signal == 0) return;
+  if (!result.end_signal) return;
   const bool kept = plan.saves_model || plan.writes_checkpoints;
-  throw ended_by(result.end_signal, job,
+  throw ended_by(*result.end_signal, job,
                  kept ? "after the last step: what was trained is kept, measurements are cut short"
                       : "after the last step: measurements are cut short; without --save and --checkpoint the trained "
                         "weights are lost, as at the end of every such run");

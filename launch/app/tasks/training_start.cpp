@@ -22,9 +22,11 @@ std::int64_t settled_batch(Job& job, const PlannedMachine& machine, const std::o
 }
 
 void check_test_flags(const Options& options, int ranks) {
-  for (const auto& [flag, rank] : {std::pair{"--fail-at", options.run.fail_rank}, {"--hang-at", options.hang.rank}}) {
+  const auto check = [ranks](const char* flag, int rank) {
     if (rank >= ranks) usage_error("{}: there is no rank {} among {}", flag, rank, ranks);
-  }
+  };
+  if (options.run.fail_at) check("--fail-at", options.run.fail_at->rank);
+  if (options.hang.rank) check("--hang-at", *options.hang.rank);
 }
 
 void refuse_to_write_mixed_replicas(const RunPlan& plan) {

@@ -54,7 +54,8 @@ std::vector<double> column(const std::vector<CalibrationRound>& rounds, Get get)
 
 /// The halves of a round have their windows in opposite orders.
 Estimate efficiency(const std::vector<CalibrationRound>& rounds) {
-  std::vector<double> alone, step;
+  std::vector<double> alone;
+  std::vector<double> step;
   for (const CalibrationRound& round : rounds) {
     for (const TimedWindow& window : round.windows) {
       if (window.work == TimedWork::alone) alone.push_back(window.undelayed.front());
@@ -94,7 +95,8 @@ class Calibrator {
     double limit = limit_.seconds;
     bool done = false;
     while (!done) {
-      const double before = seconds_, waited_before = job_waited_;
+      const double before = seconds_;
+      const double waited_before = job_waited_;
       job_.progress(seconds_, limit);
       measure(rounds.emplace_back());
       find_disturbance(result);
@@ -308,7 +310,8 @@ void find_stragglers(const std::vector<CalibrationRound>& rounds, Calibration& r
   const auto behind =
       column(rounds, [rank](const CalibrationRound& r) { return r.compute_step[rank] - mean(r.compute_step); });
   result.stragglers = estimate_mean(behind, slowest_candidates(rounds, rank));
-  const double one = estimate_mean(behind).half_width, chosen = result.stragglers.half_width;
+  const double one = estimate_mean(behind).half_width;
+  const double chosen = result.stragglers.half_width;
   for (Estimate* part : {&result.exposed, &result.waiting}) part->half_width = widened(part->half_width, one, chosen);
   const double scale = 1.0 / result.communication_seconds;
   result.exposed_fraction.half_width = widened(result.exposed_fraction.half_width, scale * one, scale * chosen);

@@ -134,8 +134,11 @@ void Trainer::backward(const Pass& pass, GradientReducer& reducer, WeightStore& 
 
 void Trainer::end_virtual_rank(const Pass& pass) {
   replica_.save_buffers(pass.virtual_rank);
-  if (pass.ends_step) return replica_.rewind_buffers();
-  if (updates_.communication.virtual_ranks) updates_.communication.virtual_ranks->keep(pass.virtual_rank);
+  if (pass.ends_step) {
+    replica_.rewind_buffers();
+  } else if (updates_.communication.virtual_ranks) {
+    updates_.communication.virtual_ranks->keep(pass.virtual_rank);
+  }
 }
 
 // --- between steps ------------------------------------------------------------------------------------------------

@@ -31,7 +31,8 @@ struct RunResult {
   ClockWindows clocks;                          ///< The windows of training.
   std::vector<SensorWindow> gpus;               ///< Per rank: its sensors during training. Empty without sensors.
   std::optional<CheckpointTotals> checkpoints;  ///< Empty if no checkpoints are asked for.
-  int end_signal = 0;  ///< After the last step, it asked for the end, and measurements were left out. 0: none.
+  /// A signal that asked for the end after the last step, so that measurements were left out.
+  std::optional<int> end_signal;
 };
 
 }  // namespace ddptrain

@@ -74,7 +74,7 @@ class TrainingRun {
     if (times_.windows() > 0) {  // otherwise resumed after the last step: there is no step to measure
       measure_after_training(trainer_, world_, options_, hooks_.sensors, hooks_.signals != nullptr, times_, result_);
     }
-    result_.end_signal = agreed_end_signal(world_, hooks_.signals != nullptr).value_or(0);
+    result_.end_signal = agreed_end_signal(world_, hooks_.signals != nullptr);
     return std::move(result_);
   }
 
@@ -130,12 +130,12 @@ class TrainingRun {
     std::int64_t stop = std::min({end, step_ + pace_.left(), lines_.next_stop(step_), checkpoints_.next_stop(step_)});
     const std::int64_t last_step = epoch_end() - 1;  // it begins after the mark of the training sums
     if (step_ < last_step) stop = std::min(stop, last_step);
-    if (step_ < options_.fail_step) stop = std::min(stop, options_.fail_step);
+    if (const auto& fails = options_.fail_at; fails && step_ < fails->step) stop = std::min(stop, fails->step);
     return stop;
   }
 
   void run_steps(std::int64_t count) {
-    if (step_ == options_.fail_step && world_.rank() == options_.fail_rank) {
+    if (const auto& fails = options_.fail_at; fails && step_ == fails->step && world_.rank() == fails->rank) {
       fail("step {} fails because --fail-at says so", step_);
     }
     if (step_ + 1 == epoch_end()) mark_last_step();

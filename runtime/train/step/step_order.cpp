@@ -38,7 +38,8 @@ class Stage {
     next_ = {};
   }
 
-  bool first_, last_;
+  bool first_;
+  bool last_;
   Exchange next_;
   std::vector<Action> actions_;
 };
