@@ -31,7 +31,7 @@ class OnePlaceTest(unittest.TestCase):
                 for _ in re.findall(pattern, text)]
 
     def test_model_arena_and_state_are_put_together_in_replica_only(self) -> None:
-        made = r"\b(?:ParameterArena|TrainingState)(?:\s+\w+\s*[;({=]|>?\s*[({])"
+        made = r"\b(?:ParameterArena|TrainingState)(?:\s+\w+\s*[;({=]|>|\s*[({])"
         own = ("runtime/train/step/store/parameter_arena", "runtime/train/step/store/training_state")
         self.assertEqual(self.places_of(made, own), 2 * ["runtime/train/replica/replica.h"])
         self.assertEqual(self.places_of(r"(?:->|\.)bind\(\{\s*\w*arena", ()), ["runtime/train/replica/replica.cpp"])
@@ -41,8 +41,11 @@ class OnePlaceTest(unittest.TestCase):
 
     def test_names_of_formats_and_units_decide_nothing(self) -> None:
         name = r'"(?:fp8|tokens)"'
-        compared = rf"[!=]=\s*{name}|{name}\s*[!=]=|\b(?:compare|starts_with|find)\({name}"
+        compared = rf"[!=]=\s*{name}|{name}\s*[!=]=|\b(?:compare|starts_with|find|contains|strcmp)\([^()]*{name}"
         self.assertEqual(self.places_of(compared, ("launch/app/flags/", "runtime/train/report/")), [])
+        of_a_run = [path for path in self.places_of(name, ("launch/app/flags/", "runtime/train/report/"))
+                    if path.startswith(("launch/app/", "runtime/train/"))]
+        self.assertEqual(of_a_run, [], "the plan of a run has the format as an enum")
 
     def test_flags_are_read_in_the_program_only(self) -> None:
         included = self.places_of(r'#include "launch/app/flags/options\.h"', ("launch/app/", "benchmarks/ddpbench/"))

@@ -135,5 +135,39 @@ TEST(PipelineSchedule, PassesInFlightAreAsManyAsSaid) {
   }
 }
 
+TEST(StepOrder, UnitsTakeTurnsThatTellTheNextOne) {
+  EXPECT_EQ(forward_turns(3), (std::vector<UnitTurn>{{0, 1}, {1, 2}, {2, std::nullopt}}));
+  EXPECT_EQ(backward_turns(3), (std::vector<UnitTurn>{{2, 1}, {1, 0}, {0, std::nullopt}}));
+  EXPECT_EQ(forward_turns(1), backward_turns(1));
+}
+
+TEST(StepOrder, HasAllPassesAndActionsOfAStage) {
+  const StepOrder order = step_order(2, 0, passes_of_step(2, 3), 4);
+  ASSERT_EQ(order.passes.size(), 6u);
+  EXPECT_EQ(order.actions, pipeline_schedule(2, 0, 6));
+  std::vector<std::int64_t> begun, ended;
+  for (const Action& action : order.actions) {
+    const std::vector<UnitTurn>& turns = order.turns_of(action);
+    if (action.kind == Kind::exchange) {
+      EXPECT_TRUE(turns.empty());
+      continue;
+    }
+    EXPECT_EQ(turns, action.kind == Kind::forward ? forward_turns(4) : backward_turns(4));
+    (action.kind == Kind::forward ? begun : ended).push_back(order.pass_of(action).number);
+  }
+  EXPECT_EQ(begun, (std::vector<std::int64_t>{0, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(ended, begun);
+}
+
+/// Gradients are reduced in the last pass of a step, or in every one.
+TEST(StepOrder, SaysWhichPassesAreReduced) {
+  const auto reduced = [](bool sums_every_pass) {
+    const std::vector<Pass> passes = passes_of_step(2, 3);
+    return std::ranges::count_if(passes, [&](const Pass& p) { return is_reduced(p.ends_step, sums_every_pass); });
+  };
+  EXPECT_EQ(reduced(false), 1);
+  EXPECT_EQ(reduced(true), 6);
+}
+
 }  // namespace
 }  // namespace ddptrain

@@ -19,7 +19,7 @@ namespace ddptrain {
 
 /// What a run uses of the machine.
 struct PlannedMachine {
-  MeshShape mesh;
+  MeshShape mesh = {};
   DeviceKind device = DeviceKind::cpu;
   int ranks_per_gpu = 1;  ///< The most that one GPU has.
   int shared_gpus = 0;    ///< All GPUs of the job if ranks share one; 0: no rank does.

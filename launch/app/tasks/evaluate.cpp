@@ -46,7 +46,7 @@ void evaluate_model(const World& world, const RunPlan& plan, Workload& workload,
   std::unique_ptr<Model> model;
   world.agree([&] { model = workload.make_model(device, plan.trainer.batch); });
   Replica replica(plan.trainer, ReplicaUse::evaluation, std::move(model), device, communicator);
-  replica.initialise(plan.trainer.seed);
+  replica.initialise(plan.trainer.seed, world.rank());
   const Watch::Phase phase(*world.watch(), "evaluation");
   const auto [sums, seconds] = evaluate(world, plan, replica, workload.data());
   const std::string hash = replica.parameter_hash();

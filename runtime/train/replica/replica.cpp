@@ -41,12 +41,12 @@ Replica::Replica(const TrainerOptions& options, ReplicaUse use, std::unique_ptr<
   check_units(arena_.units(), arena_.specs().size());
 }
 
-void Replica::initialise(std::uint64_t seed) {
+void Replica::initialise(std::uint64_t seed, int rank) {
   for (const auto& model : models_) {
     model->bind({arena_.weights(), arena_.gradients(), state_.buffers(), stages().group});
   }
   for (std::int64_t i = 0; i < ranks_.count; ++i) state_.save_buffers(i);
-  arena_.initialise(seed, arena_.communicator().rank());
+  arena_.initialise(seed, rank);
 }
 
 void Replica::restored() {

@@ -40,7 +40,7 @@ Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, co
       evaluator_(replica_, data.test_count(), options.batch, *updates_.communication.weights, metrics_),
       training_(device, replica_.state().step(), [this](std::uint32_t offset) { train_step(offset); },
                 {.enabled = options_.graph}) {
-  replica_.initialise(options.seed);
+  replica_.initialise(options.seed, world.rank());
   const std::string difference = differing_replicas(replica_.state(), &world, stages.group, device);
   if (!difference.empty()) throw Error(fmt::format("the parameters at the start differ: {}", difference), true);
 }
