@@ -11,7 +11,8 @@
 #include "runtime/core/files/outputs.h"
 #include "runtime/core/files/writable.h"
 #include "runtime/core/text.h"
-#include "runtime/train/measure/sensor_report.h"
+#include "runtime/train/measure/gather_sensors.h"
+#include "runtime/train/report/sensor_fields.h"
 
 namespace ddptrain::bench {
 namespace {

@@ -387,14 +387,14 @@ class GptOps {
     const double flops = 2.0 * static_cast<double>(s_.rows() * s_.sequence * s_.width);  // causal: half of the square
     const double activation = 2.0 * static_cast<double>(s_.rows() * s_.width);
     const Tensor qkv = random({s_.batch, s_.sequence, 3 * s_.width}), dqkv = empty(qkv.shape);
-    const Tensor out = empty({s_.batch, s_.sequence, s_.width}), dout = random(out.shape);
+    const Tensor out = empty({s_.batch, s_.sequence, s_.width}), d_output = random(out.shape);
     const Tensor statistics = empty(DType::f32, {s_.batch, s_.heads, s_.sequence});
     const Tensor deltas = empty(DType::f32, statistics.shape);
-    const cuda::AttentionTensors t{qkv.data, out.data, statistics.as<float>(), dout.data, dqkv.data};
+    const cuda::AttentionTensors t{qkv.data, out.data, statistics.as<float>(), d_output.data, dqkv.data};
     time("attention", 4 * activation, flops,
          [&] { device_.get<AttentionOps>().attention(qkv, s_.heads, out, statistics); });
     time("attention_backward", 8 * activation, 2.5 * flops,
-         [&] { device_.get<AttentionOps>().attention_backward(qkv, s_.heads, out, statistics, dout, dqkv); });
+         [&] { device_.get<AttentionOps>().attention_backward(qkv, s_.heads, out, statistics, d_output, dqkv); });
     time("attention, plain", 4 * activation, flops, [&] { cuda::plain_attention(shape, t, DType::bf16, stream_); });
     time("attention deltas", 2 * activation, 0,
          [&] { cuda::attention_deltas(shape, t, DType::bf16, deltas.as<float>(), stream_); });

@@ -8,6 +8,7 @@
 
 #include "runtime/core/step.h"
 #include "runtime/device/device.h"
+#include "runtime/ops/image_batch.h"
 #include "runtime/train/dataset.h"
 
 /// Data sets of images, in host memory and on the device.

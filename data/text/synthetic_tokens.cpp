@@ -51,7 +51,8 @@ class Draws {
 template <class T>
 void walk(const SyntheticTokens& text, std::vector<std::uint8_t>& bytes) {
   const auto vocabulary = static_cast<std::uint32_t>(text.vocabulary);
-  const Permutation rho(text.seed, 0, vocabulary), pi(text.seed, 1, vocabulary);
+  const Permutation rho(text.seed, 0, vocabulary);
+  const Permutation pi(text.seed, 1, vocabulary);
   std::vector<std::array<T, 4>> successors(vocabulary);
   for (std::uint32_t token = 0; token < vocabulary; ++token) {
     for (std::uint32_t j = 0; j < 4; ++j) successors[token][j] = static_cast<T>(pi((rho(token) + j) % vocabulary));

@@ -84,7 +84,8 @@ class TokenDataset final : public Dataset {
  private:
   TokenData data_;
   std::int64_t sequence_;
-  std::int64_t train_count_, test_count_;
+  std::int64_t train_count_;
+  std::int64_t test_count_;
 };
 
 /// The tokens of a model. `memory` owns the memory behind the views, if nobody else does.

@@ -134,7 +134,16 @@ class CnnLayers {
   Dropout pool_dropout_;
   Dropout hidden_dropout_;
   std::vector<Buffer> buffers_;
-  Tensor images_, conv1_, dconv1_, conv2_, pooled_, dpooled_, winner_, hidden_, dhidden_, logits_;
+  Tensor images_;
+  Tensor conv1_;
+  Tensor dconv1_;
+  Tensor conv2_;
+  Tensor pooled_;
+  Tensor dpooled_;
+  Tensor winner_;
+  Tensor hidden_;
+  Tensor dhidden_;
+  Tensor logits_;
 };
 
 class Cnn final : public Model {
@@ -177,17 +186,25 @@ class Cnn final : public Model {
 
   void forward(std::size_t unit) override {
     if (kernels_) {
-      return kernels_->forward(images_of(batch_), weights_, dropout(kPoolDropout, kPoolSite),
-                               dropout(kHiddenDropout, kHiddenSite), batch_.gradient_scale, batch_.sums);
+      kernels_->forward(images_of(batch_), weights_, dropout(kPoolDropout, kPoolSite),
+                        dropout(kHiddenDropout, kHiddenSite), batch_.gradient_scale, batch_.sums);
+      return;
     }
-    if (unit == 0) return layers_->forward_features(weights_);
+    if (unit == 0) {
+      layers_->forward_features(weights_);
+      return;
+    }
     layers_->forward_head(weights_, batch_.gradient_scale, batch_.sums);
   }
 
   void backward(std::size_t unit, bool accumulate, const Ready& ready) override {
     if (!kernels_) {
-      if (unit == 0) return layers_->backward_features(weights_, gradients_, accumulate, ready);
-      return layers_->backward_head(weights_, gradients_, accumulate, ready);
+      if (unit == 0) {
+        layers_->backward_features(weights_, gradients_, accumulate, ready);
+        return;
+      }
+      layers_->backward_head(weights_, gradients_, accumulate, ready);
+      return;
     }
     kernels_->backward_hidden(weights_, gradients_, accumulate);
     ready(fc1_weight);
@@ -200,7 +217,10 @@ class Cnn final : public Model {
     const auto product = [](std::int64_t outputs, std::int64_t inputs) {
       return 2.0 * static_cast<double>(outputs) * static_cast<double>(inputs);
     };
-    const std::int64_t c1 = shape_.conv1, c2 = shape_.conv2, h = shape_.height, w = shape_.width;
+    const std::int64_t c1 = shape_.conv1;
+    const std::int64_t c2 = shape_.conv2;
+    const std::int64_t h = shape_.height;
+    const std::int64_t w = shape_.width;
     const double conv1 = product((h - 2) * (w - 2) * c1, kKernel * kKernel);
     const double conv2 = product((h - 4) * (w - 4) * c2, kKernel * kKernel * c1);
     const double fc1 = product(shape_.hidden, shape_.features());
@@ -226,7 +246,7 @@ class Cnn final : public Model {
                                         : layers_->memory_bytes();
     return {{"activations", activations}, {"data", total_bytes(images_.memory)}};
   }
-  const char* unit() const override { return "images"; }
+  const char* sample_unit() const override { return "images"; }
 
  private:
   void check_memory_format(const Device& device, MemoryFormat format) const {

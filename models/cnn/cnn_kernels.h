@@ -7,6 +7,7 @@
 #include "runtime/core/step.h"
 #include "runtime/core/tensor.h"
 #include "runtime/device/device.h"
+#include "runtime/ops/image_batch.h"
 
 namespace ddptrain {
 

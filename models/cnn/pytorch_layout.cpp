@@ -10,7 +10,9 @@ constexpr std::int64_t kFilterSide = 3;
 
 /// A parameter in memory as [outputs, pixels, channels]; no outputs: both layouts are the same.
 struct Dims {
-  std::int64_t outputs = 0, pixels = 1, channels = 1;
+  std::int64_t outputs = 0;
+  std::int64_t pixels = 1;
+  std::int64_t channels = 1;
 };
 
 Dims dims_of(const CnnShape& shape, const std::string& name) {

@@ -35,7 +35,10 @@ void DecoderBlock::backward_attention_weights(const BlockGradients& g, bool accu
 /// Computes the activations that were not kept again, with the same bits.
 void DecoderBlock::restore(const Tensor& branch) {
   if (!restores_) return;
-  if (recompute_ == Recompute::gelu) return mlp_.restore_hidden();
+  if (recompute_ == Recompute::gelu) {
+    mlp_.restore_hidden();
+    return;
+  }
   norm().forward();
   attention_.forward(branch);
   attention_.add(branch, mlp_.norm());

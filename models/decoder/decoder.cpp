@@ -10,9 +10,13 @@ namespace ddptrain {
 // --- forward ------------------------------------------------------------------------------------------------------
 
 void Decoder::forward(std::size_t unit) {
-  if (stage_.is_embedding(unit)) return forward_embedding();
-  if (stage_.is_head(unit)) return forward_head();
-  forward_block(stage_.block_of_unit(unit));
+  if (stage_.is_embedding(unit)) {
+    forward_embedding();
+  } else if (stage_.is_head(unit)) {
+    forward_head();
+  } else {
+    forward_block(stage_.block_of_unit(unit));
+  }
 }
 
 void Decoder::forward_embedding() {
@@ -36,21 +40,25 @@ void Decoder::forward_head() {
 
 /// Goes from the end of the previous unit to the output of `norm`, the first norm of block `layer` or of the head.
 void Decoder::enter(std::int64_t layer, Norm& norm) {
-  if (layer > stage_.first_block()) return block(layer - 1).mlp().add(workspace_.branch(), norm);
-  if (layer == 0) return norm.forward();
-  norm.forward(workspace_.previous_stream(), workspace_.branch(), block_dropout(layer - 1, 1));
+  if (layer > stage_.first_block()) {
+    block(layer - 1).mlp().add(workspace_.branch(), norm);
+  } else if (layer > 0) {
+    norm.forward(workspace_.previous_stream(), workspace_.branch(), block_dropout(layer - 1, 1));
+  } else {
+    norm.forward();
+  }
 }
 
 // --- backward -----------------------------------------------------------------------------------------------------
 
 void Decoder::backward(std::size_t unit, bool accumulate, const Ready& ready) {
-  if (stage_.is_embedding(unit)) return backward_embedding(accumulate, ready);
-  if (stage_.is_head(unit)) return backward_head(accumulate, ready);
-  const std::int64_t layer = stage_.block_of_unit(unit);
-  const Span span = this->span(block_name(layer) + " backward");
-  if (layer == stage_.last_block() && !stage_.has_head()) take_next_dbias();
-  if (layer == 0) return backward_first_block(accumulate);
-  backward_block(layer, accumulate, ready);
+  if (stage_.is_embedding(unit)) {
+    backward_embedding(accumulate, ready);
+  } else if (stage_.is_head(unit)) {
+    backward_head(accumulate, ready);
+  } else {
+    backward_block(stage_.block_of_unit(unit), accumulate, ready);
+  }
 }
 
 void Decoder::backward_head(bool accumulate, const Ready& ready) {
@@ -65,6 +73,12 @@ void Decoder::backward_head(bool accumulate, const Ready& ready) {
 }
 
 void Decoder::backward_block(std::int64_t layer, bool accumulate, const Ready& ready) {
+  const Span span = this->span(block_name(layer) + " backward");
+  if (layer == stage_.last_block() && !stage_.has_head()) take_next_dbias();
+  if (layer == 0) {
+    backward_first_block(accumulate);
+    return;
+  }
   block(layer).backward(workspace_.gradients(layer), workspace_.branch(), previous_dbias(layer), accumulate, ready);
   if (layer == stage_.first_block()) overlap_.wait();  // the output layer's gradient goes to the previous stage
 }
@@ -130,13 +144,6 @@ Dropout Decoder::dropout(std::uint32_t site) const {
 }
 Dropout Decoder::block_dropout(std::int64_t layer, std::uint32_t half) const {
   return dropout(kEmbeddingSite + 1 + 2 * static_cast<std::uint32_t>(layer) + half);
-}
-
-Span Decoder::span(const std::string& name) const {
-  return {device_.timeline(), Lane::compute, device_.compute_stream(), name};
-}
-std::string Decoder::block_name(std::int64_t layer) const {
-  return fmt::format("{}.{}", options_.table.names.block, layer);
 }
 
 }  // namespace ddptrain

@@ -70,7 +70,7 @@ class Decoder final : public Model {
   ModelWork work() const override;
   std::vector<Sent> sends(std::int64_t passes) const override;
   std::vector<MemoryUse> memory() const override;
-  const char* unit() const override { return "tokens"; }
+  const char* sample_unit() const override { return "tokens"; }
   std::int64_t predictions_per_sample() const override { return config_.sequence; }
 
   const std::vector<NamedBuffer>& shared_memory() const { return memory_.buffers(); }  ///< For tests and reports.

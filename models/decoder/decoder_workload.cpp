@@ -67,7 +67,7 @@ std::unique_ptr<Model> DecoderWorkload::make_model(Device& device, std::int64_t 
   DecoderOptions options;
   options.table = table();
   options.blocks = stage_blocks(options.table.config, mesh.stages, mesh.stage_of(run_.rank));
-  options.slice = {mesh.tensor, mesh.part_of(run_.rank)};
+  options.slice = {mesh.tensor, mesh.tensor_rank_of(run_.rank)};
   options.max_batch = batch;
   options.seed = run_.seed;
   options.dropout = dropout_;

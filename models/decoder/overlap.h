@@ -21,10 +21,10 @@ class Overlap {
   /// Small batches: queues `work`, which runs at the same time as the work that is queued until wait(). Large batches:
   /// does nothing. `work` may be queued as late as in wait().
   void start(const std::function<void()>& work) {
-    if (overlaps_) device_.beside(work);
+    if (overlaps_) device_.run_concurrently(work);
   }
   void wait() {
-    if (overlaps_) device_.join();
+    if (overlaps_) device_.wait_concurrent();
   }
   /// Keeps the parameters that overlapping work reports, until report().
   Model::Ready keep_ready() {

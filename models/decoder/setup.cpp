@@ -146,6 +146,11 @@ void Decoder::take_next_dbias() {
 
 // --- pipelines ----------------------------------------------------------------------------------------------------
 
+// What crosses the boundary of two stages. Forward: the residual stream, and the branch that is still to be added to
+// it; the first norm of the later stage adds it. Backward: the gradient of the stream, and the gradient of the last
+// bias of the earlier stage, which that norm computes. With a tied head, the stages also pass the token embedding on to
+// the last stage, and its gradient back.
+
 StageBoundary Decoder::previous_boundary() {
   if (stage_.has_embedding()) return {};
   const std::int64_t first = stage_.first_block();
@@ -170,6 +175,13 @@ std::unique_ptr<Model> Decoder::sibling() {
 }
 
 // --- reports ------------------------------------------------------------------------------------------------------
+
+Span Decoder::span(const std::string& name) const {
+  return {device_.timeline(), Lane::compute, device_.compute_stream(), name};
+}
+std::string Decoder::block_name(std::int64_t layer) const {
+  return fmt::format("{}.{}", options_.table.names.block, layer);
+}
 
 double Decoder::flops_per_sample() const {  // Chowdhery et al., "PaLM", arXiv:2204.02311, appendix B
   const auto parameters = static_cast<double>(element_count(parameters_of_all_stages()));

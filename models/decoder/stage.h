@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,7 @@ namespace ddptrain {
 /// block has the head.
 struct StageBlocks {
   std::int64_t first = 0;
-  std::int64_t end = 0;  ///< One more than the last block. 0: all blocks from `first` on.
+  std::optional<std::int64_t> end = {};  ///< One more than the last block. Empty: all blocks from `first` on.
 };
 
 /// Stage `stage` of `stages`. All stages have about the same number of FLOP. The model has at least as many blocks as
@@ -27,7 +28,7 @@ StageBlocks stage_blocks(const DecoderConfig& config, std::int64_t stages, std::
 class Stage {
  public:
   Stage(const DecoderConfig& config, const StageBlocks& blocks)
-      : layers_(config.layers), first_(blocks.first), end_(blocks.end > 0 ? blocks.end : config.layers) {}
+      : layers_(config.layers), first_(blocks.first), end_(blocks.end.value_or(config.layers)) {}
 
   std::int64_t first_block() const { return first_; }
   std::int64_t last_block() const { return end_ - 1; }

@@ -10,9 +10,8 @@
 namespace ddptrain {
 
 /// The steps of a pass through `units` units, numbered from 0: forward of unit 0, 1, ..., then backward of the last
-/// unit,
-/// ..., 1, 0. The forward pass of a unit is two steps: it enters the unit (the unit's first norm takes up what the
-/// previous unit has left), and computes it.
+/// unit, and so on to unit 0. The forward pass of a unit is two steps: it enters the unit (the unit's first norm adds
+/// the branch that the previous unit has left), and computes it.
 class PassSteps {
  public:
   explicit PassSteps(std::int64_t units) : units_(units) {}

@@ -137,7 +137,10 @@ class Attention final : public Sublayer {
   // From the output of `in` to attended_, and back.
 
   void attend() {
-    if (grouped_ == nullptr) return attention_->attention(qkv_, kind_.heads, attended_, statistics_);
+    if (grouped_ == nullptr) {
+      attention_->attention(qkv_, kind_.heads, attended_, statistics_);
+      return;
+    }
     if (kind_.normalises_heads) {
       grouped_->normalise(projected_, heads(), query_weight_, key_weight_, epsilon_, qkv_, head_statistics_);
     }
@@ -146,7 +149,8 @@ class Attention final : public Sublayer {
   }
   void attend_backward(const Tensor& d_attended, const Tensor& d_qkv, bool accumulate) {
     if (grouped_ == nullptr) {
-      return attention_->attention_backward(qkv_, kind_.heads, attended_, statistics_, d_attended, d_qkv);
+      attention_->attention_backward(qkv_, kind_.heads, attended_, statistics_, d_attended, d_qkv);
+      return;
     }
     grouped_->attention_backward(qkv_, heads(), attended_, statistics_, d_attended, d_qkv);
     if (kind_.rotary_base > 0.0) grouped_->rotate(d_qkv, heads(), kind_.rotary_base, GroupedAttentionOps::Turn::back);
@@ -155,8 +159,9 @@ class Attention final : public Sublayer {
   /// Each rank has some of the heads, whose weights are the same.
   void normalise_backward(const Tensor& d_qkv, bool accumulate) {
     if (group_ == nullptr) {
-      return grouped_->normalise_backward(projected_, heads(), query_weight_, key_weight_, head_statistics_, d_qkv,
-                                          dquery_weight_, dkey_weight_, accumulate);
+      grouped_->normalise_backward(projected_, heads(), query_weight_, key_weight_, head_statistics_, d_qkv,
+                                   dquery_weight_, dkey_weight_, accumulate);
+      return;
     }
     const Tensor dquery = partial_.stretch(0, kind_.head_size);
     const Tensor dkey = partial_.stretch(kind_.head_size, kind_.head_size);

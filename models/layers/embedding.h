@@ -31,7 +31,7 @@ class Embedding {
   void forward(const TokenBatch& batch, const Dropout& dropout, const Tensor& branch, const Tensor& stream) {
     const Tensor& mine = group_ != nullptr ? branch : stream;
     embedding_.embed_tokens(batch, tokens_, positions_, dropout, mine);
-    if (group_ != nullptr) group_->run({TensorGroup::sum_part(mine, stream)});  // of one value and zeros
+    if (group_ != nullptr) group_->run({TensorGroup::sum_shard(mine, stream)});  // of one value and zeros
   }
   /// `d_head`: the tied output layer's gradient of the token embedding; without data if the head is not tied.
   void backward(const TokenBatch& batch, const Dropout& dropout, const Tensor& d_stream, const Tensor& d_head,

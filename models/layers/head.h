@@ -101,7 +101,8 @@ class Head {
     const Tensor logits = this->logits(count);
     const Tensor d_logits = gradient_scale != 0.0f ? logits : Tensor{};
     if (group_ == nullptr) {
-      return loss_.token_cross_entropy(logits, batch, first, vocabulary_, gradient_scale, d_logits, sums);
+      loss_.token_cross_entropy(logits, batch, first, vocabulary_, gradient_scale, d_logits, sums);
+      return;
     }
     const Tensor mine = partial_.first(count);
     Tensor all = all_partial_;

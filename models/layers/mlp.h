@@ -79,7 +79,10 @@ class Mlp final : public Sublayer {
   }
   /// Computes the activation's output again from its input, with the same bits.
   void restore_hidden() {
-    if (gated_ == nullptr) return linear_.gelu(flat(pre_), flat(hidden_));
+    if (gated_ == nullptr) {
+      linear_.gelu(flat(pre_), flat(hidden_));
+      return;
+    }
     gated_->swiglu(flat(pre_), flat(hidden_));
   }
 

@@ -81,7 +81,10 @@ class Norm {
   using Work = std::function<void()>;
   void backward(const Tensor& d_output, const Tensor& d_residual, const Tensor& d_input, const Tensor& d_input_sums,
                 bool accumulate, const Work& first = {}, const Work& second = {}) {
-    if (group_ != nullptr) return backward_rows(d_output, d_residual, d_input, accumulate, first, second);
+    if (group_ != nullptr) {
+      backward_rows(d_output, d_residual, d_input, accumulate, first, second);
+      return;
+    }
     normalise_backward(d_output, d_residual, d_input, {dweight_, dbias_}, d_input_sums, accumulate);
   }
   /// This rank's rows of an activation.
@@ -100,7 +103,7 @@ class Norm {
 
   void backward_rows(const Tensor& d_output, const Tensor& d_residual, const Tensor& d_input, bool accumulate,
                      const Work& first, const Work& second) {
-    group_->run({group_->sum_part(d_output)}, first);
+    group_->run({group_->sum_shard(d_output)}, first);
     const Tensor dweight = partial_.stretch(0, width_);
     const Tensor dbias = layer_ != nullptr ? partial_.stretch(width_, width_) : Tensor{};
     normalise_backward(own(d_output), own(d_residual), own(d_input), {dweight, dbias}, Tensor{}, false);
@@ -114,20 +117,24 @@ class Norm {
   // The two kinds of norms.
   std::int64_t statistics() const { return layer_ != nullptr ? 2 : 1; }  ///< Numbers per row.
   void normalise(const Tensor& y) {
-    if (rms_ != nullptr) return rms_->rms_norm(input, weight_, epsilon_, y, statistics_);
+    if (rms_ != nullptr) {
+      rms_->rms_norm(input, weight_, epsilon_, y, statistics_);
+      return;
+    }
     layer_->layer_norm(input, weight_, bias_, epsilon_, y, statistics_);
   }
   void add_and_normalise(const Tensor& residual, const Tensor& branch, const Dropout& dropout, const Tensor& y) {
     if (rms_ != nullptr) {
-      return rms_->add_rms_norm(residual, branch, dropout, weight_, epsilon_, input, y, statistics_);
+      rms_->add_rms_norm(residual, branch, dropout, weight_, epsilon_, input, y, statistics_);
+      return;
     }
     layer_->add_layer_norm(residual, branch, dropout, weight_, bias_, epsilon_, input, y, statistics_);
   }
   void normalise_backward(const Tensor& dy, const Tensor& d_residual, const Tensor& dx, const Gradients& gradients,
                           const Tensor& dx_sums, bool accumulate) {
     if (rms_ != nullptr) {
-      return rms_->rms_norm_backward(input, weight_, statistics_, dy, d_residual, dx, gradients.weight, dx_sums,
-                                     accumulate);
+      rms_->rms_norm_backward(input, weight_, statistics_, dy, d_residual, dx, gradients.weight, dx_sums, accumulate);
+      return;
     }
     layer_->layer_norm_backward(input, weight_, statistics_, dy, d_residual, dx, gradients.weight, gradients.bias,
                                 dx_sums, accumulate);

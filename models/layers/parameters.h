@@ -33,7 +33,8 @@ void add_norm(const std::string& name, NormKind kind, std::int64_t width, std::v
 
 /// The parameters of a Sublayer. The rows of the weight of `in` have `blocks` blocks, each of which is split.
 struct SublayerShape {
-  Shape in, out;  ///< Shapes of the weights.
+  Shape in;   ///< Of the weight.
+  Shape out;  ///< Of the weight.
   std::int64_t blocks = 1;
   bool in_bias = true;
   bool out_bias = true;
@@ -48,7 +49,9 @@ struct SublayerShape {
   }
 };
 struct SublayerNames {
-  std::string norm, in, out;
+  std::string norm;
+  std::string in;
+  std::string out;
 };
 /// Adds the linear layer `out`, the linear layer `in` and the norm. `add` is the initial value of the weight of `out`,
 /// whose output is added to the residual stream. `shape` is the shape of the whole layers.

@@ -140,7 +140,7 @@ class Sublayer {
   /// branch = out(x), summed over all slices.
   void project(const Tensor& x, const Tensor& branch) {
     out_.forward(x, branch, group_ == nullptr || group_->is_first());
-    if (group_ != nullptr) group_->run({group_->sum_part(branch)});
+    if (group_ != nullptr) group_->run({group_->sum_shard(branch)});
   }
   Tensor dbias_from_branch() const { return gives_dbias(dropout_.rate, group_) ? out_.dbias() : Tensor{}; }
 

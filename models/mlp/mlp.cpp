@@ -63,8 +63,14 @@ class Mlp final : public Model {
   }
 
   void forward(std::size_t unit) override {
-    if (unit == 0) return hidden_layer(pixels(), fc1_weight, rows(hidden1_));
-    if (unit == 1) return hidden_layer(rows(hidden1_), fc2_weight, rows(hidden2_));
+    if (unit == 0) {
+      hidden_layer(pixels(), fc1_weight, rows(hidden1_));
+      return;
+    }
+    if (unit == 1) {
+      hidden_layer(rows(hidden1_), fc2_weight, rows(hidden2_));
+      return;
+    }
     const Tensor logits = rows(logits_);
     linear_.linear(rows(hidden2_), w_[fc3_weight], w_[fc3_bias], logits);
     const Tensor dlogits = batch_.gradient_scale != 0.0f ? logits : Tensor{};
@@ -72,14 +78,20 @@ class Mlp final : public Model {
   }
 
   void backward(std::size_t unit, bool accumulate, const Ready& ready) override {
-    const Tensor h1 = rows(hidden1_), dh1 = rows(dhidden1_), h2 = rows(hidden2_), dh2 = rows(dhidden2_);
+    const Tensor h1 = rows(hidden1_);
+    const Tensor dh1 = rows(dhidden1_);
+    const Tensor h2 = rows(hidden2_);
+    const Tensor dh2 = rows(dhidden2_);
     if (unit == 2) {
       linear_.linear_backward(h2, w_[fc3_weight], rows(logits_), dh2, g_[fc3_weight], g_[fc3_bias], accumulate);
       ready(fc3_weight);
       ready(fc3_bias);
       return;
     }
-    if (unit == 1) return hidden_layer_backward(h1, fc2_weight, h2, dh2, dh1, accumulate, ready);
+    if (unit == 1) {
+      hidden_layer_backward(h1, fc2_weight, h2, dh2, dh1, accumulate, ready);
+      return;
+    }
     hidden_layer_backward(pixels(), fc1_weight, h1, dh1, Tensor{}, accumulate, ready);
   }
 
@@ -89,14 +101,16 @@ class Mlp final : public Model {
     const double fc1 = 2.0 * static_cast<double>(shape_.pixels()) * hidden;
     const double fc2 = 2.0 * hidden * hidden;
     const double fc3 = 2.0 * hidden * static_cast<double>(shape_.classes);
-    const double after_fc3 = 2.0 * fc3, after_fc2 = after_fc3 + 2.0 * fc2, all = after_fc2 + fc1;
+    const double after_fc3 = 2.0 * fc3;
+    const double after_fc2 = after_fc3 + 2.0 * fc2;
+    const double all = after_fc2 + fc1;
     return {{{"fc1", fc1, fc1}, {"fc2", fc2, 2.0 * fc2}, {"fc3", fc3, 2.0 * fc3}},  // the images need no gradient
             {after_fc3, after_fc3, after_fc2, after_fc2, all, all}};
   }
   std::vector<MemoryUse> memory() const override {
     return {{"activations", total_bytes(buffers_)}, {"data", total_bytes(data_.memory)}};
   }
-  const char* unit() const override { return "images"; }
+  const char* sample_unit() const override { return "images"; }
 
  private:
   Tensor allocate(const Shape& shape) {
@@ -128,9 +142,15 @@ class Mlp final : public Model {
   std::int64_t max_batch_;
   ResidentImages data_;
   std::vector<ParameterSpec> parameters_;
-  std::vector<Tensor> w_, g_;  ///< By Parameter.
+  std::vector<Tensor> w_;  ///< Weights, by Parameter.
+  std::vector<Tensor> g_;  ///< Gradients, by Parameter.
   std::vector<Buffer> buffers_;
-  Tensor images_, hidden1_, dhidden1_, hidden2_, dhidden2_, logits_;
+  Tensor images_;
+  Tensor hidden1_;
+  Tensor dhidden1_;
+  Tensor hidden2_;
+  Tensor dhidden2_;
+  Tensor logits_;
   MicroBatch batch_;
   ImageBatch source_;
 };

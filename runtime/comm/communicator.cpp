@@ -14,19 +14,19 @@ PeerInboxes PeerMemory::inboxes(int rank) const {
   return inboxes;
 }
 
-Tensor own_part(const Communicator& communicator, const Tensor& values) {
-  const std::int64_t parts = communicator.size();
-  DDP_CHECK(values.size() % parts == 0, "{} elements do not divide into {} parts", values.size(), parts);
-  const std::int64_t count = values.size() / parts;
+Tensor own_shard(const Communicator& communicator, const Tensor& values) {
+  const std::int64_t shards = communicator.size();
+  DDP_CHECK(values.size() % shards == 0, "{} elements do not divide into {} shards", values.size(), shards);
+  const std::int64_t count = values.size() / shards;
   return values.stretch(communicator.rank() * count, count);
 }
 
 Communicator::Ticket Communicator::reduce_scatter_sum(const Tensor& values, Stream stream) {
-  return reduce_scatter_sum(values, own_part(*this, values), stream);
+  return reduce_scatter_sum(values, own_shard(*this, values), stream);
 }
 
 Communicator::Ticket Communicator::all_gather(const Tensor& values, Stream stream) {
-  return all_gather(own_part(*this, values), values, stream);
+  return all_gather(own_shard(*this, values), values, stream);
 }
 
 std::unique_ptr<Communicator> make_communicator(const World& world, Device& device,

@@ -14,8 +14,8 @@
 
 namespace ddptrain {
 
-/// NCCL 2.28's symmetric kernels scatter and gather wrong values if the size of a part is not a multiple of it.
-inline constexpr std::size_t kPartBytes = 16;
+/// NCCL 2.28's symmetric kernels scatter and gather wrong values if the size of a shard is not a multiple of it.
+inline constexpr std::size_t kShardBytes = 16;
 
 /// Memory that the GPUs of all ranks can read and write.
 struct PeerMemory {
@@ -37,7 +37,7 @@ struct Message {
 ///
 /// A collective starts after the work that is queued on `stream`. `from` and `to` either do not overlap, or the
 /// collective is in place: all_reduce_sum(), reduce_sum() and broadcast() have one tensor as both; for the others, the
-/// smaller tensor is this rank's part of the larger one. The forms with one tensor are in place.
+/// smaller tensor is this rank's shard of the larger one. The forms with one tensor are in place.
 ///
 /// Errors throw Error with the failing call. A communicator is destroyed before its device and world.
 class Communicator {
@@ -72,15 +72,16 @@ class Communicator {
   virtual Ticket all_reduce_sum(const Tensor& from, const Tensor& to, Stream stream) = 0;
   /// On rank `root`: to = the sum of all ranks' `from`. The `to` of other ranks stays as it is. f64, f32 or bf16.
   virtual Ticket reduce_sum(const Tensor& from, const Tensor& to, int root, Stream stream) = 0;
-  /// `from` has size() equal parts. to = the sum of all ranks' part rank(). In place, the other parts are unspecified
-  /// afterwards. f64, f32 or bf16. Error if size() does not divide the number of elements, or if parts in symmetric
-  /// memory are not a multiple of kPartBytes.
+  /// `from` has size() equal shards. to = the sum of all ranks' shard rank(). In place, the other shards are
+  /// unspecified afterwards. f64, f32 or bf16. Error if size() does not divide the number of elements, or if shards in
+  /// symmetric memory are not a multiple of kShardBytes.
   virtual Ticket reduce_scatter_sum(const Tensor& from, const Tensor& to, Stream stream) = 0;
   /// to = the `from` of all ranks, in the order of ranks. Any type.
   virtual Ticket all_gather(const Tensor& from, const Tensor& to, Stream stream) = 0;
-  /// to = part rank() of the `from` of all ranks, in the order of ranks. Any type. Both tensors have size() equal parts
-  /// and do not overlap. Error if size() does not divide the number of elements. Either both come from allocate() or
-  /// neither: NCCL sends registered memory without a copy, and waits forever for a receiver with other memory.
+  /// to = shard rank() of the `from` of all ranks, in the order of ranks. Any type. Both tensors have size() equal
+  /// shards and do not overlap. Error if size() does not divide the number of elements. Either both come from
+  /// allocate() or neither: NCCL sends registered memory without a copy, and waits forever for a receiver with other
+  /// memory.
   virtual Ticket all_to_all(const Tensor& from, const Tensor& to, Stream stream) = 0;
   /// to = the `from` of rank `root`. Any type.
   virtual Ticket broadcast(const Tensor& from, const Tensor& to, int root, Stream stream) = 0;
@@ -107,8 +108,8 @@ class Communicator {
   virtual void check_health() {}
 };
 
-/// This rank's part of `values` for reduce_scatter_sum() and all_gather(). Error if the parts cannot be equal.
-Tensor own_part(const Communicator& communicator, const Tensor& values);
+/// This rank's shard of `values` for reduce_scatter_sum() and all_gather(). Error if the shards cannot be equal.
+Tensor own_shard(const Communicator& communicator, const Tensor& values);
 
 enum class CommLibrary : std::uint8_t { automatic, nccl, mpi };
 

@@ -4,7 +4,7 @@ namespace ddptrain {
 
 Mesh::Mesh(const World& job, const MeshShape& shape) : job_(job), shape_(shape) {
   const int rank = job.rank();
-  if (!shape.replica_is_one_rank()) replicas_ = job.split(stage() * shape.tensor + part());
+  if (!shape.replica_is_one_rank()) replicas_ = job.split(stage() * shape.tensor + tensor_rank());
   if (shape.stages > 1) stages_ = job.split(rank % (shape.replicas * shape.tensor));
   if (shape.tensor > 1) tensor_ = job.split(rank / shape.tensor);
 }

@@ -15,18 +15,20 @@ class Mesh {
 
   const MeshShape& shape() const { return shape_; }
   int stage() const { return shape_.stage_of(job_.rank()); }
-  int part() const { return shape_.part_of(job_.rank()); }
-  /// The ranks with this rank's stage and part. Rank i of the group is in replica i.
+  int tensor_rank() const { return shape_.tensor_rank_of(job_.rank()); }
+  /// The ranks with this rank's stage and tensor rank. Rank i of the group is in replica i.
   const World& replicas() const { return replicas_ ? *replicas_ : job_; }
-  /// The ranks with this rank's replica and part. Rank i of the group has stage i. Null with one stage.
+  /// The ranks with this rank's replica and tensor rank. Rank i of the group has stage i. Null with one stage.
   const World* stages() const { return stages_.get(); }
-  /// The ranks with this rank's stage and replica. Rank i of the group has part i. Null if layers are not split.
+  /// The ranks with this rank's stage and replica. Rank i of the group has tensor rank i. Null if layers are not split.
   const World* tensor() const { return tensor_.get(); }
 
  private:
   const World& job_;
   MeshShape shape_;
-  std::unique_ptr<World> replicas_, stages_, tensor_;
+  std::unique_ptr<World> replicas_;
+  std::unique_ptr<World> stages_;
+  std::unique_ptr<World> tensor_;
 };
 
 }  // namespace ddptrain

@@ -27,7 +27,7 @@ int MeshShape::replica_of(int rank) const {
   return rank / tensor % replicas;
 }
 
-int MeshShape::part_of(int rank) const {
+int MeshShape::tensor_rank_of(int rank) const {
   require_rank(*this, rank);
   return rank % tensor;
 }
@@ -40,7 +40,7 @@ std::string MeshShape::place_of(int rank) const {
   };
   add("stage", stages, stage_of(rank));
   add("replica", replicas, replica_of(rank));
-  add("part", tensor, part_of(rank));
+  add("part", tensor, tensor_rank_of(rank));
   return place;
 }
 

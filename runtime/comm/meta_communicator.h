@@ -9,7 +9,7 @@ namespace ddptrain {
 /// Collectives that were called.
 struct Called {
   std::int64_t times = 0;
-  std::int64_t bytes = 0;  ///< Of all parts.
+  std::int64_t bytes = 0;  ///< Of all shards.
 };
 
 /// Stands for rank `rank` of `size` ranks on a meta device, where a model is described and not trained. The other

@@ -21,21 +21,22 @@ class TensorGroup {
   const World& world() const { return world_; }
   bool is_first() const { return world_.rank() == 0; }
   bool capturable() const { return communicator_.capturable(); }
-  /// This rank's part of `values`, which has one equal part per rank; one-dimensional.
-  Tensor own(const Tensor& values) const { return own_part(communicator_, values); }
+  /// This rank's shard of `values`, which has one equal shard per rank; one-dimensional.
+  Tensor own(const Tensor& values) const { return own_shard(communicator_, values); }
 
   struct Collective {
     Communicator::Ticket (Communicator::*start)(const Tensor& from, const Tensor& to, Stream stream);
-    Tensor from, to;
+    Tensor from;
+    Tensor to;
   };
   /// values = the sum of all ranks' values. All ranks get the same bits.
   static Collective sum(const Tensor& values) { return {&Communicator::all_reduce_sum, values, values}; }
-  /// `from` has one equal part per rank. to = the sum of all ranks' values of this rank's part. In place, the other
-  /// parts are unspecified afterwards.
-  static Collective sum_part(const Tensor& from, const Tensor& to) {
+  /// `from` has one equal shard per rank. to = the sum of all ranks' values of this rank's shard. In place, the other
+  /// shards are unspecified afterwards.
+  static Collective sum_shard(const Tensor& from, const Tensor& to) {
     return {&Communicator::reduce_scatter_sum, from, to};
   }
-  Collective sum_part(const Tensor& values) const { return sum_part(values, own(values)); }
+  Collective sum_shard(const Tensor& values) const { return sum_shard(values, own(values)); }
   /// to = the `from` of all ranks, in the order of ranks.
   static Collective gather(const Tensor& from, const Tensor& to) { return {&Communicator::all_gather, from, to}; }
   Collective gather(const Tensor& values) const { return gather(own(values), values); }

@@ -104,7 +104,8 @@ using Names = std::vector<std::pair<std::string, T>>;
 /// One of a few names.
 template <class T>
 FlagValue choice(T& variable, const std::type_identity_t<Names<T>>& names) {
-  std::string start, all;
+  std::string start;
+  std::string all;
   for (const auto& [name, meaning] : names) {
     if (start.empty() && meaning == variable) start = name;
     all += (all.empty() ? "" : "|") + name;

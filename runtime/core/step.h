@@ -5,7 +5,6 @@
 
 #include "runtime/core/nonfinite.h"
 #include "runtime/core/random.h"
-#include "runtime/core/tensor.h"
 
 /// Numbers that change from step to step. They live where the device computes, so that a captured step can be replayed
 /// without new arguments: position in the data, learning rate and dropout all follow from the step number.
@@ -174,22 +173,13 @@ DDP_HOST_DEVICE std::uint32_t sample_index(const SampleOrder& order, std::uint64
   return BatchRows(order, step)[row];
 }
 
-/// The samples of one micro-step of a rank: `count` samples of a data set, found through `order`. Plain numbers, so
-/// that nothing of what a sample is travels through the runtime.
+/// The samples of one micro-step of a rank: `count` samples of a data set, found through `order`. The model
+/// knows what a sample is.
 struct Slice {
   SampleOrder order;
   StepRef step;
   std::int64_t count = 0;
 };
-
-/// Images that are resident where the device computes. Owns nothing.
-struct ImageSource {
-  Tensor images;  ///< [samples, height, width] u8
-  Tensor labels;  ///< [samples] u8
-};
-
-/// A slice of images.
-struct ImageBatch : Slice, ImageSource {};
 
 /// Dropout of rate `rate`: feature f of the sample at position `order.first + row` of the global batch is dropped where
 /// its 15 random bits (see dropout_slot; Philox of kRounds, counter {call, position, step, site}, key seed) are below

@@ -102,9 +102,10 @@ class Device {
   /// NCCL's kernels wait for other ranks, and in two branches of a CUDA graph they could block each other.
   void in_communication_stream(const std::function<void(Stream)>& work);
   /// Calls `work`. In a captured graph, its work on compute_stream() starts after earlier work and overlaps with work
-  /// that is queued from now on until join(). Outside a graph, and if there is a timeline(), there is no overlap.
-  virtual void beside(const std::function<void()>& work) { work(); }
-  virtual void join() {}
+  /// that is queued from now on until wait_concurrent(). Outside a graph, and if there is a timeline(), there is no
+  /// overlap.
+  virtual void run_concurrently(const std::function<void()>& work) { work(); }
+  virtual void wait_concurrent() {}
   /// The end of the work that is queued on `stream` so far.
   virtual std::unique_ptr<Event> mark(Stream stream) = 0;
   virtual void synchronize() = 0;  ///< The host waits for all streams; reports errors of earlier work.

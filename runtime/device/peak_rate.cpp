@@ -15,7 +15,10 @@ namespace {
 struct Product {
   std::string_view in_name;  ///< Part of the driver's name. The first product that fits counts.
   std::string_view product;
-  double fp32, tf32, bf16, fp8;
+  double fp32;
+  double tf32;
+  double bf16;
+  double fp8;
   std::string_view source;
 };
 

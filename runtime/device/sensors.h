@@ -55,7 +55,11 @@ struct SensorWindow {
   };
 
   std::uint64_t readings = 0;  ///< 0: nothing is known.
-  Spread sm_mhz, memory_mhz, watts, celsius, memory_used_bytes;
+  Spread sm_mhz;
+  Spread memory_mhz;
+  Spread watts;
+  Spread celsius;
+  Spread memory_used_bytes;
   std::array<std::uint64_t, kThrottleReasons.size()> throttled{};  ///< Number of readings with each reason.
 
   void add(const SensorReading& reading);

@@ -39,16 +39,22 @@ void add(Groups& groups, const Beat& own, const PeerState& peer) {
   const auto found = [&](Reason reason, const std::string& text) {
     groups[reason].push_back({seconds, fmt::format("{} {}", peer.name, text)});
   };
-  if (peer.ended) return found(ended, "has ended");
+  if (peer.ended) {
+    found(ended, "has ended");
+    return;
+  }
   if (is_computing(last) && last.seconds >= kHangShare * own.seconds) {
-    return found(hangs, fmt::format("has not entered a collective for {:.1f} s{} ({})", seconds,
-                                    peer.answers ? "" : " and " + silence, where(last)));
+    found(hangs, fmt::format("has not entered a collective for {:.1f} s{} ({})", seconds,
+                             peer.answers ? "" : " and " + silence, where(last)));
+    return;
   }
   if (!peer.answers) {
-    return found(peer.heard_lately ? late : silent, fmt::format("{} {} ({})", silence, doing(last), where(last)));
+    found(peer.heard_lately ? late : silent, fmt::format("{} {} ({})", silence, doing(last), where(last)));
+    return;
   }
   if (is_computing(last)) {
-    return found(computes, fmt::format("has not entered a collective for {:.1f} s ({})", seconds, where(last)));
+    found(computes, fmt::format("has not entered a collective for {:.1f} s ({})", seconds, where(last)));
+    return;
   }
   if (peer.calls_the_same && last.sequence != 0 && own.sequence != 0 && last.sequence < own.sequence) {
     found(behind, fmt::format("is behind, {} ({})", doing(last), where(last)));

@@ -31,7 +31,10 @@ class NcclLogReader::Reader {
   void read(const std::string& line) {
     constexpr std::string_view kMark = "NCCL INFO ";
     std::size_t at = line.find(kMark);
-    if (at == std::string::npos) return read_bare_version(line);
+    if (at == std::string::npos) {
+      read_bare_version(line);
+      return;
+    }
     for (std::size_t begin = 0; at != std::string::npos;) {
       process_ = &process_of(std::string_view(line).substr(begin, at - begin));
       begin = at + kMark.size();

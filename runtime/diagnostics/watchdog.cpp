@@ -121,8 +121,11 @@ class Watchdog::Guard {
     watched_ += std::min(seconds_between(last_tick_, now), kLongestTick);
     last_tick_ = now;
     note_progress();
-    if (asked_by_ >= 0) end_as_asked();
-    if (watch_->ending() != 0) return end_where_mpi_cannot();
+    if (asked_by_) end_as_asked();
+    if (watch_->ending() != 0) {
+      end_where_mpi_cannot();
+      return;
+    }
     if (watched_ >= next_beat_) {
       tell_all(Kind::alive);
       const bool introduced = beats_++ >= kFirstBeats;  // first ones may arrive before their receivers listen
@@ -192,8 +195,8 @@ class Watchdog::Guard {
       if (heard->kind == Kind::ended) peer.ended = true;
       if (heard->kind == Kind::written) ++written_;
       if (heard->kind != Kind::gives_up) continue;
-      if (asked_by_ < 0) link_.send(heard->rank, beat());
-      if (asked_by_ < 0 || heard->rank < asked_by_) asked_by_ = heard->rank;
+      if (!asked_by_) link_.send(heard->rank, beat());
+      if (!asked_by_ || heard->rank < *asked_by_) asked_by_ = heard->rank;
     }
   }
 
@@ -227,7 +230,7 @@ class Watchdog::Guard {
       return !peer.ended && !peer.answers && heard_lately(peer);
     };
     hear_for(kLateSeconds - kAnswerSeconds, [&] { return count(may_still_answer) == 0; });
-    if (asked_by_ >= 0 && asked_by_ < rank_) end_as_asked();
+    if (asked_by_ && *asked_by_ < rank_) end_as_asked();
     std::string message =
         fmt::format("{} has been {} for {:.1f} s ({})", named(rank_), doing(own), own.seconds, where(own));
     if (const int signal = SignalRequests::end())
@@ -239,8 +242,8 @@ class Watchdog::Guard {
 
   [[noreturn]] void end_as_asked() {
     limit_the_end();
-    write_record("asked", fmt::format("{} has given up waiting", named(asked_by_)));
-    link_.send(asked_by_, beat(Kind::written));
+    write_record("asked", fmt::format("{} has given up waiting", named(*asked_by_)));
+    link_.send(*asked_by_, beat(Kind::written));
     // The one that asked ends first, and mpirun then ends this one: it does not bear ranks that end all at once.
     std::this_thread::sleep_for(std::chrono::duration<double>(kRecordSeconds));
     _exit(kTimeoutExitCode);
@@ -362,7 +365,7 @@ class Watchdog::Guard {
   double longest_pause_ = 0.0;  ///< Between two changes.
   double signalled_ = 0.0;      ///< When no signal had asked for the end yet.
   std::tuple<std::uint64_t, std::uint64_t, std::uint32_t> progress_{};
-  int asked_by_ = -1;
+  std::optional<int> asked_by_;
   std::size_t written_ = 0;
   std::thread thread_;
 };

@@ -12,7 +12,7 @@ class AttentionOps : public Family<AttentionOps> {
   /// the backward pass alone.
   virtual void attention(const Tensor& qkv, std::int64_t heads, const Tensor& out, const Tensor& statistics) = 0;
   virtual void attention_backward(const Tensor& qkv, std::int64_t heads, const Tensor& out, const Tensor& statistics,
-                                  const Tensor& dout, const Tensor& dqkv) = 0;
+                                  const Tensor& d_output, const Tensor& dqkv) = 0;
 
   static std::unique_ptr<AttentionOps> on_cpu(Device& device);
   static std::unique_ptr<AttentionOps> on_cuda(Device& device);

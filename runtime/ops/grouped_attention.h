@@ -27,7 +27,7 @@ class GroupedAttentionOps : public Family<GroupedAttentionOps> {
   /// [batch, sequence, columns]; statistics [batch, heads, sequence]: for the backward pass alone.
   virtual void attention(const Tensor& qkv, const GroupedHeads& heads, const Tensor& out, const Tensor& statistics) = 0;
   virtual void attention_backward(const Tensor& qkv, const GroupedHeads& heads, const Tensor& out,
-                                  const Tensor& statistics, const Tensor& dout, const Tensor& dqkv) = 0;
+                                  const Tensor& statistics, const Tensor& d_output, const Tensor& dqkv) = 0;
 
   enum class Turn : std::uint8_t { forward, back };
   /// Rotary positions, in place (Su et al., "RoFormer", arXiv:2104.09864): turns elements i and i + head_size / 2 of

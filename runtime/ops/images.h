@@ -1,6 +1,7 @@
 #pragma once
 
 #include "runtime/ops/family.h"
+#include "runtime/ops/image_batch.h"
 
 namespace ddptrain {
 
@@ -14,7 +15,7 @@ class ImageOps : public Family<ImageOps> {
   virtual void bias_relu_pool_dropout(const Tensor& x, const Tensor& bias, const Dropout& dropout, const Tensor& out,
                                       const Tensor& winner) = 0;
   /// dx (every element is written) and dbias.
-  virtual void bias_relu_pool_dropout_backward(const Tensor& dout, const Tensor& winner, const Dropout& dropout,
+  virtual void bias_relu_pool_dropout_backward(const Tensor& d_output, const Tensor& winner, const Dropout& dropout,
                                                const Tensor& dx, const Tensor& dbias, bool accumulate) = 0;
 
   static std::unique_ptr<ImageOps> on_cpu(Device& device);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "runtime/ops/family.h"
+#include "runtime/ops/image_batch.h"
 #include "runtime/ops/token_batch.h"
 
 namespace ddptrain {

@@ -12,9 +12,14 @@ namespace ddptrain {
 /// The settings of one step. T is the type of master weights.
 template <class T>
 struct StepFactors {
-  T learning_rate, gradient_scale;
-  T momentum, beta1, beta2, epsilon;
-  T correction1, correction2;  ///< 1 / (1 - beta^t)
+  T learning_rate;
+  T gradient_scale;
+  T momentum;
+  T beta1;
+  T beta2;
+  T epsilon;
+  T correction1;  ///< 1 / (1 - beta1^t)
+  T correction2;  ///< 1 / (1 - beta2^t)
 };
 
 /// Adam's moments.
@@ -80,13 +85,17 @@ void with_kind(OptimizerKind kind, Work&& work) {
   const auto call = [&]<OptimizerKind kKind>() { work(std::integral_constant<OptimizerKind, kKind>{}); };
   switch (kind) {
     case OptimizerKind::sgd:
-      return call.template operator()<OptimizerKind::sgd>();
+      call.template operator()<OptimizerKind::sgd>();
+      break;
     case OptimizerKind::adam:
-      return call.template operator()<OptimizerKind::adam>();
+      call.template operator()<OptimizerKind::adam>();
+      break;
     case OptimizerKind::adamw:
-      return call.template operator()<OptimizerKind::adamw>();
+      call.template operator()<OptimizerKind::adamw>();
+      break;
     case OptimizerKind::lion:
-      return call.template operator()<OptimizerKind::lion>();
+      call.template operator()<OptimizerKind::lion>();
+      break;
   }
 }
 

@@ -87,7 +87,7 @@ MatrixShape check_activation(const char* operation, const Tensor& x, const Tenso
 }
 
 AttentionShape check_attention(const char* operation, const Tensor& qkv, std::int64_t heads, const Tensor& out,
-                               const Tensor& statistics, const Tensor& dout, const Tensor& dqkv, DType dtype) {
+                               const Tensor& statistics, const Tensor& d_output, const Tensor& dqkv, DType dtype) {
   const Check check{operation, dtype};
   check.has_dimensions(qkv, "qkv", 3);
   DDP_CHECK(heads > 0 && qkv.dim(2) % (3 * heads) == 0, "{}: {} heads in {} columns of qkv", operation, heads,
@@ -96,7 +96,7 @@ AttentionShape check_attention(const char* operation, const Tensor& qkv, std::in
   check.is(qkv, "qkv", qkv.shape);
   check.is(out, "out", {s.batch, s.sequence, s.width()});
   check.is(statistics, "statistics", wide(dtype), {s.batch, heads, s.sequence});
-  check.may_be(dout, "dout", out.shape);
+  check.may_be(d_output, "d_output", out.shape);
   check.may_be(dqkv, "dqkv", qkv.shape);
   return s;
 }
@@ -113,13 +113,13 @@ GroupedAttentionShape check_grouped_qkv(const char* operation, const Tensor& qkv
 }
 
 GroupedAttentionShape check_grouped_attention(const char* operation, const Tensor& qkv, const GroupedHeads& heads,
-                                              const Tensor& out, const Tensor& statistics, const Tensor& dout,
+                                              const Tensor& out, const Tensor& statistics, const Tensor& d_output,
                                               const Tensor& dqkv, DType dtype) {
   const GroupedAttentionShape s = check_grouped_qkv(operation, qkv, heads, dtype);
   const Check check{operation, dtype};
   check.is(out, "out", {s.batch, s.sequence, heads.width()});
   check.is(statistics, "statistics", wide(dtype), {s.batch, heads.heads, s.sequence});
-  check.may_be(dout, "dout", out.shape);
+  check.may_be(d_output, "d_output", out.shape);
   check.may_be(dqkv, "dqkv", qkv.shape);
   return s;
 }
@@ -165,10 +165,10 @@ EmbeddingShape check_embed_tokens(const TokenBatch& batch, const Tensor& token_e
   return embedding_shape(check, batch, out, token_embedding, position_embedding);
 }
 
-EmbeddingShape check_embed_tokens_backward(const TokenBatch& batch, const Tensor& dout, const Tensor& head,
+EmbeddingShape check_embed_tokens_backward(const TokenBatch& batch, const Tensor& d_output, const Tensor& head,
                                            const Tensor& dtoken, const Tensor& dposition, DType dtype) {
   const Check check{"embed_tokens_backward", dtype};
-  const EmbeddingShape s = embedding_shape(check, batch, dout, dtoken, dposition);
+  const EmbeddingShape s = embedding_shape(check, batch, d_output, dtoken, dposition);
   if (!head) return s;
   DDP_CHECK(head.shape.size() == 2 && head.dim(0) >= s.vocabulary, "embed_tokens_backward: head has too few rows");
   check.is(head, "head", wide(dtype), {head.dim(0), s.width});
@@ -368,7 +368,8 @@ void check_update(OptimizerKind kind, const UpdateSlice& slice, DType dtype) {
     DDP_CHECK(slice.state[i] != nullptr, "{} keeps {} slots, of which number {} has no memory", rule.name, rule.slots,
               i);
   }
-  const DType master = wide(dtype), expected = slice.weights == slice.master ? master : DType::bf16;
+  const DType master = wide(dtype);
+  const DType expected = slice.weights == slice.master ? master : DType::bf16;
   DDP_CHECK(slice.weight_type == expected && (expected == master || master == DType::f32),
             "update: weights of {} beside master weights of {}", name_of(slice.weight_type), name_of(master));
   DDP_CHECK(slice.gradient_type == master || slice.gradient_type == DType::bf16, "update: gradients of {}",

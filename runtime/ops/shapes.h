@@ -6,6 +6,7 @@
 #include "runtime/core/step.h"
 #include "runtime/core/tensor.h"
 #include "runtime/ops/grouped_attention.h"
+#include "runtime/ops/image_batch.h"
 #include "runtime/ops/optimizer.h"
 #include "runtime/ops/token_batch.h"
 
@@ -22,7 +23,8 @@ void expect_gradient(const char* operation, const char* name, const Tensor& grad
 
 /// A tensor as a matrix, whose columns are the last dimension.
 struct MatrixShape {
-  std::int64_t rows, columns;
+  std::int64_t rows;
+  std::int64_t columns;
 };
 
 struct AttentionShape {
@@ -56,17 +58,25 @@ struct ConvShape {
 };
 
 struct EmbeddingShape {
-  std::int64_t batch, sequence, width, vocabulary;
+  std::int64_t batch;
+  std::int64_t sequence;
+  std::int64_t width;
+  std::int64_t vocabulary;
 };
 
 /// Sizes of a linear layer's product.
 struct LinearShape {
-  std::int64_t batch, in, out;
+  std::int64_t batch;
+  std::int64_t in;
+  std::int64_t out;
 };
 
 /// Images before a max-pool of 2 x 2.
 struct PoolShape {
-  std::uint32_t batch, height, width, channels;
+  std::uint32_t batch;
+  std::uint32_t height;
+  std::uint32_t width;
+  std::uint32_t channels;
 
   DDP_HOST_DEVICE std::uint32_t out_width() const { return width / 2; }
   DDP_HOST_DEVICE std::uint32_t out_pixels() const { return (height / 2) * (width / 2); }
@@ -83,14 +93,14 @@ struct PoolShape {
 /// Operations of ActivationOps: `vector` (optional) is the bias or its gradient.
 MatrixShape check_activation(const char* operation, const Tensor& x, const Tensor& y, const Tensor& vector,
                              DType dtype);
-/// dout and dqkv: of the backward pass.
+/// d_output and dqkv: of the backward pass.
 AttentionShape check_attention(const char* operation, const Tensor& qkv, std::int64_t heads, const Tensor& out,
-                               const Tensor& statistics, const Tensor& dout, const Tensor& dqkv, DType dtype);
+                               const Tensor& statistics, const Tensor& d_output, const Tensor& dqkv, DType dtype);
 GroupedAttentionShape check_grouped_qkv(const char* operation, const Tensor& qkv, const GroupedHeads& heads,
                                         DType dtype);
-/// dout and dqkv: of the backward pass.
+/// d_output and dqkv: of the backward pass.
 GroupedAttentionShape check_grouped_attention(const char* operation, const Tensor& qkv, const GroupedHeads& heads,
-                                              const Tensor& out, const Tensor& statistics, const Tensor& dout,
+                                              const Tensor& out, const Tensor& statistics, const Tensor& d_output,
                                               const Tensor& dqkv, DType dtype);
 GroupedAttentionShape check_normalise(const char* operation, const Tensor& qkv, const GroupedHeads& heads,
                                       const Tensor& query_weight, const Tensor& key_weight, const Tensor& y,
@@ -101,7 +111,7 @@ ConvShape check_conv2d_backward(const Tensor& x, const Tensor& weight, const Ten
                                 const Tensor& dweight, DType dtype);
 EmbeddingShape check_embed_tokens(const TokenBatch& batch, const Tensor& token_embedding,
                                   const Tensor& position_embedding, const Tensor& out, DType dtype);
-EmbeddingShape check_embed_tokens_backward(const TokenBatch& batch, const Tensor& dout, const Tensor& head,
+EmbeddingShape check_embed_tokens_backward(const TokenBatch& batch, const Tensor& d_output, const Tensor& head,
                                            const Tensor& dtoken, const Tensor& dposition, DType dtype);
 /// Returns [images, pixels of one].
 MatrixShape check_gather_images(const ImageBatch& batch, const Tensor& out, DType dtype);

@@ -38,7 +38,8 @@ std::set<std::uint32_t> addresses_in_use() {
   std::error_code error;
   for (const auto& file : fs::directory_iterator("/proc/self/fd", error)) {
     const int descriptor = std::atoi(file.path().filename().c_str());
-    const auto local = address_of(descriptor, getsockname), remote = address_of(descriptor, getpeername);
+    const auto local = address_of(descriptor, getsockname);
+    const auto remote = address_of(descriptor, getpeername);
     if (local && remote && local != remote) addresses.insert(*local);
   }
   return addresses;

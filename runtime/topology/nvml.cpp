@@ -13,7 +13,11 @@ namespace {
 // The part of NVML's stable binary interface that is used here.
 struct PciInfo {
   char legacy_bus_id[16];
-  unsigned domain, bus, device, pci_device_id, pci_subsystem_id;
+  unsigned domain;
+  unsigned bus;
+  unsigned device;
+  unsigned pci_device_id;
+  unsigned pci_subsystem_id;
   char bus_id[32];
 };
 

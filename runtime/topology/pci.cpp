@@ -60,9 +60,11 @@ bool in_virtual_machine(const std::filesystem::path& proc) {
 }
 
 std::string pcie_label(const std::string& a, const std::string& b, const SystemFiles& files) {
-  const auto path_a = pci_path(a, files.sysfs), path_b = pci_path(b, files.sysfs);
+  const auto path_a = pci_path(a, files.sysfs);
+  const auto path_b = pci_path(b, files.sysfs);
   if (path_a.empty() || path_b.empty()) return "unknown";
-  const auto node_a = numa_node_of(a, files.sysfs), node_b = numa_node_of(b, files.sysfs);
+  const auto node_a = numa_node_of(a, files.sysfs);
+  const auto node_b = numa_node_of(b, files.sysfs);
   const std::string label = meeting_point(path_a, path_b, node_a == node_b);
   const bool within_host_bridge = label != "NODE" && label != "SYS";
   const bool believable = (node_a && node_b) || (within_host_bridge && !in_virtual_machine(files.proc));

@@ -35,18 +35,18 @@ struct InitialValue {
 
 struct ParameterSpec {
   std::string name;
-  Shape shape;  ///< The shape of this rank's part.
+  Shape shape;  ///< The shape of this rank's slice.
   InitialValue initial = {};
   bool decays = true;  ///< Weight decay applies. False for biases and norms.
   /// Zeros follow the parameter in memory, so that it can be read with this many rows. 0: no padding.
   std::int64_t padded_rows = 0;
-  /// This rank's part, if ranks split the parameter. `initial` describes the whole parameter.
+  /// This rank's slice, if ranks split the parameter. `initial` describes the whole parameter.
   std::optional<Split> split = {};
   /// Another rank of the same replica has the same values. That rank counts and stores them.
   bool is_copy = false;
 
   std::int64_t size() const { return element_count(shape); }
-  Split part() const { return split.value_or(Split::none(shape)); }
+  Split slice() const { return split.value_or(Split::none(shape)); }
   std::int64_t padded_size() const;  ///< Elements in memory.
   /// The key of the parameter's random numbers: the low 32 bits of the XXH3-128 of its name. So they do not depend on
   /// the other parameters, or on which parameters this rank has.
@@ -172,12 +172,12 @@ class Model {
   virtual double flops_per_sample() const = 0;  ///< FLOP of forward and backward, as MFU counts them.
   /// The default is one layer. A third of flops_per_sample() is forward, and all gradients are complete at the end.
   virtual ModelWork work() const;
-  /// The messages to other stages and parts in `passes` passes of the largest batch. Messages of a recomputed forward
-  /// pass count as forward.
+  /// The messages to other stages and tensor ranks in `passes` passes of the largest batch. Messages of a recomputed
+  /// forward pass count as forward.
   virtual std::vector<Sent> sends(std::int64_t /*passes*/) const { return {}; }
   virtual std::vector<MemoryUse> memory() const { return {}; }  ///< The memory that it owns: activations and data.
   /// The unit of throughput, such as images or tokens, and how many of them a sample has. Each has one prediction.
-  virtual const char* unit() const = 0;
+  virtual const char* sample_unit() const = 0;
   virtual std::int64_t predictions_per_sample() const { return 1; }
 };
 

@@ -7,8 +7,8 @@
 
 namespace ddptrain {
 
-/// The elements of a whole array, row-major, that one of its parts has: `run` that follow each other from `first` on,
-/// and as many behind every further `stride`.
+/// One slice of a whole array, row-major. It has `run` consecutive elements from element `first` on, and as many from
+/// every further multiple of `stride` after `first`.
 struct Split {
   Shape whole;
   std::int64_t first = 0;
@@ -19,8 +19,8 @@ struct Split {
   static Split none(const Shape& shape) { return {shape, 0, element_count(shape), element_count(shape)}; }
   bool has_all() const { return run == element_count(whole); }
 
-  /// Calls visit(at, in_whole, count) for the stretches that elements [begin, end) of the part are in the whole; `at`:
-  /// of a stretch's first element, its place in the part.
+  /// Elements [begin, end) of the slice are some stretches of the whole array. Calls visit(at, in_whole, count) for
+  /// each stretch. `at` and `in_whole` are the indices of its first element in the slice and in the whole array.
   template <class Visit>
   void visit(std::int64_t begin, std::int64_t end, const Visit& visit) const {
     while (begin < end) {

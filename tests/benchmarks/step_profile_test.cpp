@@ -24,8 +24,8 @@ struct FakeStep {
             .data = slowest(data),
             .forward = slowest(data + forward),
             .forward_and_backward = slowest(passes()),
-            .silent = slowest(passes() + optimizer),
-            .silent_mean = mean(passes() + optimizer),
+            .compute_step = slowest(passes() + optimizer),
+            .compute_step_mean = mean(passes() + optimizer),
             .communication = communication};
   }
 };

@@ -382,7 +382,7 @@ TEST_P(CommunicatorTest, LeavesWhatItReadsAloneWhereTheResultIsElsewhere) {
   auto scattered = host_copy<float>(to);
   scattered.resize(own_sums.size());
   EXPECT_EQ(scattered, own_sums);
-  const Tensor own = own_part(*communicator_, all);
+  const Tensor own = own_shard(*communicator_, all);
   finish(communicator_->all_gather(own, to.view(DType::f32, {count}), stream()));
   EXPECT_EQ(host_copy<float>(to), expected_gathered<float>(part));
   EXPECT_EQ(host_copy<float>(from), mine);

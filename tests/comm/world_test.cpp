@@ -150,7 +150,7 @@ TEST(Mesh, EveryRankHasOnePlaceAndPartsAreNeighbours) {
   const MeshShape shape = mesh_of(24, 2, 3);
   EXPECT_EQ(shape.replicas, 4);
   for (int rank = 0; rank < 24; ++rank) {
-    EXPECT_EQ((shape.stage_of(rank) * 4 + shape.replica_of(rank)) * 3 + shape.part_of(rank), rank);
+    EXPECT_EQ((shape.stage_of(rank) * 4 + shape.replica_of(rank)) * 3 + shape.tensor_rank_of(rank), rank);
     EXPECT_LT(shape.stage_of(rank), 2);
     EXPECT_LT(shape.replica_of(rank), 4);
   }
@@ -169,7 +169,7 @@ TEST(Mesh, HasNoEmptyAxisAndNoOtherRanks) {
   EXPECT_THROW(mesh_of(0, 1, 1), Error);
   EXPECT_THROW(MeshShape{}.stage_of(1), Error);
   EXPECT_THROW(MeshShape{}.replica_of(-1), Error);
-  EXPECT_THROW(mesh_of(4, 2, 1).part_of(4), Error);
+  EXPECT_THROW(mesh_of(4, 2, 1).tensor_rank_of(4), Error);
 }
 
 TEST(Mesh, GroupsOfAnAxisDifferAlongItAlone) {
@@ -178,7 +178,7 @@ TEST(Mesh, GroupsOfAnAxisDifferAlongItAlone) {
   const Mesh mesh(world, mesh_of(4, 1, 2));
   EXPECT_EQ(mesh.stages(), nullptr);
   EXPECT_EQ(mesh.tensor()->sum(world.rank()), world.rank() < 2 ? 0 + 1 : 2 + 3);
-  EXPECT_EQ(mesh.tensor()->rank(), mesh.part());
+  EXPECT_EQ(mesh.tensor()->rank(), mesh.tensor_rank());
   EXPECT_EQ(mesh.replicas().sum(world.rank()), world.rank() % 2 == 0 ? 0 + 2 : 1 + 3);
   const Mesh staged(world, mesh_of(4, 2, 2));
   EXPECT_EQ(staged.replicas().size(), 1);

@@ -44,21 +44,21 @@ TEST_P(MemoryTest, ConvertRoundsToNearestEven) {
 }
 
 /// So large that work which does not wait for other work sees what was there before.
-TEST_P(MemoryTest, WorkBesideOtherWorkFollowsWhatIsBeforeItAndIsJoined) {
+TEST_P(MemoryTest, ConcurrentWorkFollowsEarlierWorkAndIsWaitedFor) {
   constexpr std::int64_t kCount = 1 << 22;
   const Shape shape{kCount};
   const std::vector<float> source(kCount, 1.0f + 1.0f / 256);
   const Buffer wide = device_->allocate(DType::f32, shape), narrow = device_->allocate(DType::bf16, shape);
-  const Buffer beside = device_->allocate(DType::f32, shape), result = device_->allocate(DType::f32, shape);
+  const Buffer concurrent = device_->allocate(DType::f32, shape), result = device_->allocate(DType::f32, shape);
   device_->copy_to_device(wide.data(), source.data(), wide.bytes());
   const auto step = [&] {
     device_->convert(wide.view(DType::f32, shape), narrow.view(DType::bf16, shape), device_->compute_stream());
-    device_->beside([&] {
-      device_->convert(narrow.view(DType::bf16, shape), beside.view(DType::f32, shape), device_->compute_stream());
+    device_->run_concurrently([&] {
+      device_->convert(narrow.view(DType::bf16, shape), concurrent.view(DType::f32, shape), device_->compute_stream());
     });
     device_->zero(result.data(), result.bytes(), device_->compute_stream());
-    device_->join();
-    device_->copy(result.data(), beside.data(), result.bytes(), device_->compute_stream());
+    device_->wait_concurrent();
+    device_->copy(result.data(), concurrent.data(), result.bytes(), device_->compute_stream());
   };
   const auto expect_right = [&](const char* how) {
     std::vector<float> values(kCount);
@@ -69,7 +69,7 @@ TEST_P(MemoryTest, WorkBesideOtherWorkFollowsWhatIsBeforeItAndIsJoined) {
   expect_right("at once");
   const std::unique_ptr<Graph> graph = device_->capture(step);
   if (!graph) return;
-  for (const Buffer* buffer : {&narrow, &beside, &result}) {
+  for (const Buffer* buffer : {&narrow, &concurrent, &result}) {
     device_->zero(buffer->data(), buffer->bytes(), device_->compute_stream());
   }
   graph->launch();

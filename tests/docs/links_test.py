@@ -50,5 +50,22 @@ class LinksTest(unittest.TestCase):
                 self.assertEqual(broken_links(page), [])
 
 
+class WhereThingsGoTest(unittest.TestCase):
+    """Each change has a file to open first. test_links() has found that the files exist."""
+
+    def test_each_row_names_files_of_the_source(self) -> None:
+        text = (ROOT / "docs/where-things-go.md").read_text(encoding="utf-8")
+        rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ") and "---" not in line][1:]
+        self.assertGreater(len(rows), 15)
+        for what, first, _ in rows:
+            (link,) = LINK.findall(first)
+            self.assertRegex(link, r"^\.\./.*\.(h|cpp|py|toml)$", what)
+        topics = " ".join(row[0] for row in rows)
+        for topic in ("family of transformers", "a layer", "an operation", "element-wise optimizer", "whole matrices",
+                      "communication path", "with state", "a flag", "a sweep", "figure in the summary", "message"):  # fmt: skip
+            self.assertIn(topic, topics)
+        self.assertRegex(text, r"(?s)Reading plans.*30 minutes.*Two hours")
+
+
 if __name__ == "__main__":
     unittest.main()

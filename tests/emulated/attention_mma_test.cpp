@@ -90,8 +90,8 @@ TEST(EmulatedAttentionTest, BackwardByWarpsEqualsDoublePrecision) {
   for (const Case& c : cases()) {
     emulated::AttentionReference tensors(c.sizes);
     const std::vector<float> deltas = tensors.deltas();
-    const Pointers pointers{tensors.qkv.data(),  tensors.out.data(),  tensors.statistics.data(),
-                            tensors.dout.data(), tensors.dqkv.data(), deltas.data()};
+    const Pointers pointers{tensors.qkv.data(),      tensors.out.data(),  tensors.statistics.data(),
+                            tensors.d_output.data(), tensors.dqkv.data(), deltas.data()};
     const int head = c.sizes.head_size;
     ASSERT_NO_THROW(head <= 32   ? go_back<32>(c, pointers)
                     : head <= 64 ? go_back<64>(c, pointers)

@@ -23,7 +23,7 @@ class AttentionReference {
       : c_(c),
         width_(c.heads * c.head_size),
         qkv(random(3, c.seed)),
-        dout(random(1, c.seed + 1)),
+        d_output(random(1, c.seed + 1)),
         out(size(1)),
         statistics(static_cast<std::size_t>(c.batch * c.heads * c.sequence)),
         dqkv(size(3), __float2bfloat16(NAN)),
@@ -35,14 +35,14 @@ class AttentionReference {
     }
   }
 
-  /// dout * out, summed over each head.
+  /// d_output * out, summed over each head.
   std::vector<float> deltas() const {
     std::vector<float> sums(statistics.size());
     for (int sample = 0; sample < c_.batch; ++sample) {
       for (int head = 0; head < c_.heads; ++head) {
         for (int query = 0; query < c_.sequence; ++query) {
           const std::size_t row = row_of(sample, query, head);
-          sums[statistic_of(sample, head, query)] = static_cast<float>(dot(&out[row], &dout[row]));
+          sums[statistic_of(sample, head, query)] = static_cast<float>(dot(&out[row], &d_output[row]));
         }
       }
     }
@@ -112,13 +112,13 @@ class AttentionReference {
     }
     const std::size_t row = row_of(sample, query, head);
     for (std::size_t i = 0; i < sums.size(); ++i) out[row + i] = __float2bfloat16(static_cast<float>(sums[i]));
-    const double delta = dot(&out[row], &dout[row]);
+    const double delta = dot(&out[row], &d_output[row]);
     for (int key = 0; key <= query; ++key) {
       const double weight = weights[static_cast<std::size_t>(key)];
-      const double dscore = scale * weight * (dot(&dout[row], &qkv[at(sample, key, 2, head)]) - delta);
+      const double dscore = scale * weight * (dot(&d_output[row], &qkv[at(sample, key, 2, head)]) - delta);
       add(dscore, &qkv[at(sample, key, 1, head)], &expected[at(sample, query, 0, head)]);
       add(dscore, q, &expected[at(sample, key, 1, head)]);
-      add(weight, &dout[row], &expected[at(sample, key, 2, head)]);
+      add(weight, &d_output[row], &expected[at(sample, key, 2, head)]);
     }
   }
 
@@ -126,7 +126,7 @@ class AttentionReference {
   int width_;
 
  public:
-  std::vector<__nv_bfloat16> qkv, dout, out;
+  std::vector<__nv_bfloat16> qkv, d_output, out;
   std::vector<float> statistics;
   std::vector<__nv_bfloat16> dqkv;
   std::vector<double> expected;

@@ -33,7 +33,7 @@ void run(const Case& c, emulated::AttentionReference& tensors) {
   const std::int64_t rows = std::int64_t{c.batch} * c.sequence, width = c.heads * kHead;
   const Maps maps{emulated::Matrix{tensors.qkv.data(), rows, 3 * width}.map(),
                   emulated::Matrix{tensors.out.data(), rows, width}.map(),
-                  emulated::Matrix{tensors.dout.data(), rows, width}.map()};
+                  emulated::Matrix{tensors.d_output.data(), rows, width}.map()};
   const Problem problem{tensors.statistics.data(), partial.data(), tensors.dqkv.data(),           c.sequence, c.heads,
                         c.batch * c.heads,         c.resident,     1.0f / std::sqrt(float{kHead})};
   gridDim.x = c.blocks;

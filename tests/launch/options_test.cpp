@@ -8,6 +8,7 @@
 #include <set>
 #include <sstream>
 
+#include "launch/app/plan/resolve.h"
 #include "models/gpt2/gpt2.h"
 #include "models/registry.h"
 #include "runtime/core/error.h"
@@ -308,9 +309,9 @@ TEST(Options, BucketsMayHaveAUnit) {
 }
 
 TEST(Options, PrecisionFollowsTheDevice) {
-  EXPECT_EQ(chosen_precision(parse({}).options, DeviceKind::cuda), Precision::bf16);
-  EXPECT_EQ(chosen_precision(parse({}).options, DeviceKind::cpu), Precision::fp32);
-  EXPECT_EQ(chosen_precision(parse({"--precision", "tf32"}).options, DeviceKind::cuda), Precision::tf32);
+  EXPECT_EQ(chosen_format(parse({}).options, DeviceKind::cuda), NumberFormat::bf16);
+  EXPECT_EQ(chosen_format(parse({}).options, DeviceKind::cpu), NumberFormat::fp32);
+  EXPECT_EQ(chosen_format(parse({"--precision", "tf32"}).options, DeviceKind::cuda), NumberFormat::tf32);
 }
 
 TEST(Options, FlagsThatDoNotGoWithThePrecisionAreTold) {

@@ -13,6 +13,7 @@
 #include "runtime/core/random.h"
 #include "runtime/core/step.h"
 #include "runtime/device/device.h"
+#include "runtime/ops/image_batch.h"
 #include "tests/support/values.h"
 
 namespace ddptrain::tests {

@@ -36,6 +36,21 @@ MAY_IMPORT = {
     "supervise": ["common"],
     "nccl": ["common"],
 }
+# The rooms of runtime/train, and what each may include besides itself and the headers directly in runtime/train.
+# step <- replica <- measure, checkpoint, report <- run
+STEP = ["step", "step/store", "step/sync"]
+ROOMS = {
+    "": [],  # dataset.h, model.h, split.h
+    "results": [],  # plain structs
+    "step/store": [],
+    "step/sync": ["step/store"],
+    "step": ["results", "step/store", "step/sync"],
+    "replica": ["results", *STEP],
+    "measure": ["results", *STEP, "replica"],
+    "checkpoint": ["results", *STEP, "replica"],
+    "report": ["results", *STEP, "replica"],
+    "run": ["results", *STEP, "replica", "measure", "checkpoint", "report"],
+}
 MOST_FILES = 25  # in a folder of Python
 
 # Headers of libraries, and where alone they may be included.
@@ -60,6 +75,26 @@ def sources() -> list[Path]:
             for path in sorted((ROOT / top).rglob("*")) if path.suffix in endings]
 
 
+def room_of(path: str) -> str | None:
+    """The room of a file of runtime/train: the longest of ROOMS that its folder begins with."""
+    if not path.startswith("runtime/train/"):
+        return None
+    folder = path.removeprefix("runtime/train/").rpartition("/")[0]
+    return max((room for room in ROOMS if f"{folder}/".startswith(f"{room}/") or room == ""), key=len)
+
+
+def against_the_arrow(includes: list[tuple[str, str]]) -> list[str]:
+    """Includes between rooms of runtime/train that ROOMS does not allow."""
+    wrong = []
+    for path, own in includes:
+        source, target = room_of(path), room_of(own)
+        if source is None or target is None or target in (source, ""):
+            continue
+        if target not in ROOMS[source]:
+            wrong.append(f"{path} includes {own}: {source or 'runtime/train'} may not include {target}")
+    return wrong
+
+
 class IncludesTest(unittest.TestCase):
     def setUp(self) -> None:
         self.includes = [(path.relative_to(ROOT).as_posix(), own, library)
@@ -74,6 +109,23 @@ class IncludesTest(unittest.TestCase):
             self.assertIsNotNone(source, f"{path}: in no folder of this list")
             self.assertIsNotNone(target, f"{path} includes {own}, which is in no folder of this list")
             self.assertIn(target, MAY_INCLUDE[source], f"{path} includes {own}: {source} may not include {target}")
+
+    def test_rooms_of_training(self) -> None:
+        folders = {path.parent.relative_to(ROOT / "runtime/train").as_posix()
+                   for path in (ROOT / "runtime/train").rglob("*.h")} - {"."}  # fmt: skip
+        self.assertEqual(folders, set(ROOMS) - {""}, "a folder without a row of ROOMS")
+        self.assertEqual(against_the_arrow([(path, own) for path, own, _ in self.includes]), [])
+
+    def test_a_tree_broken_on_purpose_fails(self) -> None:
+        train = "runtime/train"
+        for source, target in (("step/trainer.cpp", "run/meter.h"), ("step/store/arena.h", "step/optimizer.h"),
+                               ("step/sync/tree.cpp", "step/trainer.h"), ("measure/trace.h", "report/report.h"),
+                               ("report/report.h", "measure/calibration.h"), ("checkpoint/a.h", "report/report.h"),
+                               ("model.h", "step/trainer.h"), ("results/steps.h", "step/trainer.h"),
+                               ("replica/trainer.cpp", "measure/trace.h")):  # fmt: skip
+            self.assertEqual(len(against_the_arrow([(f"{train}/{source}", f"{train}/{target}")])), 1, (source, target))
+            self.assertEqual(against_the_arrow([(f"{train}/run/run.cpp", f"{train}/{target}")]), [])
+        self.assertEqual(against_the_arrow([("runtime/train/step/sync/a.cpp", "runtime/train/step/store/b.h")]), [])
 
     def test_packages_of_the_tools(self) -> None:
         for path in (ROOT / "launch" / "ddptools").rglob("*.py"):

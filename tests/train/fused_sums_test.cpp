@@ -6,6 +6,7 @@
 #include <random>
 
 #include "runtime/ops/optimizer.h"
+#include "runtime/train/measure/measured_steps.h"
 #include "tests/train/trainer_rig.h"
 
 namespace ddptrain::trainer_test {
@@ -74,7 +75,8 @@ TEST_P(EachDevice, CommunicationAloneIsWhatAStepSends) {
   const auto trainer = rig.trainer(options, data());
   ASSERT_EQ(trainer->gradient_path().name, fused_path());
   trainer->run(1);
-  StepGraph communication = trainer->make_communication_steps();
+  MeasuredSteps steps(*trainer);
+  StepGraph communication = steps.graph_of(steps.communication());
   const auto timeline = rig.device->make_timeline();
   rig.device->record(*timeline, [&] { communication.run(1); });
   rig.device->synchronize();

@@ -19,7 +19,7 @@ std::unique_ptr<Model> gpt_of(Device& device, const MeshShape& mesh, int rank, s
   options.table = gpt2_table({layers, 24, 6, 48, 24, 600});
   options.max_batch = kBatch;
   options.blocks = stage_blocks(options.table.config, mesh.stages, mesh.stage_of(rank));
-  options.slice = {mesh.tensor, mesh.part_of(rank)};
+  options.slice = {mesh.tensor, mesh.tensor_rank_of(rank)};
   static const TokenDataset tokens(load_tokens("synthetic:4000:600", {}), 24);
   return make_decoder(device, options, make_resident(tokens, device));
 }

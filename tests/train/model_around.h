@@ -23,7 +23,7 @@ class ModelAround : public Model {
     inner_->backward(unit, accumulate, ready);
   }
   double flops_per_sample() const override { return inner_->flops_per_sample(); }
-  const char* unit() const override { return inner_->unit(); }
+  const char* sample_unit() const override { return inner_->sample_unit(); }
 
  private:
   std::unique_ptr<Model> inner_;

@@ -58,7 +58,7 @@ class PlantedModel final : public Model {
     ++step_;
   }
   double flops_per_sample() const override { return 1.0; }
-  const char* unit() const override { return "images"; }
+  const char* sample_unit() const override { return "images"; }
 
  private:
   bool plants() const {

@@ -146,7 +146,7 @@ TEST(ParameterArena, ChunksCoverEveryElementOnce) {
     options.zero = zero;
     const ParameterArena arena(specs(), options, *rig.device, *rig.communicator);
     const int parts = zero == Zero::nothing ? 1 : test_world().size();
-    EXPECT_EQ(arena.partition().parts, parts);
+    EXPECT_EQ(arena.sharding().shards, parts);
     std::vector<double> covered(static_cast<std::size_t>(arena.plan().size), 0.0);
     for (std::size_t b = 0; b < arena.plan().buckets.size(); ++b) {
       const Bucket& bucket = arena.plan().buckets[b];

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "runtime/core/error.h"
-#include "runtime/train/run/replica_check.h"
+#include "runtime/train/replica/replica_check.h"
 #include "runtime/train/run/run_guard.h"
 #include "runtime/train/run/training_run.h"
 #include "tests/support/says.h"
@@ -104,7 +104,7 @@ TEST(Replicas, ARunEndsAtTheNextComparison) {
   run.baseline = false;
   run.trained = [] { ADD_FAILURE() << "parameters that differ are not to be saved"; };
   RunHooks hooks;
-  hooks.under_way = [&] { flip_bit(*trainer, *rig.device, "weight/conv2.weight", 0); };
+  hooks.after_first_steps = [&] { flip_bit(*trainer, *rig.device, "weight/conv2.weight", 0); };
   const std::string message = error_of([&] { run_training(*trainer, test_world(), run, nullptr, hooks); });
   EXPECT_TRUE(says(message, "after step 5 the replicas differ")) << message;
   EXPECT_TRUE(says(message, "After step 0 they were the same")) << message;

@@ -11,7 +11,7 @@
 #include "data/images/images.h"
 #include "models/cnn/cnn.h"
 #include "runtime/core/error.h"
-#include "runtime/train/step/trainer.h"
+#include "runtime/train/replica/trainer.h"
 #include "tests/support/gpus.h"
 #include "tests/support/mpi_main.h"
 

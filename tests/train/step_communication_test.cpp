@@ -39,8 +39,10 @@ class PathTest : public testing::Test {
     const ParameterArena arena = make_arena();
     Optimizer optimizer = make_optimizer(arena);
     const StepCommunication made = make_step_communication(options, arena, optimizer);
-    GradientSync& sync = communicates ? *made.gradients : *made.no_gradients;
-    WeightStore& weights = communicates ? *made.weights : *made.no_weights;
+    const std::unique_ptr<GradientSync> no_gradients = make_no_sync();
+    const std::unique_ptr<WeightStore> no_weights = make_replicated_weights();
+    GradientSync& sync = communicates ? *made.gradients : *no_gradients;
+    WeightStore& weights = communicates ? *made.weights : *no_weights;
     const OverlapMode mode = communicates ? OverlapMode::backward : OverlapMode::none;
     GradientReducer reducer(
         arena, sync, mode, [&](std::size_t bucket, Stream stream) { optimizer.bucket_reduced(bucket, stream); },
@@ -189,7 +191,7 @@ TEST_F(ShardedPathTest, GradientsWaitForThoseBeforeInTheirPlace) {
 TEST_F(ShardedPathTest, WeightsAreGatheredOneUnitAheadAndKeptUntilTheirPlaceIsTaken) {
   const ParameterArena arena = make_units();
   const auto weights = make_sharded_weights(arena, device, communicator);
-  const auto gathers = [&](std::size_t unit, std::size_t next) {
+  const auto gathers = [&](std::size_t unit, std::optional<std::size_t> next) {
     device.log.clear();
     weights->acquire(unit, next);
     return std::ranges::count(device.log, "all-gather of 512 on communication");
@@ -200,12 +202,12 @@ TEST_F(ShardedPathTest, WeightsAreGatheredOneUnitAheadAndKeptUntilTheirPlaceIsTa
   EXPECT_EQ(gathers(1, 2), 1);
   EXPECT_EQ(gathers(2, 3), 1);
   EXPECT_EQ(gathers(3, 4), 1);
-  EXPECT_EQ(gathers(4, 5), 0);
+  EXPECT_EQ(gathers(4, std::nullopt), 0);
   EXPECT_EQ(gathers(4, 3), 0);
   EXPECT_EQ(gathers(3, 2), 0);
   EXPECT_EQ(gathers(2, 1), 1) << "unit 4 took the place of unit 1";
   weights->changed();
-  EXPECT_EQ(gathers(2, 2), 1);
+  EXPECT_EQ(gathers(2, std::nullopt), 1);
 }
 
 TEST_F(ShardedPathTest, GradientsThatAreNotSentKeepTheirPlace) {
@@ -384,7 +386,7 @@ TEST(VirtualRankMemory, OnlyWhatIsSentLiesApartFromTheGradients) {
   };
   const void* gradients = arena.bucket_gradients(0).data;
   EXPECT_NE(place_of_sum(*made.gradients, OverlapMode::backward), gradients);
-  EXPECT_EQ(place_of_sum(*made.no_gradients, OverlapMode::none), gradients);
+  EXPECT_EQ(place_of_sum(*make_no_sync(), OverlapMode::none), gradients);
   options.overlap = OverlapMode::none;
   EXPECT_EQ(make_step_communication(options, arena, optimizer).tree_bytes(), 512 * 2u) << "a run that sends nothing";
 }

@@ -1,8 +1,10 @@
-#include "runtime/train/step/trainer.h"
+#include "runtime/train/replica/trainer.h"
 
 #include <gtest/gtest.h>
 
 #include "runtime/ops/optimizer.h"
+#include "runtime/train/measure/measured_steps.h"
+#include "runtime/train/replica/evaluator.h"
 #include "tests/support/values.h"
 #include "tests/train/trainer_rig.h"
 
@@ -206,6 +208,49 @@ TEST_P(EachDevice, SameSeedSameRunAndSameParametersOnEveryRank) {
   for (const std::string& hash : test_world().all_gather(first)) EXPECT_EQ(hash, first);
   options.seed += 1;
   EXPECT_NE(hash_after(rig, options, 4), first);
+}
+
+/// --evaluate has a replica without a trainer.
+TEST(Replicas, AreEvaluatedAlikeWithAndWithoutATrainer) {
+  Rig rig(DeviceKind::cpu, Precision::fp32);
+  TrainerOptions options = options_for_ranks();
+  options.zero = Zero::weights;
+  const auto trainer = rig.trainer(options, data());
+  Replica replica(options, ReplicaUse::evaluation, rig.cnn(options, data()), *rig.device, *rig.communicator);
+  replica.initialise(options.seed, test_world().rank());
+  EXPECT_EQ(replica.parameter_hash(), trainer->parameter_hash());
+  EXPECT_EQ(replica.arena().state_bytes(), 0u) << "there is no optimizer";
+  const auto weights = make_replicated_weights();
+  MetricBuffers metrics(replica.ranks(), false, test_world(), *rig.device);
+  Evaluator evaluator(replica, data().test_count(), options.batch, *weights, metrics);
+  for (const std::int64_t most : {0, 7}) {
+    const MetricSums alone = evaluator.evaluate(most);
+    const MetricSums in_training = trainer->evaluate(most);
+    EXPECT_EQ(alone.samples, in_training.samples);
+    EXPECT_EQ(alone.correct, in_training.correct);
+    EXPECT_EQ(alone.loss, in_training.loss);
+  }
+}
+
+/// Measurements run steps of their own from outside of the trainer.
+TEST(Replicas, StepsWithoutCommunicationLeaveTheRanksApart) {
+  Rig rig(DeviceKind::cpu, Precision::fp32);
+  const auto same = [](Trainer& trainer) {
+    const auto hashes = test_world().all_gather(trainer.parameter_hash());
+    return std::ranges::count(hashes, hashes.front()) == std::ssize(hashes);
+  };
+  const auto trainer = rig.trainer(options_for_ranks(), data());
+  trainer->run(2);
+  MeasuredSteps steps(*trainer);
+  StepGraph whole = steps.graph_of(steps.step());
+  whole.run(2);
+  StepGraph communication = steps.graph_of(steps.communication());
+  communication.run(2);
+  EXPECT_TRUE(same(*trainer));
+  EXPECT_EQ(trainer->parameter_hash(), hash_after(rig, options_for_ranks(), 4)) << "step() is a training step";
+  StepGraph apart = steps.graph_of(steps.step_without_communication());
+  apart.run(2);
+  EXPECT_EQ(same(*trainer), test_world().size() == 1);
 }
 
 TEST(Replicas, DriftApartWithoutCommunication) {

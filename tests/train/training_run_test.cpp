@@ -20,8 +20,8 @@
 #include "runtime/device/cpu/cpu_device.h"
 #include "runtime/train/measure/calibration.h"
 #include "runtime/train/measure/core_share.h"
+#include "runtime/train/replica/replica_check.h"
 #include "runtime/train/report/report.h"
-#include "runtime/train/run/replica_check.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/says.h"
 #include "tests/train/replay.h"
@@ -156,8 +156,8 @@ TEST_P(EachDevice, RunMeasuresItself) {
     EXPECT_EQ(result.clocks.known, 0u);
     ASSERT_TRUE(result.calibration);
     const Calibration& c = *result.calibration;
-    EXPECT_LE(c.silent_mean_seconds, c.silent_slowest_seconds());
-    const std::size_t ranks = c.silent_seconds.size();
+    EXPECT_LE(c.compute_step_mean_seconds, c.compute_step_slowest_seconds());
+    const std::size_t ranks = c.compute_step_seconds.size();
     if (test_world().size() == 1) {
       EXPECT_EQ(c.scaling_efficiency.value, 1.0);
       EXPECT_EQ(c.scaling_efficiency.half_width, 0.0);
@@ -170,12 +170,12 @@ TEST_P(EachDevice, RunMeasuresItself) {
       EXPECT_NEAR(c.scaling_efficiency.value, c.samples_per_second / test_world().size() / c.baseline_per_second, 1e-9);
       const double lost = c.together.value + c.stragglers.value + c.slowed_down.value + c.waiting.value;
       EXPECT_NEAR(lost, c.step_seconds - c.alone_seconds, 1e-9 * c.step_seconds);
-      double compute_silent = std::numeric_limits<double>::infinity();  // the machine may stand still during a round
+      double compute_without = std::numeric_limits<double>::infinity();  // the machine may stand still during a round
       for (const CalibrationRound& round : c.rounds) {
         EXPECT_GT(round.compute_beside, 0.0);
-        compute_silent = std::min(compute_silent, round.compute_silent);
+        compute_without = std::min(compute_without, round.compute_without);
       }
-      EXPECT_LT(compute_silent, 100.0 * c.silent_slowest_seconds());  // of one step
+      EXPECT_LT(compute_without, 100.0 * c.compute_step_slowest_seconds());  // of one step
     }
   }
 }
@@ -322,15 +322,15 @@ TEST(Calibrate, TellsASlowRankFromRanksThatAreSlowTogether) {
   std::string why = "not tried";
   for (const double delay : {0.1, 0.3, 0.9, 2.7}) {
     const Calibration c = calibrate_with_a_slow_rank(rig, std::chrono::duration<double>(delay));
-    const std::vector<double>& ranks = c.silent_seconds;
+    const std::vector<double>& ranks = c.compute_step_seconds;
     ASSERT_EQ(ranks.size(), static_cast<std::size_t>(world.size()));
     EXPECT_GE(ranks[slow_rank], delay);
     EXPECT_GT(c.cpu_share[slow_rank], 0.0);
     EXPECT_LE(c.cpu_share[slow_rank], 1.0 - delay / ranks[slow_rank] + 1e-9);  // it sleeps
-    EXPECT_NEAR(c.rank_0.value, ranks.front() / c.silent_mean_seconds, 1e-9);
-    EXPECT_GE(c.silent_slowest_seconds(), ranks[slow_rank]);
-    const double mean = c.silent_mean_seconds;
-    EXPECT_LT(mean, c.silent_slowest_seconds());
+    EXPECT_NEAR(c.rank_0.value, ranks.front() / c.compute_step_mean_seconds, 1e-9);
+    EXPECT_GE(c.compute_step_slowest_seconds(), ranks[slow_rank]);
+    const double mean = c.compute_step_mean_seconds;
+    EXPECT_LT(mean, c.compute_step_slowest_seconds());
     EXPECT_GE(mean, delay / world.size());
     const double alone = kSamplesPerStep / world.size() / c.baseline_per_second;
     EXPECT_NEAR(alone, c.step_seconds * c.scaling_efficiency.value, 1e-9);

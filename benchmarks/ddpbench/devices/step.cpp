@@ -8,6 +8,8 @@
 #include "data/images/images.h"
 #include "launch/app/flags/options.h"
 #include "launch/app/job/replica_ranks.h"
+#include "launch/app/plan/resolve.h"
+#include "launch/app/plan/run_plan.h"
 #include "runtime/comm/mesh.h"
 #include "runtime/core/error.h"
 #include "runtime/core/text.h"
@@ -51,14 +53,21 @@ ddptrain::CommandLine launch_command_line(const StepOptions& options) {
   return result;
 }
 
-std::unique_ptr<Device> device_of(const World& world, const Launch& options, const Workload& workload) {
-  const DeviceKind kind = choose_device(world, options.device, options.share_gpu);
-  world.agree([&] { check_precision(options, workload, kind); });
-  DeviceOptions device = ddptrain::device_options(options, kind);
-  if (kind == DeviceKind::cuda) device.ranks = ranks_per_gpu(world, options.share_gpu);
+PlannedMachine machine_of(const World& world, const Launch& options, const Workload& workload) {
+  PlannedMachine machine;
+  world.agree([&] { machine.mesh = planned_mesh(options, world.size()); });
+  machine.device = choose_device(world, options.device, options.share_gpu);
+  world.agree([&] { check_precision(options, workload, machine.device); });
+  if (machine.device == DeviceKind::cuda) machine.ranks_per_gpu = ranks_per_gpu(world, options.share_gpu);
+  return machine;
+}
+
+std::unique_ptr<Device> device_of(const World& world, const RunPlan& plan) {
   std::unique_ptr<Device> result;
-  world.agree(
-      [&] { result = kind == DeviceKind::cuda ? make_cuda_device(device, own_gpu(world)) : make_cpu_device(device); });
+  world.agree([&] {
+    result = plan.device == DeviceKind::cuda ? make_cuda_device(plan.compute, own_gpu(world))
+                                             : make_cpu_device(plan.compute);
+  });
   return result;
 }
 
@@ -123,6 +132,27 @@ Json show(const World& world, const StepTimes& times, bool graph, bool data_in_f
   return results;
 }
 
+/// What was measured, without the times of the parts of the step.
+Json fields_of(const World& world, const Launch& options, const MeshShape& shape, const Device& device, bool graph,
+               const StepTimes& times) {
+  return {{"benchmark", "step"},
+          {"model", options.model},
+          {"device", device.name()},
+          {"ranks_per_gpu", device.options().ranks},
+          {"precision", name_of(device.precision())},
+          {"ranks", world.size()},
+          {"nodes", world.nodes()},
+          {"replicas", shape.replicas},
+          {"tensor", shape.tensor},
+          {"batch_per_rank", options.trainer.batch},
+          {"grad_accum", options.trainer.grad_accum},
+          {"graph", graph},
+          {"stragglers_us", 1e6 * times.stragglers},
+          {"communication_alone_us", 1e6 * times.communication},
+          {"step_without_graph_us", 1e6 * times.eager_step},
+          {"rounds", times.rounds}};
+}
+
 }  // namespace
 
 void run_step(const World& world, const CommonOptions& common, const StepOptions& given) {
@@ -133,11 +163,12 @@ void run_step(const World& world, const CommonOptions& common, const StepOptions
   }
   const Launch& options = command_line.options;
   Workload& workload = *command_line.workload;
-  MeshShape shape;
-  world.agree([&] { shape = mesh_of(world.size(), options.stages, options.tensor); });
+  const PlannedMachine machine = machine_of(world, options, workload);
+  const MeshShape& shape = machine.mesh;
+  const RunPlan plan = plan_run(options, workload, machine, options.trainer.batch);
   const Mesh mesh(world, shape);
   const ResultFile file(world, common);
-  const auto device = device_of(world, options, workload);
+  const auto device = device_of(world, plan);
   world.agree([&] {
     workload.open({.rank = world.rank(),
                    .local_rank = world.local_rank(),
@@ -147,10 +178,10 @@ void run_step(const World& world, const CommonOptions& common, const StepOptions
     workload.load();
   });
   const bool gpu = device->kind() == DeviceKind::cuda;
-  const auto communicator =
-      make_communicator(mesh.replicas(), *device, replica_communicator_options(options, world, device->kind()));
-  const ReplicaRanks replica(mesh, *device, options);
-  TrainerOptions trainer_options = ddptrain::trainer_options(options, shape.replicas, 1'000'000);
+  const auto communicator = make_communicator(mesh.replicas(), *device, replica_communicator_options(plan, world));
+  const ReplicaRanks replica(mesh, *device, plan);
+  TrainerOptions trainer_options = plan.trainer;
+  trainer_options.optimizer.schedule.total_steps = 1'000'000;
   trainer_options.graph = true;  // times the device, not the host
   std::unique_ptr<Model> model;
   world.agree([&] { model = workload.make_model(*device, options.trainer.batch); });
@@ -163,29 +194,14 @@ void run_step(const World& world, const CommonOptions& common, const StepOptions
     input = std::make_unique<InputSteps>(*images, trainer.sampler(), trainer_options, *device);
   }
   SensorLog sensors(world, device->kind());
-  const StepTimes times = profile_step(world, trainer, trainer_options, input ? &input->steps() : nullptr, *device,
-                                       options.run.min_seconds);
+  const StepTimes times =
+      profile_step(world, trainer, input ? &input->steps() : nullptr, *device, options.run.min_seconds);
 
   const bool graph = options.trainer.graph && gpu;
   print(world, fmt::format("# {}, batch {} x {} per replica, {}{}, {}, {}\n", options.model, options.trainer.batch,
                            options.trainer.grad_accum, ranks_on_nodes(world), mesh_text(shape),
                            name_of(device->precision()), device->name()));
-  Json result = {{"benchmark", "step"},
-                 {"model", options.model},
-                 {"device", device->name()},
-                 {"ranks_per_gpu", device->options().ranks},
-                 {"precision", name_of(device->precision())},
-                 {"ranks", world.size()},
-                 {"nodes", world.nodes()},
-                 {"replicas", shape.replicas},
-                 {"tensor", shape.tensor},
-                 {"batch_per_rank", options.trainer.batch},
-                 {"grad_accum", options.trainer.grad_accum},
-                 {"graph", graph},
-                 {"stragglers_us", 1e6 * times.stragglers},
-                 {"communication_alone_us", 1e6 * times.communication},
-                 {"step_without_graph_us", 1e6 * times.eager_step},
-                 {"rounds", times.rounds}};
+  Json result = fields_of(world, options, shape, *device, graph, times);
   result["results"] = show(world, times, graph || !gpu, data_in_forward);
   print(world, fmt::format("# communication alone {} us\n", microseconds(times.communication)));
   if (world.size() > 1)

@@ -3,6 +3,7 @@
 #include <optional>
 #include <vector>
 
+#include "runtime/train/measure/measured_steps.h"
 #include "runtime/train/measure/step_window.h"
 #include "runtime/train/run/meter.h"
 
@@ -54,17 +55,12 @@ int measure(const std::vector<Series*>& all, const World& world, Device& device,
 }
 
 /// Forward, or forward and backward, of all passes of a step, without communication and updates.
-StepGraph pass_steps(Trainer& trainer, const TrainerOptions& options, bool backward) {
-  const VirtualRanks ranks = virtual_ranks(options, trainer.replicas().rank(), trainer.replicas().size());
-  const std::int64_t predictions = trainer.sampler().samples_per_step() * trainer.model().predictions_per_sample();
-  const float scale = backward ? 1.0f / static_cast<float>(predictions) : 0.0f;
-  const std::vector<Pass> passes = passes_of_step(ranks.count, options.grad_accum);
-  return trainer.make_steps([&trainer, options, ranks, passes, scale, backward](std::uint32_t offset) {
-    for (const Pass& pass : passes) {
-      const Slice slice{trainer.sampler().order(pass.micro, ranks.at(pass.virtual_rank) - ranks.first),
-                        {trainer.state().step(), offset},
-                        options.batch};
-      run_forward(trainer.model(), {slice, trainer.metrics().step(pass.virtual_rank), true, scale});
+StepGraph pass_steps(Trainer& trainer, const MeasuredSteps& steps, bool backward) {
+  return steps.graph_of([&trainer, backward](std::uint32_t offset) {
+    for (const Pass& pass : trainer.order().passes) {
+      MicroBatch batch = trainer.micro_batch(pass, offset);
+      if (!backward) batch.gradient_scale = 0.0f;
+      run_forward(trainer.model(), batch);
       if (backward) run_backward(trainer.model(), pass.micro > 0, [](std::size_t) {});
     }
   });
@@ -79,25 +75,25 @@ StepTimes step_times_of(const TimedPasses& timed) {
   result.data = timed.data;
   result.forward = timed.forward - timed.data;
   result.backward = timed.forward_and_backward - timed.forward;
-  result.optimizer = timed.silent - timed.forward_and_backward;
-  result.exposed_communication = timed.step - timed.silent;
-  result.stragglers = timed.silent - timed.silent_mean;
+  result.optimizer = timed.compute_step - timed.forward_and_backward;
+  result.exposed_communication = timed.step - timed.compute_step;
+  result.stragglers = timed.compute_step - timed.compute_step_mean;
   result.communication = timed.communication;
   return result;
 }
 
-StepTimes profile_step(const World& job, Trainer& trainer, const TrainerOptions& options, StepGraph* data_steps,
-                       Device& device, double min_seconds) {
-  StepGraph eager_steps(device, trainer.state().step(), trainer.step(true), {.enabled = false});
-  StepGraph forward_steps = pass_steps(trainer, options, false);
-  StepGraph both_steps = pass_steps(trainer, options, true);
-  StepGraph silent_steps = trainer.make_steps(trainer.step(false));
-  StepGraph communication_steps = trainer.make_communication_steps();
+StepTimes profile_step(const World& job, Trainer& trainer, StepGraph* data_steps, Device& device, double min_seconds) {
+  MeasuredSteps steps(trainer);
+  StepGraph eager_steps(device, trainer.state().step(), steps.step(), {.enabled = false});
+  StepGraph forward_steps = pass_steps(trainer, steps, false);
+  StepGraph both_steps = pass_steps(trainer, steps, true);
+  StepGraph compute_steps = steps.graph_of(steps.step_without_communication());
+  StepGraph communication_steps = steps.graph_of(steps.communication());
   Series step(trainer.training_steps()), eager(eager_steps), forward(forward_steps), passes(both_steps);
-  Series silent(silent_steps), communication(communication_steps);
+  Series compute(compute_steps), communication(communication_steps);
   std::optional<Series> data;
   if (data_steps != nullptr) data.emplace(*data_steps);
-  std::vector<Series*> all = {&step, &eager, &forward, &passes, &silent, &communication};
+  std::vector<Series*> all = {&step, &eager, &forward, &passes, &compute, &communication};
   if (data) all.push_back(&*data);
   const int rounds = measure(all, job, device, min_seconds);
   const bool several_replicas = trainer.replicas().size() > 1;
@@ -106,8 +102,8 @@ StepTimes profile_step(const World& job, Trainer& trainer, const TrainerOptions&
                                     .data = data ? data->slowest() : 0.0,
                                     .forward = forward.slowest(),
                                     .forward_and_backward = passes.slowest(),
-                                    .silent = several_replicas ? silent.slowest() : step.slowest(),
-                                    .silent_mean = several_replicas ? silent.mean() : step.mean(),
+                                    .compute_step = several_replicas ? compute.slowest() : step.slowest(),
+                                    .compute_step_mean = several_replicas ? compute.mean() : step.mean(),
                                     .communication = several_replicas ? communication.slowest() : 0.0});
   result.rounds = rounds;
   return result;

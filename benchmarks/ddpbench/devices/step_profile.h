@@ -1,7 +1,7 @@
 #pragma once
 
 #include "runtime/device/device.h"
-#include "runtime/train/step/trainer.h"
+#include "runtime/train/replica/trainer.h"
 
 namespace ddptrain::bench {
 
@@ -30,8 +30,8 @@ struct TimedPasses {
   double data = 0.0;                  ///< Alone.
   double forward = 0.0;               ///< With data.
   double forward_and_backward = 0.0;  ///< With data.
-  double silent = 0.0;                ///< The step without communication; of one rank the step.
-  double silent_mean = 0.0;           ///< The same, mean over the ranks.
+  double compute_step = 0.0;          ///< The step without communication; of one rank the step.
+  double compute_step_mean = 0.0;     ///< The same, mean over the ranks.
   double communication = 0.0;
 };
 
@@ -39,9 +39,8 @@ struct TimedPasses {
 StepTimes step_times_of(const TimedPasses& timed);
 
 /// Goes on until `min_seconds` of whole steps have been timed. `job`: all ranks that train, each of which has all
-/// stages of its replica. `options`: of the trainer, whose steps should be graphs and whose parameters are spoilt.
+/// stages of its replica. The steps of `trainer` should be graphs, and its parameters are spoilt.
 /// `data`: queues the input of a step alone; null if it is a part of forward. Collective.
-StepTimes profile_step(const World& job, Trainer& trainer, const TrainerOptions& options, StepGraph* data,
-                       Device& device, double min_seconds = 0.0);
+StepTimes profile_step(const World& job, Trainer& trainer, StepGraph* data, Device& device, double min_seconds = 0.0);
 
 }  // namespace ddptrain::bench

@@ -25,7 +25,12 @@ constexpr Range kPositive = {"a number above 0", kLeastAboveZero, std::numeric_l
 
 Flags first_flags(Options& o) {
   return {{"--model", text(o.model, fmt::format("{}", fmt::join(model_names(), "|"))), "Model to train"},
-          {"--precision", choice(o.precision, {"auto", "fp32", "tf32", "bf16", "fp8"}),
+          {"--precision",
+           choice(o.precision, {{"auto", std::nullopt},
+                                {"fp32", NumberFormat::fp32},
+                                {"tf32", NumberFormat::tf32},
+                                {"bf16", NumberFormat::bf16},
+                                {"fp8", NumberFormat::fp8}}),
            "Number format of weights and compute. auto: bf16 with fp32 master weights on GPUs from compute "
            "capability 8.0, else fp32. fp8: bf16 with FP8 linear layers (gpt)"}};
 }
@@ -262,12 +267,15 @@ Flags output_flags(Options& o) {
        Effect::output}};
 }
 
-FlagValue rank_and_step(RunOptions& run) {
-  return {"RANK:STEP", "", [&run](const std::string& text) {
+FlagValue rank_and_step(std::optional<FailAt>& fail_at) {
+  return {"RANK:STEP", "", [&fail_at](const std::string& text) {
             std::istringstream in(text);
             char colon = 0;
-            const bool read = in >> run.fail_rank >> colon >> run.fail_step && colon == ':' && in.eof();
-            return read && run.fail_rank >= 0 && run.fail_step >= 0 ? "" : "RANK:STEP, two numbers counted from 0";
+            FailAt at;
+            const bool read = in >> at.rank >> colon >> at.step && colon == ':' && in.eof();
+            if (!read || at.rank < 0 || at.step < 0) return "RANK:STEP, two numbers counted from 0";
+            fail_at = at;
+            return "";
           }};
 }
 
@@ -275,8 +283,9 @@ FlagValue rank_and_phase(HangAt& hang) {
   return {"RANK:STEP|PHASE", "", [&hang](const std::string& text) -> std::string {
             std::istringstream in(text);
             char colon = 0;
-            if (!(in >> hang.rank >> colon >> hang.phase) || colon != ':' || hang.rank < 0)
-              return "RANK:PHASE or RANK:STEP";
+            int rank = 0;
+            if (!(in >> rank >> colon >> hang.phase) || colon != ':' || rank < 0) return "RANK:PHASE or RANK:STEP";
+            hang.rank = rank;
             if (number(hang.steps, kSteps).set(hang.phase).empty()) {
               hang.phase.clear();
               return "";
@@ -293,7 +302,7 @@ Flags failure_flags(Options& o) {
            Effect::output},
           {"--flight", text(o.watchdog.flight, "DIR"),
            "Folder for flight records of a timeout (default: one in the temporary folder)", Effect::output},
-          {"--fail-at", rank_and_step(o.run), "For tests: this rank throws before this step", Effect::output,
+          {"--fail-at", rank_and_step(o.run.fail_at), "For tests: this rank throws before this step", Effect::output,
            kExpertGroup, kNotInFile},
           {"--hang-at", rank_and_phase(o.hang),
            "For tests: this rank hangs after this many steps or in a phase: start-up, training, evaluation, baseline, "
@@ -308,7 +317,7 @@ void check_parts_of_model(const Options& o, const Workload& workload) {
     usage_error("{}: model {} is one unit, which cannot be cut{}. Use --model gpt, or leave {} out.", flag, o.model,
                 o.tensor > 1 ? ", and its layers are not split" : "", flag.substr(0, 4));
   }
-  if (o.precision == "fp8") {
+  if (o.precision == NumberFormat::fp8) {
     usage_error("--precision fp8 with {}: ranks that share a replica compute in bf16 at least. Use bf16.", flag);
   }
   if (workload.saves()) {
@@ -342,7 +351,7 @@ Flags flags_of(Options& options, const std::string& model, Workload& workload) {
 }
 
 void check_flags(const Options& o, const Workload& workload) {
-  if (o.precision == "fp8" && !workload.supports_fp8()) {
+  if (o.precision == NumberFormat::fp8 && !workload.supports_fp8()) {
     usage_error("--precision fp8: model {} has no FP8 layers. Use bf16.", o.model);
   }
   workload.check_flags();

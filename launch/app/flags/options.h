@@ -8,42 +8,48 @@
 #include <vector>
 
 #include "launch/app/flags/config_file.h"
-#include "launch/app/job/same_on_all_ranks.h"
+#include "launch/app/flags/named_values.h"
 #include "models/workload.h"
+#include "runtime/comm/communicator.h"
 #include "runtime/core/files/outputs.h"
 #include "runtime/device/device.h"
 #include "runtime/diagnostics/watchdog.h"
 #include "runtime/train/checkpoint/checkpoint_writer.h"
 #include "runtime/train/run/run_options.h"
-#include "runtime/train/step/trainer.h"
+#include "runtime/train/step/trainer_options.h"
 
-/// The flags of ddptrain. Each sets an option of its component. Values that depend on the machine or on several flags
-/// come from the functions below.
+/// The flags of ddptrain, as they were typed. Each sets an option of its component. launch/app/plan/ makes a RunPlan of
+/// them, which has the values that depend on the machine or on several flags.
 
 namespace ddptrain {
 
 enum class LrScaling : std::uint8_t { none, linear, sqrt };
 
+/// What --precision names: the numbers of weights and compute. fp8 is bf16 with FP8 linear layers.
+enum class NumberFormat : std::uint8_t { fp32, tf32, bf16, fp8 };
+
+const char* name_of(NumberFormat format);  ///< As --precision names it.
+
 /// For tests: a rank hangs when a phase begins (Watch::Phase), or after some steps.
 struct HangAt {
-  int rank = -1;
-  std::string phase;  ///< Empty: after `steps` steps.
+  std::optional<int> rank = {};  ///< Empty: none.
+  std::string phase;             ///< Empty: after `steps` steps.
   std::uint64_t steps = UINT64_MAX;
 };
 
 /// All flags except the model's own, which are in its workload.
 struct Options {
   std::string model = "cnn";
-  std::string device = "auto";     ///< auto, cpu or cuda
-  bool share_gpu = false;          ///< Allow more ranks than GPUs.
-  std::string precision = "auto";  ///< auto, fp32, tf32, bf16 or fp8
-  DeviceOptions compute;           ///< See device_options().
-  std::string tune_cache;          ///< See TunedCache.
+  std::string device = "auto";                 ///< auto, cpu or cuda
+  bool share_gpu = false;                      ///< Allow more ranks than GPUs.
+  std::optional<NumberFormat> precision = {};  ///< Empty: as the device has it.
+  DeviceOptions compute;                       ///< Without precision, FP8 and comm_ctas.
+  std::string tune_cache;                      ///< See TunedCache.
 
-  TrainerOptions trainer;   ///< See trainer_options().
+  TrainerOptions trainer;   ///< Without what depends on other flags or on the number of ranks.
   int stages = 1;           ///< Pipeline stages: see MeshShape.
   int tensor = 1;           ///< Parts of each layer: see MeshShape.
-  bool auto_batch = false;  ///< largest_batch_that_fits() will set trainer.batch.
+  bool auto_batch = false;  ///< The largest batch that fits in place of trainer.batch.
   LrScaling lr_scaling = LrScaling::none;
   std::int64_t lr_base_batch = 512;
   double bucket_mb = 25.0;
@@ -106,16 +112,5 @@ CommandLine parse_command_line(int argc, const char* const* argv,
 
 /// Program, CUDA, NCCL, cuDNN and MPI; works without a GPU.
 std::string version_text();
-
-Precision chosen_precision(const Options& options, DeviceKind device);
-DeviceOptions device_options(const Options& options, DeviceKind device);
-/// Whether MPI reduces gradients instead of NCCL.
-bool sums_with_mpi(const Options& options, DeviceKind device);
-/// Whether MPI sends f32 gradients in bf16: CommunicatorOptions::bf16_between_hosts.
-bool sends_bf16_between_hosts(const Options& options, DeviceKind device);
-/// UsageError if flags contradict the device's precision.
-void check_precision(const Options& options, const Workload& workload, DeviceKind device);
-float scaled_learning_rate(const Options& options, int world_size);
-TrainerOptions trainer_options(const Options& options, int world_size, std::int64_t total_steps);
 
 }  // namespace ddptrain

@@ -2,20 +2,23 @@
 
 #include <memory>
 
-#include "launch/app/flags/options.h"
+#include "launch/app/plan/run_plan.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/mesh.h"
 #include "runtime/train/step/pipeline.h"
 
 namespace ddptrain {
 
-/// The settings of the communicator between replicas.
-CommunicatorOptions replica_communicator_options(const Options& options, const World& world, DeviceKind device);
+/// The settings of the communicator between replicas. `world`: all ranks of the job.
+CommunicatorOptions replica_communicator_options(const RunPlan& plan, const World& world);
+
+/// Whether NCCL connects the replicas of these ranks.
+bool uses_nccl(const RunPlan& plan, const World& world);
 
 /// The other ranks of this rank's replica, and the communicators to them. The mesh and the device outlive it.
 class ReplicaRanks {
  public:
-  ReplicaRanks(const Mesh& mesh, Device& device, const Options& options);  ///< Collective.
+  ReplicaRanks(const Mesh& mesh, Device& device, const RunPlan& plan);  ///< Collective.
   Stages stages() const { return {mesh_.stages(), stages_.get(), group_.get()}; }
 
  private:

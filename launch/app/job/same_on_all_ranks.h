@@ -1,16 +1,14 @@
 #pragma once
 
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "launch/app/flags/named_values.h"
 #include "runtime/comm/world.h"
 #include "runtime/core/hash.h"
 #include "runtime/train/dataset.h"
 
 namespace ddptrain {
-
-using NamedValues = std::vector<std::pair<std::string, std::string>>;
 
 /// All ranks throw the same UsageError if a value differs. The message has its name, its values and their ranks. Ranks
 /// may have different names. Collective.

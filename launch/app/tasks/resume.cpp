@@ -4,7 +4,6 @@
 
 #include <set>
 
-#include "runtime/comm/mesh.h"
 #include "runtime/core/error.h"
 #include "runtime/core/text.h"
 
@@ -95,22 +94,18 @@ void require_no_other_run(const std::string& folder, const std::optional<Checkpo
 
 }  // namespace
 
-RunIdentity identity_of(const CommandLine& command_line, const World& world, const std::string& data,
-                        const std::string& precision) {
-  const Options& options = command_line.options;
+RunIdentity identity_of(const CommandLine& command_line, const RunPlan& plan, const std::string& data) {
   RunIdentity run;
-  run.mesh = mesh_of(world.size(), options.stages, options.tensor);
-  const DistributedSampler sampler = make_sampler(options.trainer, command_line.workload->data(),
-                                                  run.mesh.replica_of(world.rank()), run.mesh.replicas);
-  run.model = options.model;
+  run.mesh = plan.mesh;
+  run.model = plan.model;
   run.sizes = command_line.workload->sizes();
   run.data = data;
-  run.precision = precision;
-  run.seed = options.trainer.seed;
-  run.batch = options.trainer.batch;
-  run.grad_accum = options.trainer.grad_accum;
-  run.samples_per_step = sampler.samples_per_step();
-  run.steps_per_epoch = sampler.steps_per_epoch();
+  run.precision = name_of(plan.format);
+  run.seed = plan.trainer.seed;
+  run.batch = plan.trainer.batch;
+  run.grad_accum = plan.trainer.grad_accum;
+  run.samples_per_step = plan.length->samples_per_step;
+  run.steps_per_epoch = plan.length->steps_per_epoch;
   for (const Setting& setting : command_line.settings) run.flags["--" + setting.name] = setting.value;
   run.versions = {{"ddptrain", DDPTRAIN_VERSION},
                   {"mpi", mpi_version()},
@@ -139,12 +134,13 @@ std::optional<Checkpoint> checkpoint_to_resume(const World& world, const Options
   return found;
 }
 
-void check_resumable(const Checkpoint& checkpoint, const RunIdentity& run, const CommandLine& command_line) {
+void check_resumable(const Checkpoint& checkpoint, const RunIdentity& run, const CommandLine& command_line,
+                     const RunPlan& plan) {
   const RunIdentity& saved = checkpoint.manifest.run;
   const std::string path = checkpoint.path.string();
   check_model(checkpoint, run);
   check_samples(checkpoint, run);
-  const std::int64_t steps = total_steps(command_line.options.run, run.steps_per_epoch);
+  const std::int64_t steps = plan.length->steps;
   if (steps < checkpoint.manifest.progress.step) {
     usage_error("--resume {}: it has {} steps behind it, and this run has {} in all", path,
                 checkpoint.manifest.progress.step, steps);

@@ -4,14 +4,14 @@
 #include <string>
 
 #include "launch/app/flags/options.h"
+#include "launch/app/plan/run_plan.h"
 #include "runtime/comm/world.h"
 #include "runtime/train/checkpoint/checkpoint.h"
 
 namespace ddptrain {
 
 /// The identity of training with this command line. `data` is the result of require_same_data().
-RunIdentity identity_of(const CommandLine& command_line, const World& world, const std::string& data,
-                        const std::string& precision);
+RunIdentity identity_of(const CommandLine& command_line, const RunPlan& plan, const std::string& data);
 
 /// The checkpoint that --resume names. Nothing without --resume, or if auto finds none. All ranks throw the same
 /// UsageError if --checkpoint and --resume contradict each other, or if no checkpoint can be used. Collective.
@@ -19,6 +19,7 @@ std::optional<Checkpoint> checkpoint_to_resume(const World& world, const Options
 
 /// UsageError if `run` cannot continue from the checkpoint, or if flags that decide parameters differ and
 /// --allow-change is not given. The message names every flag that differs.
-void check_resumable(const Checkpoint& checkpoint, const RunIdentity& run, const CommandLine& command_line);
+void check_resumable(const Checkpoint& checkpoint, const RunIdentity& run, const CommandLine& command_line,
+                     const RunPlan& plan);
 
 }  // namespace ddptrain

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "launch/app/flags/options.h"
+#include "launch/app/plan/run_plan.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/world.h"
 #include "runtime/train/report/report.h"
@@ -29,7 +30,7 @@ void print_description(const World& world, CommandLine command_line);
 /// takes memory for weights, for their gradients and for activations, and none for optimizer state. Prints loss,
 /// accuracy and, of language models, perplexity on rank 0, and adds a line "evaluated" to `metrics`, which is null but
 /// on rank 0, or where nothing is to be written. Collective.
-void evaluate_model(const World& world, const Options& options, Workload& workload, Device& device,
+void evaluate_model(const World& world, const RunPlan& plan, Workload& workload, Device& device,
                     Communicator& communicator, MetricsFile* metrics);
 
 }  // namespace ddptrain

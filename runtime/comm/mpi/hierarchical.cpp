@@ -1,7 +1,9 @@
 #include "runtime/comm/mpi/hierarchical.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <iterator>
 #include <limits>
 #include <map>
@@ -57,11 +59,14 @@ void add(const std::vector<const void*>& terms, void* to, std::int64_t count) {
 void add(DType dtype, const std::vector<const void*>& terms, void* to, std::int64_t count) {
   switch (dtype) {
     case DType::f64:
-      return add<double>(terms, to, count);
+      add<double>(terms, to, count);
+      break;
     case DType::f32:
-      return add<float>(terms, to, count);
+      add<float>(terms, to, count);
+      break;
     case DType::bf16:
-      return add<Bf16>(terms, to, count);
+      add<Bf16>(terms, to, count);
+      break;
     default:
       fail("sums of {} over MPI: f64, f32 and bf16 only", name_of(dtype));
   }
@@ -89,10 +94,10 @@ HostLayout::HostLayout(const std::vector<int>& host_of_rank) {
   for (const auto& ranks : ranks_) owners.insert(owners.end(), ranks.begin(), ranks.begin() + owners_);
   std::sort(owners.begin(), owners.end());
   for (const auto& ranks : ranks_) {
-    auto& parts = part_of_.emplace_back();
+    auto& shards = shard_of_.emplace_back();
     for (int index = 0; index < owners_; ++index) {
       const auto place = std::lower_bound(owners.begin(), owners.end(), ranks[static_cast<std::size_t>(index)]);
-      parts.push_back(static_cast<int>(place - owners.begin()));
+      shards.push_back(static_cast<int>(place - owners.begin()));
     }
   }
 }
@@ -139,17 +144,17 @@ class OverHosts final : public HierarchicalCollective {
         peers_(layout.ranks(host_)),
         local_(static_cast<int>(std::find(peers_.begin(), peers_.end(), rank) - peers_.begin())) {
     const std::int64_t count = work.values.size();
-    const std::int64_t parts = static_cast<std::int64_t>(layout.hosts()) * layout.owners();
+    const std::int64_t shards = static_cast<std::int64_t>(layout.hosts()) * layout.owners();
     const bool whole = work.scatters && work.gathers;
-    DDP_CHECK(whole || (layout.all_own() && count % parts == 0), "{} values do not divide among the ranks", count);
-    part_size_ = whole ? align(divide_up(count, parts)) : count / parts;
-    slice_size_ = std::min(kMessageBytes / static_cast<std::int64_t>(size_of(work.between_hosts)), align(part_size_));
-    slices_.resize(static_cast<std::size_t>(divide_up(part_size_, slice_size_)));
+    DDP_CHECK(whole || (layout.all_own() && count % shards == 0), "{} values do not divide among the ranks", count);
+    shard_size_ = whole ? align(divide_up(count, shards)) : count / shards;
+    slice_size_ = std::min(kMessageBytes / static_cast<std::int64_t>(size_of(work.between_hosts)), align(shard_size_));
+    slices_.resize(static_cast<std::size_t>(divide_up(shard_size_, slice_size_)));
     if (const std::size_t bytes = slices_.size() * memory_of_slice(); memory.size() < bytes) memory.resize(bytes);
     memory_ = memory.data();
 
-    if (!is_owner()) ranks_added_ = parts_sent_ = hosts_added_ = sums_awaited_ = sums_shared_ = slices_.size();
-    if (!work.scatters) ranks_added_ = parts_sent_ = hosts_added_ = slices_.size();
+    if (!work.scatters || !is_owner()) skip({Point::ranks_added, Point::terms_sent, Point::hosts_added});
+    if (!is_owner()) skip({Point::sums_awaited, Point::sums_shared});
     for (std::size_t slice = 0; slice < slices_.size(); ++slice) {
       if (work.scatters) start_scattering(slice);
       if (work.scatters || !is_owner()) continue;
@@ -159,25 +164,58 @@ class OverHosts final : public HierarchicalCollective {
   }
 
   bool progress() override {
-    while (ranks_added_ < slices_.size() && slices_[ranks_added_].from_ranks.done()) add_ranks(ranks_added_++);
-    const std::size_t next = std::min(ranks_added_, sums_shared_ + slices_on_their_way());
-    while (parts_sent_ < next) send_part(parts_sent_++);
-    const std::size_t ready = exchanges() ? parts_sent_ : ranks_added_;
-    while (hosts_added_ < ready && slices_[hosts_added_].from_hosts.done()) {
-      if (exchanges() && !slices_[hosts_added_].to_hosts.done()) break;
-      add_hosts(hosts_added_++);
-    }
-    while (sums_awaited_ < parts_sent_ && slices_[sums_awaited_].to_hosts.done()) receive_sums(sums_awaited_++);
-    const std::size_t summed = std::min(hosts_added_, sums_awaited_);
-    while (sums_shared_ < summed && slices_[sums_shared_].sums.done()) share(sums_shared_++);
-    while (owners_awaited_ < slices_.size() && slices_[owners_awaited_].to_owners.done()) {
-      receive_shared(owners_awaited_++);
-    }
-    while (owners_heard_ < owners_awaited_ && slices_[owners_heard_].from_owners.done()) ++owners_heard_;
-    return sums_shared_ == slices_.size() && owners_heard_ == slices_.size() && sums_sent_.done() && shared_.done();
+    pass(
+        Point::ranks_added, slices_.size(), [](Traffic& slice) { return slice.from_ranks.done(); },
+        [this](std::size_t slice) { add_ranks(slice); });
+    pass(
+        Point::terms_sent, std::min(passed(Point::ranks_added), passed(Point::sums_shared) + slices_on_their_way()),
+        [](Traffic&) { return true; }, [this](std::size_t slice) { send_terms(slice); });
+    pass(
+        Point::hosts_added, passed(exchanges() ? Point::terms_sent : Point::ranks_added),
+        [this](Traffic& slice) { return slice.from_hosts.done() && (!exchanges() || slice.to_hosts.done()); },
+        [this](std::size_t slice) { add_hosts(slice); });
+    pass(
+        Point::sums_awaited, passed(Point::terms_sent), [](Traffic& slice) { return slice.to_hosts.done(); },
+        [this](std::size_t slice) { receive_sums(slice); });
+    pass(
+        Point::sums_shared, std::min(passed(Point::hosts_added), passed(Point::sums_awaited)),
+        [](Traffic& slice) { return slice.sums.done(); }, [this](std::size_t slice) { share(slice); });
+    pass(
+        Point::owners_awaited, slices_.size(), [](Traffic& slice) { return slice.to_owners.done(); },
+        [this](std::size_t slice) { receive_shared(slice); });
+    pass(
+        Point::owners_heard, passed(Point::owners_awaited), [](Traffic& slice) { return slice.from_owners.done(); },
+        [](std::size_t) {});
+    return has_passed_all(Point::sums_shared) && has_passed_all(Point::owners_heard) && sums_sent_.done() &&
+           shared_.done();
   }
 
  private:
+  /// What has been done with a slice on this rank. The slices pass each point one after another. The first five are
+  /// about the shards of this rank as an owner, the last two about the shards of the other owners of this host.
+  enum class Point : std::uint8_t {
+    ranks_added,     ///< Step 1: the terms of this host's ranks are added.
+    terms_sent,      ///< Step 2: this host's terms are on their way to the other hosts.
+    hosts_added,     ///< Step 2: the terms of all hosts are added. In step 3 the sum is on its way.
+    sums_awaited,    ///< Step 3: the sums of the other hosts may arrive, because the terms in their place are sent.
+    sums_shared,     ///< Step 4: the sums are complete, and on their way to the other ranks of this host.
+    owners_awaited,  ///< Step 4: the sums of other owners may arrive, because this rank's terms in their place are
+                     ///< sent.
+    owners_heard,    ///< Step 4: they have arrived.
+  };
+  static constexpr std::size_t kPoints = 7;
+
+  std::size_t& passed(Point point) { return passed_[static_cast<std::size_t>(point)]; }
+  bool has_passed_all(Point point) { return passed(point) == slices_.size(); }
+  void skip(std::initializer_list<Point> points) {
+    for (const Point point : points) passed(point) = slices_.size();
+  }
+  /// Lets slices pass `point` up to slice number `end`, as long as `may_pass` holds for the next one. `act` handles it.
+  template <class MayPass, class Act>
+  void pass(Point point, std::size_t end, const MayPass& may_pass, const Act& act) {
+    for (std::size_t& next = passed(point); next < end && may_pass(slices_[next]); ++next) act(next);
+  }
+
   enum Step : int { to_owner, to_host, sum, from_owner };
 
   /// The messages of one slice.
@@ -190,7 +228,7 @@ class OverHosts final : public HierarchicalCollective {
     Messages from_owners;
   };
 
-  /// The elements of a slice in one owner's part.
+  /// The elements of a slice in one owner's shard.
   struct Piece {
     std::int64_t begin;
     std::int64_t count;
@@ -211,8 +249,8 @@ class OverHosts final : public HierarchicalCollective {
 
   Piece piece(std::size_t slice, int host, int index) const {
     const std::int64_t begin = static_cast<std::int64_t>(slice) * slice_size_;
-    const std::int64_t first = layout_.part_of(host, index) * part_size_ + begin;
-    const std::int64_t most = std::min(slice_size_, part_size_ - begin);
+    const std::int64_t first = layout_.shard_of(host, index) * shard_size_ + begin;
+    const std::int64_t most = std::min(slice_size_, shard_size_ - begin);
     return {first, std::clamp<std::int64_t>(work_.values.size() - first, 0, most)};
   }
 
@@ -220,7 +258,7 @@ class OverHosts final : public HierarchicalCollective {
     return piece(slice, host, index).count * static_cast<std::int64_t>(size_of(work_.values.dtype));
   }
 
-  /// Bytes between hosts of the part of this rank's counterpart on `host`.
+  /// Bytes between hosts of the shard of this rank's counterpart on `host`.
   std::int64_t sent_bytes(std::size_t slice, int host) const {
     return piece(slice, host, local_).count * static_cast<std::int64_t>(size_of(work_.between_hosts));
   }
@@ -230,9 +268,9 @@ class OverHosts final : public HierarchicalCollective {
     return static_cast<char*>(work_.values.data) + piece(slice, host, index).begin * element;
   }
 
-  /// The memory of a slice has, first, the other local ranks' terms of every host's part. Then come the terms that each
-  /// host sends, in the type between hosts. If that type is not the type of the values, the terms for each host and the
-  /// sums from each host follow.
+  /// The memory of a slice has, first, the other local ranks' terms of every host's shard. Then come the terms that
+  /// each host sends, in the type between hosts. If that type is not the type of the values, the terms for each host
+  /// and the sums from each host follow.
   std::size_t memory_of_slice() const {
     const std::size_t between = (!rounds() ? 1 : exchanges() ? 2 : 3) * size_of(work_.between_hosts);
     const std::size_t pieces = (peers_.size() - 1) * size_of(work_.values.dtype) + between;
@@ -251,15 +289,15 @@ class OverHosts final : public HierarchicalCollective {
     return from_rank(slice, static_cast<int>(peers_.size()), 0) + place * align(slice_size_) * element;
   }
 
-  /// The terms that `host` sends for this host's part; if exchanges(), the other host's terms of `host`'s part.
+  /// The terms that `host` sends for this host's shard; if exchanges(), the other host's terms of `host`'s shard.
   void* incoming(std::size_t slice, int host) const { return between(slice, 0, host); }
 
-  /// The terms that this host sends for the part of `host`. For its own part, later the sum.
+  /// The terms that this host sends for the shard of `host`. For its own shard, later the sum.
   void* outgoing(std::size_t slice, int host) const {
     return rounds() ? between(slice, 1, host) : values(slice, host, local_);
   }
 
-  /// The sum of the part of `host`.
+  /// The sum of the shard of `host`.
   void* arriving(std::size_t slice, int host) const {
     return rounds() ? between(slice, 2, host) : values(slice, host, local_);
   }
@@ -311,8 +349,8 @@ class OverHosts final : public HierarchicalCollective {
     if (!is_owner()) return;
     other_hosts([&](int host, int rank) {
       if (exchanges()) {
-        for (int part : {0, 1}) {
-          traffic.from_hosts.receive(incoming(slice, part), sent_bytes(slice, part), rank, tag(to_host), comm_);
+        for (int shard : {0, 1}) {
+          traffic.from_hosts.receive(incoming(slice, shard), sent_bytes(slice, shard), rank, tag(to_host), comm_);
         }
       } else {
         traffic.from_hosts.receive(incoming(slice, host), sent_bytes(slice, host_), rank, tag(to_host), comm_);
@@ -332,21 +370,21 @@ class OverHosts final : public HierarchicalCollective {
     }
   }
 
-  void send_part(std::size_t slice) {
+  void send_terms(std::size_t slice) {
     other_hosts([&](int host, int rank) {
-      for (int part = 0; part < layout_.hosts(); ++part) {
-        if (part != host && !exchanges()) continue;
-        slices_[slice].to_hosts.send(outgoing(slice, part), sent_bytes(slice, part), rank, tag(to_host), comm_);
+      for (int shard = 0; shard < layout_.hosts(); ++shard) {
+        if (shard != host && !exchanges()) continue;
+        slices_[slice].to_hosts.send(outgoing(slice, shard), sent_bytes(slice, shard), rank, tag(to_host), comm_);
       }
     });
   }
 
   void add_exchanged(std::size_t slice) {
-    for (int part : {0, 1}) {
-      std::vector<const void*> terms = {incoming(slice, part), incoming(slice, part)};
-      terms[static_cast<std::size_t>(host_)] = outgoing(slice, part);
-      const std::int64_t count = piece(slice, part, local_).count;
-      void* sum = values(slice, part, local_);
+    for (int shard : {0, 1}) {
+      std::vector<const void*> terms = {incoming(slice, shard), incoming(slice, shard)};
+      terms[static_cast<std::size_t>(host_)] = outgoing(slice, shard);
+      const std::int64_t count = piece(slice, shard, local_).count;
+      void* sum = values(slice, shard, local_);
       if (rounds()) {
         add<Bf16, float>(terms, sum, count);
       } else {
@@ -356,7 +394,10 @@ class OverHosts final : public HierarchicalCollective {
   }
 
   void add_hosts(std::size_t slice) {
-    if (exchanges()) return add_exchanged(slice);
+    if (exchanges()) {
+      add_exchanged(slice);
+      return;
+    }
     std::vector<const void*> terms;
     for (int host = 0; host < layout_.hosts(); ++host) {
       terms.push_back(host == host_ ? outgoing(slice, host) : incoming(slice, host));
@@ -407,20 +448,13 @@ class OverHosts final : public HierarchicalCollective {
   int host_;
   const std::vector<int>& peers_;  ///< The ranks of this host.
   int local_;                      ///< This rank's index among them.
-  std::int64_t part_size_;         ///< Elements.
-  std::int64_t slice_size_;        ///< Elements of each part.
+  std::int64_t shard_size_;        ///< Elements.
+  std::int64_t slice_size_;        ///< Elements of each shard.
   char* memory_ = nullptr;
   std::vector<Traffic> slices_;
   Messages sums_sent_;
   Messages shared_;
-  /// How many slices have passed each point.
-  std::size_t ranks_added_ = 0;
-  std::size_t parts_sent_ = 0;
-  std::size_t hosts_added_ = 0;
-  std::size_t sums_awaited_ = 0;
-  std::size_t sums_shared_ = 0;
-  std::size_t owners_awaited_ = 0;
-  std::size_t owners_heard_ = 0;
+  std::array<std::size_t, kPoints> passed_{};  ///< Per point: this many slices have passed it.
 };
 
 }  // namespace

@@ -27,35 +27,35 @@ class HostLayout {
   int host_of(int rank) const { return host_of_[static_cast<std::size_t>(rank)]; }
   bool all_own() const { return owners_ * hosts() == static_cast<int>(host_of_.size()); }
   /// Index of the owner among the owners of all hosts, in the order of ranks.
-  int part_of(int host, int index) const {
-    return part_of_[static_cast<std::size_t>(host)][static_cast<std::size_t>(index)];
+  int shard_of(int host, int index) const {
+    return shard_of_[static_cast<std::size_t>(host)][static_cast<std::size_t>(index)];
   }
 
  private:
   std::vector<std::vector<int>> ranks_;
   std::vector<int> host_of_;
-  std::vector<std::vector<int>> part_of_;
+  std::vector<std::vector<int>> shard_of_;
   int owners_ = 0;
 };
 
-/// One collective over the ranks of a layout. The values have one part per owner. An all-reduce takes four steps. A
+/// One collective over the ranks of a layout. The values have one shard per owner. An all-reduce takes four steps. A
 /// reduce-scatter is the first two, an all-gather the last two:
 ///
-/// 1. On each host, the owner with index i gets the parts of all hosts' owners with index i from the other ranks, and
+/// 1. On each host, the owner with index i gets the shards of all hosts' owners with index i from the other ranks, and
 ///    adds them in the order of ranks.
-/// 2. Each owner gets its own part from the owners with its index on the other hosts, and adds in the order of hosts.
+/// 2. Each owner gets its own shard from the owners with its index on the other hosts, and adds in the order of hosts.
 /// 3. It sends the sum to them.
-/// 4. On each host, every owner sends all parts of its index to the other ranks.
+/// 4. On each host, every owner sends all shards of its index to the other ranks.
 ///
-/// With two hosts, an all-reduce does steps 2 and 3 at once: each owner sends its terms of both parts to the owner with
-/// its index on the other host, and both owners add. The network carries the same bytes, the sums have the same bits,
-/// and there is one message delay less.
+/// With two hosts, an all-reduce does steps 2 and 3 at once: each owner sends its terms of both shards to the owner
+/// with its index on the other host, and both owners add. The network carries the same bytes, the sums have the same
+/// bits, and there is one message delay less.
 ///
 /// bf16 and f32 are added in f32, f64 in f64. If messages between hosts have another type than the values, each host's
 /// contribution is rounded to that type, also on its owner, and so is the sum. So every rank gets the same bits. They
 /// depend only on which rank is on which host.
 ///
-/// Parts are cut into slices, and the slices go through the steps one after another, so that the network does not wait
+/// Shards are cut into slices, and the slices go through the steps one after another, so that the network does not wait
 /// for additions. Only a few slices are between hosts at a time: a collective that starts later and is needed earlier
 /// waits for these alone. A slice is small enough for MPI's eager protocol. With rendezvous, the answer to each request
 /// would wait behind the data that goes the other way.

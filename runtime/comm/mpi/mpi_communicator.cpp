@@ -141,9 +141,9 @@ class MpiCommunicator final : public Communicator {
   Ticket reduce_scatter_sum(const Tensor& from, const Tensor& to, Stream stream) override {
     void* send = sent(from, stream);
     if (layout_.hosts() > 1 && layout_.all_own()) return scatter_over_hosts(from, to, send, stream);
-    const int count = part_count(from);
+    const int count = shard_size(from);
     const auto [type, op] = sum_of(from.dtype);
-    // In place, MPI would leave the part at the start of `from`.
+    // In place, MPI would leave the shard at the start of `from`.
     auto landing = std::make_shared<std::vector<char>>(to.bytes());
     void* recv = staged_ ? received(to) : landing->data();
     return begin(
@@ -166,7 +166,7 @@ class MpiCommunicator final : public Communicator {
         start(started, gathers_, {{values, to.dtype, to.shape}, to.dtype, false, true});
       });
     }
-    const int count = part_count(to);
+    const int count = shard_size(to);
     const MPI_Datatype type = moved_type(to.dtype);
     return begin("all-gather", to, values, stream, [=, this](Outstanding& started) {
       DDP_MPI_CHECK(
@@ -175,7 +175,7 @@ class MpiCommunicator final : public Communicator {
   }
 
   Ticket all_to_all(const Tensor& from, const Tensor& to, Stream stream) override {
-    const int count = part_count(from);
+    const int count = shard_size(from);
     const MPI_Datatype type = moved_type(from.dtype);
     const void* send = sent(from, stream);
     void* recv = received(to);
@@ -195,7 +195,8 @@ class MpiCommunicator final : public Communicator {
   }
 
   Ticket exchange(const std::vector<Message>& sends, const std::vector<Message>& receives, Stream stream) override {
-    std::vector<void*> sent_from, received_in;
+    std::vector<void*> sent_from;
+    std::vector<void*> received_in;
     for (const Message& message : sends) sent_from.push_back(sent(message.values, stream));
     for (const Message& message : receives) received_in.push_back(received(message.values));
     const auto start = [=, this](Outstanding& started) {
@@ -236,9 +237,9 @@ class MpiCommunicator final : public Communicator {
   }
 
  private:
-  /// The number of elements of one of size() parts. Error if the parts cannot be equal.
-  int part_count(const Tensor& values) const {
-    own_part(*this, values);
+  /// The number of elements of one of size() shards. Error if the shards cannot be equal.
+  int shard_size(const Tensor& values) const {
+    own_shard(*this, values);
     return mpi_count(values) / size_;
   }
 

@@ -296,7 +296,7 @@ class NcclCommunicator final : public Communicator {
 
   Ticket reduce_scatter_sum(const Tensor& from, const Tensor& to, Stream stream) override {
     note("reduce-scatter", to.bytes());
-    check_part(to);
+    check_shard(to);
     comm_->check(ncclReduceScatter(from.data, to.data, static_cast<std::size_t>(to.size()), nccl_type(from.dtype),
                                    ncclSum, comm_->get(), cuda(stream)),
                  "ncclReduceScatter");
@@ -305,7 +305,7 @@ class NcclCommunicator final : public Communicator {
 
   Ticket all_gather(const Tensor& from, const Tensor& to, Stream stream) override {
     note("all-gather", to.bytes());
-    check_part(from);
+    check_shard(from);
     comm_->check(ncclAllGather(from.data, to.data, from.bytes(), ncclUint8, comm_->get(), cuda(stream)),
                  "ncclAllGather");
     return next_++;
@@ -314,7 +314,7 @@ class NcclCommunicator final : public Communicator {
   /// Uses sends and receives, because only NCCL 2.28 and newer have an all-to-all.
   Ticket all_to_all(const Tensor& from, const Tensor& to, Stream stream) override {
     note("all-to-all", to.bytes());
-    const std::size_t bytes = own_part(*this, from).bytes();
+    const std::size_t bytes = own_shard(*this, from).bytes();
     comm_->check(ncclGroupStart(), "ncclGroupStart");
     for (int peer = 0; peer < size(); ++peer) {
       const std::size_t at = static_cast<std::size_t>(peer) * bytes;
@@ -372,9 +372,9 @@ class NcclCommunicator final : public Communicator {
   }
 
   void note(const char* name, std::size_t bytes) { device_.watch().started(device_.watch().queued(name, bytes)); }
-  void check_part(const Tensor& part) const {
-    DDP_CHECK(!symmetric() || part.bytes() % kPartBytes == 0,
-              "parts of {} bytes in symmetric memory: not a multiple of {}", part.bytes(), kPartBytes);
+  void check_shard(const Tensor& shard) const {
+    DDP_CHECK(!symmetric() || shard.bytes() % kShardBytes == 0,
+              "shards of {} bytes in symmetric memory: not a multiple of {}", shard.bytes(), kShardBytes);
   }
   static cudaStream_t cuda(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
 
@@ -383,19 +383,19 @@ class NcclCommunicator final : public Communicator {
   /// Calls each kind of collective once, in memory of the device. If NCCL_ALGO and NCCL_PROTO rule one out, NCCL only
   /// says so in the call.
   void try_collectives(bool scatters_sums) {
-    const Buffer memory = device_.allocate(static_cast<std::size_t>(size()) * kPartBytes);
+    const Buffer memory = device_.allocate(static_cast<std::size_t>(size()) * kShardBytes);
     const Tensor values = memory.view(DType::f32, {static_cast<std::int64_t>(memory.bytes() / sizeof(float))});
-    const Tensor part = own_part(*this, values);
+    const Tensor shard = own_shard(*this, values);
     const cudaStream_t stream = cuda(device_.compute_stream());
     world_.agree([&] {
       comm_->require_accepted(ncclAllReduce(values.data, values.data, static_cast<std::size_t>(values.size()),
                                             ncclFloat, ncclSum, comm_->get(), stream),
                               "cannot all-reduce");
       if (!scatters_sums) return;
-      comm_->require_accepted(ncclReduceScatter(values.data, part.data, static_cast<std::size_t>(part.size()),
+      comm_->require_accepted(ncclReduceScatter(values.data, shard.data, static_cast<std::size_t>(shard.size()),
                                                 ncclFloat, ncclSum, comm_->get(), stream),
                               "cannot reduce-scatter, which --zero 1 and --virtual-ranks need,");
-      comm_->require_accepted(ncclAllGather(part.data, values.data, part.bytes(), ncclUint8, comm_->get(), stream),
+      comm_->require_accepted(ncclAllGather(shard.data, values.data, shard.bytes(), ncclUint8, comm_->get(), stream),
                               "cannot all-gather, which --zero 1 and --virtual-ranks need,");
     });
     device_.synchronize();

@@ -103,7 +103,8 @@ int usable_cores(const std::filesystem::path& root) {
 std::optional<double> busy_seconds(const std::set<int>& cores, const std::filesystem::path& root) {
   std::ifstream stat(root / "proc/stat");
   std::size_t found = 0;
-  double ticks = 0.0, idle_ticks = 0.0;
+  double ticks = 0.0;
+  double idle_ticks = 0.0;
   for (std::string line; std::getline(stat, line);) {
     int core = -1;
     if (std::sscanf(line.c_str(), "cpu%d", &core) != 1 || !cores.contains(core)) continue;

@@ -29,7 +29,8 @@ std::map<std::string, std::uint64_t> numbers_in(const fs::path& path) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
     std::istringstream words(line);
-    std::string name, unit;
+    std::string name;
+    std::string unit;
     std::uint64_t value = 0;
     if (!(words >> name >> value)) continue;
     words >> unit;

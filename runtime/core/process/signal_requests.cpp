@@ -41,7 +41,10 @@ void note_closed_output() {
 }
 
 void note(int signal) {
-  if (signal == SIGPIPE) return note_closed_output();
+  if (signal == SIGPIPE) {
+    note_closed_output();
+    return;
+  }
   if (signal == SIGUSR1) {
     checkpoint_asked = true;
     return;

@@ -38,12 +38,15 @@ void CpuDevice::parallel(std::int64_t count,
                          const std::function<void(std::int64_t begin, std::int64_t end, int thread)>& work) {
   const int all = threads();
   std::vector<std::exception_ptr> errors(static_cast<std::size_t>(all));
-  std::atomic<int> fork{0}, join{0};  // tell ThreadSanitizer the order that OpenMP guarantees
+  // These tell ThreadSanitizer the order that OpenMP guarantees.
+  std::atomic<int> fork{0};
+  std::atomic<int> join{0};
   fork.store(1, std::memory_order_release);
 #pragma omp parallel for num_threads(all) schedule(static, 1)
   for (int thread = 0; thread < all; ++thread) {
     fork.load(std::memory_order_acquire);
-    const std::int64_t begin = count * thread / all, end = count * (thread + 1) / all;
+    const std::int64_t begin = count * thread / all;
+    const std::int64_t end = count * (thread + 1) / all;
     try {
       if (begin < end) work(begin, end, thread);
     } catch (...) {  // an exception must not leave OpenMP's parallel region

@@ -47,11 +47,14 @@ template <class From>
 void convert_from(const Tensor& src, const Tensor& dst) {
   switch (dst.dtype) {
     case DType::f64:
-      return convert_values<From, double>(src, dst);
+      convert_values<From, double>(src, dst);
+      break;
     case DType::f32:
-      return convert_values<From, float>(src, dst);
+      convert_values<From, float>(src, dst);
+      break;
     case DType::bf16:
-      return convert_values<From, Bf16>(src, dst);
+      convert_values<From, Bf16>(src, dst);
+      break;
     default:
       fail("convert: no conversion to {}", name_of(dst.dtype));
   }
@@ -95,11 +98,14 @@ void CpuDevice::convert(const Tensor& src, const Tensor& dst, Stream) {
   DDP_CHECK(src.size() == dst.size(), "convert: {} elements into {}", src.size(), dst.size());
   switch (src.dtype) {
     case DType::f64:
-      return convert_from<double>(src, dst);
+      convert_from<double>(src, dst);
+      break;
     case DType::f32:
-      return convert_from<float>(src, dst);
+      convert_from<float>(src, dst);
+      break;
     case DType::bf16:
-      return convert_from<Bf16>(src, dst);
+      convert_from<Bf16>(src, dst);
+      break;
     default:
       fail("convert: no conversion from {}", name_of(src.dtype));
   }

@@ -86,13 +86,14 @@ CudaDevice::CudaDevice(DeviceOptions options, int device) : Device(checked(optio
   int highest = 0;
   DDP_CUDA(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
   DDP_CUDA(cudaStreamCreateWithPriority(compute_.stream.out(), cudaStreamNonBlocking, lowest));
-  DDP_CUDA(cudaStreamCreateWithPriority(beside_.stream.out(), cudaStreamNonBlocking, lowest));
+  DDP_CUDA(cudaStreamCreateWithPriority(concurrent_.stream.out(), cudaStreamNonBlocking, lowest));
   DDP_CUDA(cudaStreamCreateWithPriority(communication_.out(), cudaStreamNonBlocking, highest));
   DDP_CUDA(cudaEventCreateWithFlags(order_.out(), cudaEventDisableTiming));
 }
 
 void CudaDevice::check_abilities(int device) const {
-  const int capability = cuda::compute_capability(), code = cuda::code_version();
+  const int capability = cuda::compute_capability();
+  const int code = cuda::code_version();
   const std::string gpu =
       fmt::format("GPU {} ({}, compute capability {}.{})", device, name_, capability / 10, capability % 10);
   if (code == 0) {
@@ -180,10 +181,10 @@ void CudaDevice::wait_for(Stream later, Stream earlier) {
   DDP_CUDA(cudaStreamWaitEvent(static_cast<cudaStream_t>(later.handle), order_.get(), 0));
 }
 
-void CudaDevice::beside(const std::function<void()>& work) {
-  wait_for({beside_.stream.get()}, {compute_.stream.get()});
-  must_join_ = true;
-  lane_ = &beside_;
+void CudaDevice::run_concurrently(const std::function<void()>& work) {
+  wait_for({concurrent_.stream.get()}, {compute_.stream.get()});
+  must_wait_concurrent_ = true;
+  lane_ = &concurrent_;
   try {
     work();
   } catch (...) {
@@ -191,11 +192,11 @@ void CudaDevice::beside(const std::function<void()>& work) {
     throw;
   }
   lane_ = &compute_;
-  if (!cuda::is_capturing(compute_.stream.get()) || timeline() != nullptr) join();
+  if (!cuda::is_capturing(compute_.stream.get()) || timeline() != nullptr) wait_concurrent();
 }
 
-void CudaDevice::join() {
-  if (std::exchange(must_join_, false)) wait_for({compute_.stream.get()}, {beside_.stream.get()});
+void CudaDevice::wait_concurrent() {
+  if (std::exchange(must_wait_concurrent_, false)) wait_for({compute_.stream.get()}, {concurrent_.stream.get()});
 }
 
 std::unique_ptr<Event> CudaDevice::mark(Stream stream) {
@@ -221,7 +222,7 @@ std::unique_ptr<Graph> CudaDevice::capture(const std::function<void()>& work) {
     work();
   } catch (...) {
     abandon_capture(compute_.stream.get());
-    must_join_ = false;
+    must_wait_concurrent_ = false;
     throw;
   }
   cuda::GraphHandle graph;
@@ -237,7 +238,8 @@ std::unique_ptr<Device> make_cuda_device(DeviceOptions options, int device) {
 }
 
 std::size_t free_gpu_memory() {
-  std::size_t free = 0, total = 0;
+  std::size_t free = 0;
+  std::size_t total = 0;
   DDP_CUDA(cudaMemGetInfo(&free, &total));
   return free;
 }

@@ -36,8 +36,8 @@ class CudaDevice final : public Device {
   Stream communication_stream() override { return {communication_.get()}; }
   void wait_for(Stream later, Stream earlier) override;
   void wait_until(Stream later, const Event& event) override;
-  void beside(const std::function<void()>& work) override;
-  void join() override;
+  void run_concurrently(const std::function<void()>& work) override;
+  void wait_concurrent() override;
   void synchronize() override;
   std::unique_ptr<Event> mark(Stream stream) override;
   std::unique_ptr<Graph> capture(const std::function<void()>& work) override;
@@ -59,9 +59,9 @@ class CudaDevice final : public Device {
   std::string name_;
   int multiprocessors_ = 0;
   ComputeLane compute_;
-  ComputeLane beside_;
+  ComputeLane concurrent_;
   ComputeLane* lane_ = &compute_;  ///< Its stream is the compute stream.
-  bool must_join_ = false;
+  bool must_wait_concurrent_ = false;
   cuda::StreamHandle communication_;
   cuda::EventHandle order_;
   std::vector<cuda::RegisteredMemory> shared_;  ///< Host memory of share_host_memory().

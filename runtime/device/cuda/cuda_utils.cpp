@@ -40,7 +40,9 @@ bool is_capturing(cudaStream_t stream) {
 }
 
 int compute_capability() {
-  int device = 0, major = 0, minor = 0;
+  int device = 0;
+  int major = 0;
+  int minor = 0;
   DDP_CUDA(cudaGetDevice(&device));
   DDP_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
   DDP_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
@@ -72,7 +74,8 @@ bool multiplies_by_warpgroups() {
 
 std::size_t shared_memory_limit() {
   static const std::size_t limit = [] {
-    int device = 0, bytes = 0;
+    int device = 0;
+    int bytes = 0;
     DDP_CUDA(cudaGetDevice(&device));
     DDP_CUDA(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
     const char* lower = std::getenv("DDPTRAIN_SHARED_MEMORY_LIMIT");

@@ -38,7 +38,8 @@ class CudaTimeline final : public Timeline {
   struct Marks {
     std::string name;
     Lane lane;
-    cuda::EventHandle begin, end;
+    cuda::EventHandle begin;
+    cuda::EventHandle end;
   };
 
   static void record(cuda::EventHandle& event, cudaStream_t stream) {

@@ -56,7 +56,8 @@ class CpuActivation final : public ActivationOps, CpuOps {
 
   void dropout(const Tensor& x, const Dropout& dropout, const Tensor& y) override {
     check_activation("dropout", x, y, {}, dtype());
-    const std::int64_t samples = x.dim(0), features = x.size() / std::max<std::int64_t>(1, samples);
+    const std::int64_t samples = x.dim(0);
+    const std::int64_t features = x.size() / std::max<std::int64_t>(1, samples);
     with_scalar([&]<class T>(T) {
       T* memory = scratch<T>(features);
       parallel_each(samples, 16, [&](std::int64_t row, int thread) {

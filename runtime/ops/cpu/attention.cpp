@@ -18,7 +18,9 @@ std::int64_t block_size(std::int64_t sequence) {
 /// q, k and v (or their gradients) of head `index % heads` of window `index / heads`: [sequence, head size] each.
 template <class View, class T>
 struct HeadViews {
-  View q, k, v;
+  View q;
+  View k;
+  View v;
 
   HeadViews(const AttentionShape& d, T* qkv, std::int64_t index)
       : q(view(d, qkv, index, 0)), k(view(d, qkv, index, 1)), v(view(d, qkv, index, 2)) {}
@@ -81,11 +83,11 @@ void attend(const AttentionShape& d, const T* qkv, std::int64_t index, T* memory
 
 template <class T>
 void attend_backward(const AttentionShape& d, const T* qkv, std::int64_t index, T* memory, const T* out,
-                     const T* statistics, const T* dout, T* dqkv) {
+                     const T* statistics, const T* d_output, T* dqkv) {
   const HeadViews<ConstStridedView<T>, const T> head(d, qkv, index);
   HeadViews<StridedView<T>, T> gradient(d, dqkv, index);
   const auto y = head_view<ConstStridedView<T>>(d, out, index);
-  const auto dy = head_view<ConstStridedView<T>>(d, dout, index);
+  const auto dy = head_view<ConstStridedView<T>>(d, d_output, index);
   const T scale = T{1} / std::sqrt(static_cast<T>(d.head_size));
   const std::int64_t stride = score_stride(d.sequence);
   T* const dmemory = memory + block_size(d.sequence);
@@ -128,13 +130,14 @@ class CpuAttention final : public AttentionOps, CpuOps {
   }
 
   void attention_backward(const Tensor& qkv, std::int64_t heads, const Tensor& out, const Tensor& statistics,
-                          const Tensor& dout, const Tensor& dqkv) override {
-    const AttentionShape d = check_attention("attention_backward", qkv, heads, out, statistics, dout, dqkv, dtype());
+                          const Tensor& d_output, const Tensor& dqkv) override {
+    const AttentionShape d =
+        check_attention("attention_backward", qkv, heads, out, statistics, d_output, dqkv, dtype());
     with_scalar([&]<class T>(T) {
       T* memory = scratch<T>(2 * block_size(d.sequence));
       parallel_each(d.batch * heads, 1, [&](std::int64_t index, int thread) {
         attend_backward(d, qkv.as<const T>(), index, memory + 2 * thread * block_size(d.sequence), out.as<const T>(),
-                        statistics.as<const T>(), dout.as<const T>(), dqkv.as<T>());
+                        statistics.as<const T>(), d_output.as<const T>(), dqkv.as<T>());
       });
     });
   }

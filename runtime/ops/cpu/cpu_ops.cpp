@@ -5,7 +5,9 @@ namespace {
 
 /// Eigen cuts its sums by the size of the processor's caches. The same sizes everywhere give the same bits on every
 /// processor with the same vector instructions.
-constexpr std::ptrdiff_t kL1Bytes = 48 << 10, kL2Bytes = 1 << 20, kL3Bytes = 32 << 20;
+constexpr std::ptrdiff_t kL1Bytes = 48 << 10;
+constexpr std::ptrdiff_t kL2Bytes = 1 << 20;
+constexpr std::ptrdiff_t kL3Bytes = 32 << 20;
 
 }  // namespace
 

@@ -51,9 +51,10 @@ class CpuEmbedding final : public EmbeddingOps, CpuOps {
   }
 
   /// Each thread adds other columns, so the order of the additions is the order of the batch.
-  void embed_tokens_backward(const TokenBatch& batch, const Dropout& dropout, const Tensor& dout, const Tensor& head,
-                             const Tensor& dtoken, const Tensor& dposition, bool accumulate) override {
-    const EmbeddingDims d{check_embed_tokens_backward(batch, dout, head, dtoken, dposition, dtype())};
+  void embed_tokens_backward(const TokenBatch& batch, const Dropout& dropout, const Tensor& d_output,
+                             const Tensor& head, const Tensor& dtoken, const Tensor& dposition,
+                             bool accumulate) override {
+    const EmbeddingDims d{check_embed_tokens_backward(batch, d_output, head, dtoken, dposition, dtype())};
     const std::vector<std::uint32_t> tokens = batch_tokens("embed_tokens_backward", batch, d.vocabulary);
     const bool drops = dropout.rate > 0.0f;
     with_scalar([&]<class T>(T) {
@@ -73,7 +74,7 @@ class CpuEmbedding final : public EmbeddingOps, CpuOps {
         for (std::int64_t window = 0; window < d.batch; ++window) {
           if (drops) dropout_factors(dropout, static_cast<std::uint32_t>(window), d.features(), factors);
           for (std::int64_t position = 0; position < d.sequence; ++position) {
-            const auto gradient = columns(dout, window * d.sequence + position);
+            const auto gradient = columns(d_output, window * d.sequence + position);
             const auto add_to = [&](auto sum) {
               if (drops) {
                 sum += gradient * ConstRowView<T>(factors + position * d.width + begin, end - begin);

@@ -40,7 +40,8 @@ struct Group {
   std::int64_t out_begin() const { return group_begin(d, index, width(), d.heads.queries() * size()); }
   /// The statistics of a head of queries of this group.
   std::int64_t statistics_begin(std::int64_t query) const {
-    const std::int64_t window = index / d.heads.key_heads, group = index % d.heads.key_heads;
+    const std::int64_t window = index / d.heads.key_heads;
+    const std::int64_t group = index % d.heads.key_heads;
     return (window * d.heads.heads + group * d.heads.queries() + query) * d.sequence;
   }
 
@@ -64,7 +65,7 @@ struct Group {
     }
   }
 
-  void attend_backward(const T* qkv, const T* out, const T* statistics, const T* dout, T* dqkv) const {
+  void attend_backward(const T* qkv, const T* out, const T* statistics, const T* d_output, T* dqkv) const {
     const T* first = qkv + qkv_begin();
     T* dfirst = dqkv + qkv_begin();
     const auto k = head_of(first + d.heads.queries() * size(), d, columns());
@@ -76,7 +77,7 @@ struct Group {
     for (std::int64_t query = 0; query < d.heads.queries(); ++query) {
       const auto q = head_of(first + query * size(), d, columns());
       const auto y = head_of(out + out_begin() + query * size(), d, width());
-      const auto dy = head_of(dout + out_begin() + query * size(), d, width());
+      const auto dy = head_of(d_output + out_begin() + query * size(), d, width());
       memory.noalias() = q * k.transpose();
       for (std::int64_t i = 0; i < d.sequence; ++i) {
         auto visible = memory.row(i).head(i + 1).array();
@@ -109,12 +110,12 @@ class CpuGroupedAttention final : public GroupedAttentionOps, CpuOps {
   }
 
   void attention_backward(const Tensor& qkv, const GroupedHeads& heads, const Tensor& out, const Tensor& statistics,
-                          const Tensor& dout, const Tensor& dqkv) override {
+                          const Tensor& d_output, const Tensor& dqkv) override {
     const GroupedAttentionShape d =
-        check_grouped_attention("grouped attention_backward", qkv, heads, out, statistics, dout, dqkv, dtype());
+        check_grouped_attention("grouped attention_backward", qkv, heads, out, statistics, d_output, dqkv, dtype());
     with_scalar([&]<class T>(T) {
       for_each_group<T>(d, [&](const Group<T>& group) {
-        group.attend_backward(qkv.as<const T>(), out.as<const T>(), statistics.as<const T>(), dout.as<const T>(),
+        group.attend_backward(qkv.as<const T>(), out.as<const T>(), statistics.as<const T>(), d_output.as<const T>(),
                               dqkv.as<T>());
       });
     });
@@ -133,7 +134,8 @@ class CpuGroupedAttention final : public GroupedAttentionOps, CpuOps {
           const T sine = static_cast<T>(turn == Turn::forward ? std::sin(angle) : -std::sin(angle));
           for_each_turned_head(heads, [&](std::int64_t, std::int64_t, std::int64_t column) {
             T* x = qkv.as<T>() + row * heads.columns() + column + i;
-            const T low = x[0], high = x[half];
+            const T low = x[0];
+            const T high = x[half];
             x[0] = low * cosine - high * sine;
             x[half] = high * cosine + low * sine;
           });

@@ -33,7 +33,7 @@ void pool_pixel(const T* const (&window)[4], const T* __restrict bias, const T* 
 }
 
 template <class T>
-void unpool_pixel(const T* __restrict dout, const std::uint8_t* __restrict winner, T scale, std::int64_t channels,
+void unpool_pixel(const T* __restrict d_output, const std::uint8_t* __restrict winner, T scale, std::int64_t channels,
                   T* const (&window)[4], T* __restrict sum) {
   T* __restrict d0 = window[0];
   T* __restrict d1 = window[1];
@@ -41,7 +41,7 @@ void unpool_pixel(const T* __restrict dout, const std::uint8_t* __restrict winne
   T* __restrict d3 = window[3];
   for (std::int64_t c = 0; c < channels; ++c) {
     const int at = winner[c];
-    const T gradient = dout[c] * scale;
+    const T gradient = d_output[c] * scale;
     const T g0 = at == 0 ? gradient : T{0};
     const T g1 = at == 1 ? gradient : T{0};
     const T g2 = at == 2 ? gradient : T{0};
@@ -88,7 +88,9 @@ class CpuImages final : public ImageOps, CpuOps {
   void bias_relu_pool_dropout(const Tensor& x, const Tensor& bias, const Dropout& dropout, const Tensor& out,
                               const Tensor& winner) override {
     const PoolShape d = check_pool("bias_relu_pool_dropout", x, bias, out, winner, dtype());
-    const std::int64_t size = static_cast<std::int64_t>(d.image()), features = d.features(), channels = d.channels;
+    const std::int64_t size = static_cast<std::int64_t>(d.image());
+    const std::int64_t features = d.features();
+    const std::int64_t channels = d.channels;
     with_scalar([&]<class T>(T) {
       T* memory = scratch<T>(features);
       parallel_each(d.batch, 4, [&](std::int64_t image, int thread) {
@@ -104,10 +106,12 @@ class CpuImages final : public ImageOps, CpuOps {
     });
   }
 
-  void bias_relu_pool_dropout_backward(const Tensor& dout, const Tensor& winner, const Dropout& dropout,
+  void bias_relu_pool_dropout_backward(const Tensor& d_output, const Tensor& winner, const Dropout& dropout,
                                        const Tensor& dx, const Tensor& dbias, bool accumulate) override {
-    const PoolShape d = check_pool("bias_relu_pool_dropout_backward", dx, dbias, dout, winner, dtype());
-    const std::int64_t size = static_cast<std::int64_t>(d.image()), features = d.features(), channels = d.channels;
+    const PoolShape d = check_pool("bias_relu_pool_dropout_backward", dx, dbias, d_output, winner, dtype());
+    const std::int64_t size = static_cast<std::int64_t>(d.image());
+    const std::int64_t features = d.features();
+    const std::int64_t channels = d.channels;
     std::vector<double> partial(static_cast<std::size_t>(threads() * channels), 0.0);
     with_scalar([&]<class T>(T) {
       const T scale = T{1} / (T{1} - static_cast<T>(dropout.rate));
@@ -117,7 +121,7 @@ class CpuImages final : public ImageOps, CpuOps {
         image_sum.setZero();
         T* to = dx.as<T>() + image * size;
         if (d.has_rest()) std::fill_n(to, d.image(), T{0});
-        const T* from = dout.as<T>() + image * features;
+        const T* from = d_output.as<T>() + image * features;
         const std::uint8_t* from_winner = winner.as<std::uint8_t>() + image * features;
         for_each_window(d, to, [&](std::uint32_t offset, T* const(&window)[4]) {
           unpool_pixel(from + offset, from_winner + offset, scale, channels, window, image_sum.data());

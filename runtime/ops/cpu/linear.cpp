@@ -120,7 +120,8 @@ class CpuLinear final : public LinearOps, CpuOps {
 
  private:
   void sum_columns(const Tensor& dy, const Tensor& dbias, bool accumulate) {
-    const std::int64_t rows = dy.dim(0), columns = dy.dim(1);
+    const std::int64_t rows = dy.dim(0);
+    const std::int64_t columns = dy.dim(1);
     with_scalar([&]<class T>(T) {
       parallel(columns, [&](std::int64_t begin, std::int64_t end, int) {
         RowArray<double> sums = RowArray<double>::Zero(end - begin);

@@ -51,7 +51,9 @@ class CpuLoss final : public LossOps, CpuOps {
                            MetricSums* sums) override {
     const MatrixShape s =
         check_predictions("token_cross_entropy", logits, batch, first_row, vocabulary, {}, dlogits, dtype());
-    const std::int64_t rows = s.rows, columns = s.columns, sequence = batch.source.sequence;
+    const std::int64_t rows = s.rows;
+    const std::int64_t columns = s.columns;
+    const std::int64_t sequence = batch.source.sequence;
     const std::vector<std::uint32_t> tokens = batch_tokens("token_cross_entropy", batch, vocabulary);
     std::vector<MetricSums> partial(static_cast<std::size_t>(threads()));
     with_scalar([&]<class T>(T) {
@@ -61,7 +63,8 @@ class CpuLoss final : public LossOps, CpuOps {
         const RowView<T> values(logits.as<T>() + row * columns, vocabulary);
         T* gradient = dlogits ? dlogits.as<T>() + row * columns : nullptr;
         RowView<T> exponentials(dlogits ? gradient : memory + thread * vocabulary, vocabulary);
-        const T largest = values.maxCoeff(), target_value = values[target];
+        const T largest = values.maxCoeff();
+        const T target_value = values[target];
         MetricSums& mine = partial[static_cast<std::size_t>(thread)];
         mine.correct += is_hit(values, target, largest) ? 1 : 0;
         exponentiate(values, largest, exponentials);
@@ -82,7 +85,9 @@ class CpuLoss final : public LossOps, CpuOps {
                              std::int64_t vocabulary, const Tensor& statistics) override {
     const MatrixShape s =
         check_predictions("partial_cross_entropy", logits, batch, first_row, vocabulary, statistics, {}, dtype());
-    const std::int64_t rows = s.rows, columns = s.columns, sequence = batch.source.sequence;
+    const std::int64_t rows = s.rows;
+    const std::int64_t columns = s.columns;
+    const std::int64_t sequence = batch.source.sequence;
     const std::vector<std::uint32_t> tokens = batch_tokens("partial_cross_entropy", batch, vocabulary);
     with_scalar([&]<class T>(T) {
       T* memory = scratch<T>(vocabulary);
@@ -107,7 +112,9 @@ class CpuLoss final : public LossOps, CpuOps {
                               const Tensor& dlogits, MetricSums* sums) override {
     const MatrixShape s =
         check_predictions("combined_cross_entropy", logits, batch, first_row, vocabulary, statistics, dlogits, dtype());
-    const std::int64_t rows = s.rows, columns = s.columns, sequence = batch.source.sequence;
+    const std::int64_t rows = s.rows;
+    const std::int64_t columns = s.columns;
+    const std::int64_t sequence = batch.source.sequence;
     const std::vector<std::uint32_t> tokens = batch_tokens("combined_cross_entropy", batch, vocabulary);
     std::vector<MetricSums> partial(static_cast<std::size_t>(threads()));
     with_scalar([&]<class T>(T) {

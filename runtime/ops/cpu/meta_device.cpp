@@ -23,6 +23,7 @@ class MetaDevice final : public CpuDevice {
     return {data, bytes, [bytes](void* memory) { munmap(memory, bytes); }};
   }
   void copy_to_device(void*, const void*, std::size_t) override {}
+  void copy(void*, const void*, std::size_t, Stream) override {}
   bool has_own_memory() const override { return described_ != DeviceKind::cpu; }
 
  private:

@@ -138,7 +138,10 @@ class CpuReduction final : public ReductionOps, CpuOps {
   /// Calls work(V{}), V being the type of values of `type`: bf16, or the scalar of dtype().
   template <class Work>
   void with_values(DType type, Work&& work) {
-    if (type == DType::bf16) return work(Bf16{});
+    if (type == DType::bf16) {
+      work(Bf16{});
+      return;
+    }
     with_scalar(work);
   }
 

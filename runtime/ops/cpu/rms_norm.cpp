@@ -44,7 +44,8 @@ class CpuRmsNorm final : public RmsNormOps, CpuOps {
       parallel_each(samples, 16, [&](std::int64_t sample, int thread) {
         const std::int64_t at = sample * features;
         RowView<T> total(sum.as<T>() + at, features);
-        const ConstRowView<T> stream(residual.as<T>() + at, features), added(branch.as<T>() + at, features);
+        const ConstRowView<T> stream(residual.as<T>() + at, features);
+        const ConstRowView<T> added(branch.as<T>() + at, features);
         if (drops) {
           T* factors = memory + thread * drawn;
           dropout_factors(dropout, static_cast<std::uint32_t>(sample), drawn, factors);

@@ -39,12 +39,12 @@ __device__ __forceinline__ void factors(const Places& p, std::uint32_t row, std:
 
 /// sum += the gradient at `row` (below rows) and `column`, past dropout.
 template <int V, class T>
-__device__ __forceinline__ void add_place(const Places& p, const T* dout, std::uint32_t row, std::uint32_t column,
+__device__ __forceinline__ void add_place(const Places& p, const T* d_output, std::uint32_t row, std::uint32_t column,
                                           float (&sum)[V]) {
   float factor[V], value[V];
   factors(p, row, column, factor);
   if (column >= p.width) return;
-  load<V>(dout + static_cast<std::size_t>(row) * p.width + column, value);
+  load<V>(d_output + static_cast<std::size_t>(row) * p.width + column, value);
 #pragma unroll
   for (int i = 0; i < V; ++i) sum[i] += value[i] * factor[i];
 }
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(kThreads)
 /// Sums of the chunks of sorted places that hold one token alone; a block per chunk and 32 V columns.
 template <class T, int V, class Key>
 __global__ void __launch_bounds__(kThreads)
-    chunks_kernel(Sorted<Key> sorted, Places places, const T* dout, float* chunk_sums) {
+    chunks_kernel(Sorted<Key> sorted, Places places, const T* d_output, float* chunk_sums) {
   __shared__ float shared[kWarps][32 * V];
   const std::uint32_t begin = blockIdx.x * kChunk;
   if (sorted.tokens[begin] != sorted.tokens[begin + kChunk - 1]) return;
@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(kThreads)
   float sum[V] = {};
 #pragma unroll 4
   for (std::uint32_t i = warp; i < kChunk; i += kWarps) {
-    add_place(places, dout, sorted.places[begin + i], first + lane * V, sum);
+    add_place(places, d_output, sorted.places[begin + i], first + lane * V, sum);
   }
 #pragma unroll
   for (int i = 0; i < V; ++i) shared[warp][lane * V + i] = sum[i];
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(kThreads)
 /// them.
 template <class T, class G, int V>
 __global__ void __launch_bounds__(kThreads)
-    tokens_kernel(const std::uint32_t* sorted_places, Places places, const std::uint32_t* begins, const T* dout,
+    tokens_kernel(const std::uint32_t* sorted_places, Places places, const std::uint32_t* begins, const T* d_output,
                   const float* chunk_sums, const float* head, std::uint32_t vocabulary, bool accumulate, G* dtoken) {
   const std::uint32_t token = blockIdx.x * kWarps + threadIdx.x / 32;
   if (token >= vocabulary) return;
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(kThreads)
   if (inside && head != nullptr) load<V>(head + at, sum);
 #pragma unroll 4
   for (std::uint32_t i = begin; i < min(end, first_chunk * kChunk); ++i) {
-    add_place(places, dout, sorted_places[i], column, sum);
+    add_place(places, d_output, sorted_places[i], column, sum);
   }
   const std::uint32_t chunks_end = inside ? last_chunk : first_chunk;
 #pragma unroll 4
@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 #pragma unroll 4
   for (std::uint32_t i = max(begin, last_chunk * kChunk); i < end; ++i) {
-    add_place(places, dout, sorted_places[i], column, sum);
+    add_place(places, d_output, sorted_places[i], column, sum);
   }
   if (!inside) return;
   if (accumulate) {
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(kThreads)
 /// Sums over the windows w = blockIdx.y, + gridDim.y, ... of the batch; [sequence, width] per block row.
 template <class T, class G, int V>
 __global__ void __launch_bounds__(kThreads)
-    positions_kernel(Places places, std::uint32_t windows, const T* dout, bool accumulate, G* sums) {
+    positions_kernel(Places places, std::uint32_t windows, const T* d_output, bool accumulate, G* sums) {
   const std::uint32_t feature = (blockIdx.x * kThreads + threadIdx.x) * V;
   const std::uint32_t features = places.sequence * places.width;
   const std::uint32_t position = min(feature / places.width, places.sequence - 1);
@@ -193,7 +193,7 @@ __global__ void __launch_bounds__(kThreads)
   float sum[V] = {};
 #pragma unroll 4
   for (std::uint32_t window = blockIdx.y; window < windows; window += gridDim.y) {
-    add_place(places, dout, window * places.sequence + position, column, sum);
+    add_place(places, d_output, window * places.sequence + position, column, sum);
   }
   if (feature >= features) return;
   sums += static_cast<std::size_t>(blockIdx.y) * features + feature;
@@ -244,28 +244,29 @@ cudaError_t sort(const SortMemory<Key>& m, std::size_t& temporary_bytes, void* t
 }
 
 template <class T, class G, int V, class Key>
-void sum_tokens(const Sorted<Key>& sorted, const Places& places, const SortMemory<Key>& m, const Tensor& dout,
+void sum_tokens(const Sorted<Key>& sorted, const Places& places, const SortMemory<Key>& m, const Tensor& d_output,
                 const Tensor& head, const Tensor& dtoken, bool accumulate, cudaStream_t stream) {
   const std::int64_t vocabulary = dtoken.dim(0);
   const std::uint32_t slices = ceil_div(places.width, 32 * V);
   if (const std::uint32_t chunks = sorted.count / kChunk; chunks > 0) {
-    launch_kernel(chunks_kernel<T, V, Key>, dim3(chunks, slices), kThreads, 0, stream, sorted, places, dout.as<T>(),
+    launch_kernel(chunks_kernel<T, V, Key>, dim3(chunks, slices), kThreads, 0, stream, sorted, places, d_output.as<T>(),
                   m.chunk_sums);
   }
   launch_kernel(tokens_kernel<T, G, V>, dim3(ceil_div(vocabulary, kWarps), slices), kThreads, 0, stream, sorted.places,
-                places, m.begins, dout.as<T>(), m.chunk_sums, head.as<float>(), vocabulary, accumulate, dtoken.as<G>());
+                places, m.begins, d_output.as<T>(), m.chunk_sums, head.as<float>(), vocabulary, accumulate,
+                dtoken.as<G>());
 }
 
 template <class T, class G, int V>
 void sum_positions(const Places& places, std::uint32_t windows, std::uint32_t splits, float* partials,
-                   const Tensor& dout, const Tensor& dposition, bool accumulate, cudaStream_t stream) {
+                   const Tensor& d_output, const Tensor& dposition, bool accumulate, cudaStream_t stream) {
   const std::uint32_t features = places.sequence * places.width;
   const dim3 grid(ceil_div(features, kThreads * V), splits);
   if (splits == 1) {
-    launch_kernel(positions_kernel<T, G, V>, grid, kThreads, 0, stream, places, windows, dout.as<T>(), accumulate,
+    launch_kernel(positions_kernel<T, G, V>, grid, kThreads, 0, stream, places, windows, d_output.as<T>(), accumulate,
                   dposition.as<G>());
   } else {
-    launch_kernel(positions_kernel<T, float, V>, grid, kThreads, 0, stream, places, windows, dout.as<T>(), false,
+    launch_kernel(positions_kernel<T, float, V>, grid, kThreads, 0, stream, places, windows, d_output.as<T>(), false,
                   partials);
     add_column_partials(partials, splits, features, accumulate, std::array{dposition}, stream);
   }
@@ -299,17 +300,18 @@ class CudaEmbedding final : public EmbeddingOps, CudaOps {
     });
   }
 
-  void embed_tokens_backward(const TokenBatch& batch, const Dropout& dropout, const Tensor& dout, const Tensor& head,
-                             const Tensor& dtoken, const Tensor& dposition, bool accumulate) override {
-    const EmbeddingShape s = check_embed_tokens_backward(batch, dout, head, dtoken, dposition, dtype());
-    require(dout.size() > 0, "embed_tokens_backward: an empty batch");
+  void embed_tokens_backward(const TokenBatch& batch, const Dropout& dropout, const Tensor& d_output,
+                             const Tensor& head, const Tensor& dtoken, const Tensor& dposition,
+                             bool accumulate) override {
+    const EmbeddingShape s = check_embed_tokens_backward(batch, d_output, head, dtoken, dposition, dtype());
+    require(d_output.size() > 0, "embed_tokens_backward: an empty batch");
     require(head.data != nullptr && dposition.data != nullptr,
             "embed_tokens_backward: GPUs need the gradients of a tied head and of positions");
     const std::uint32_t listed = tokens_to_list(batch, s.vocabulary);
     if (listed <= 65536) {
-      backward<std::uint16_t>(s, listed, batch, dropout, dout, head, dtoken, dposition, accumulate);
+      backward<std::uint16_t>(s, listed, batch, dropout, d_output, head, dtoken, dposition, accumulate);
     } else {
-      backward<std::uint32_t>(s, listed, batch, dropout, dout, head, dtoken, dposition, accumulate);
+      backward<std::uint32_t>(s, listed, batch, dropout, d_output, head, dtoken, dposition, accumulate);
     }
   }
 
@@ -321,12 +323,12 @@ class CudaEmbedding final : public EmbeddingOps, CudaOps {
 
   template <class Key>
   void backward(const EmbeddingShape& s, std::uint32_t listed, const TokenBatch& batch, const Dropout& dropout,
-                const Tensor& dout, const Tensor& head, const Tensor& dtoken, const Tensor& dposition,
+                const Tensor& d_output, const Tensor& head, const Tensor& dtoken, const Tensor& dposition,
                 bool accumulate) {
     const auto rows = static_cast<std::uint32_t>(s.batch * s.sequence);
     const auto windows = static_cast<std::uint32_t>(s.batch), vocabulary = static_cast<std::uint32_t>(s.vocabulary);
     const Places places{dropout, static_cast<std::uint32_t>(s.sequence), static_cast<std::uint32_t>(s.width)};
-    const bool wide = in_packs(places, dout.data, head.data, dtoken.data, dposition.data);
+    const bool wide = in_packs(places, d_output.data, head.data, dtoken.data, dposition.data);
     const std::uint32_t busy = ceil_div(s.sequence * s.width, wide ? 8 : 1);
     const std::uint32_t splits = std::clamp(kPositionThreads / busy, 1u, windows);
     const std::size_t position_sums = splits > 1 ? std::size_t{splits} * places.sequence * places.width : 0;
@@ -346,9 +348,9 @@ class CudaEmbedding final : public EmbeddingOps, CudaOps {
     with_element(dtype(), [&]<class T>(T) {
       with_element(dtoken.dtype, [&]<class G>(G) {
         const auto tokens = wide ? sum_tokens<T, G, 8, Key> : sum_tokens<T, G, 1, Key>;
-        tokens(sorted, places, m, dout, head, dtoken, accumulate, stream());
+        tokens(sorted, places, m, d_output, head, dtoken, accumulate, stream());
         const auto positions = wide ? sum_positions<T, G, 8> : sum_positions<T, G, 1>;
-        positions(places, windows, splits, m.position_sums, dout, dposition, accumulate, stream());
+        positions(places, windows, splits, m.position_sums, d_output, dposition, accumulate, stream());
       });
     });
   }

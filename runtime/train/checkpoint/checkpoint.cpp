@@ -237,11 +237,11 @@ std::vector<StateArray> arrays_to_write(std::vector<StateArray> arrays, int rank
 
 std::string piece_name(const StateArray& array, const StateArray::Piece& piece) {
   const std::int64_t end = piece.begin + piece.values.size();
-  const Split& part = array.part;
-  if (!part.has_all()) {
-    return fmt::format("{}[{}:{}:{}:{}:{}]", array.name, piece.begin, end, part.first, part.run, part.stride);
+  const Split& slice = array.slice;
+  if (!slice.has_all()) {
+    return fmt::format("{}[{}:{}:{}:{}:{}]", array.name, piece.begin, end, slice.first, slice.run, slice.stride);
   }
-  if (piece.begin == 0 && end == part.run) return array.name;
+  if (piece.begin == 0 && end == slice.run) return array.name;
   return fmt::format("{}[{}:{}]", array.name, piece.begin, end);
 }
 
@@ -269,33 +269,42 @@ struct PieceName {
   std::vector<std::int64_t> numbers = {};  ///< See piece_name().
 };
 
+/// Numbers of at least 0 with colons between them. Nothing for any other text.
+std::optional<std::vector<std::int64_t>> numbers_in(std::string_view text) {
+  std::vector<std::int64_t> numbers;
+  while (true) {
+    std::int64_t& number = numbers.emplace_back();
+    const auto [rest, failed] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (failed != std::errc{} || number < 0) return std::nullopt;
+    text.remove_prefix(static_cast<std::size_t>(rest - text.data()));
+    if (text.empty()) return numbers;
+    if (text.front() != ':') return std::nullopt;
+    text.remove_prefix(1);
+  }
+}
+
 PieceName parse_piece_name(const std::string& name) {
   const std::size_t bracket = name.rfind('[');
   if (bracket == std::string::npos || name.back() != ']') return {name};
-  PieceName piece{name.substr(0, bracket)};
-  const char* at = name.data() + bracket;
-  do {
-    std::int64_t& number = piece.numbers.emplace_back();
-    const auto [rest, failed] = std::from_chars(at + 1, name.data() + name.size(), number);
-    if (failed != std::errc{} || number < 0 || (*rest != ':' && *rest != ']')) piece.numbers.resize(6);
-    at = rest;
-  } while (*at == ':' && piece.numbers.size() < 5);
-  if ((piece.numbers.size() != 2 && piece.numbers.size() != 5) || at != &name.back())
+  const std::string_view inside = std::string_view(name).substr(bracket + 1, name.size() - bracket - 2);
+  const std::optional<std::vector<std::int64_t>> numbers = numbers_in(inside);
+  if (!numbers || (numbers->size() != 2 && numbers->size() != 5)) {
     usage_error("'{:.80}' names no piece of an array", name);
-  return piece;
+  }
+  return {name.substr(0, bracket), *numbers};
 }
 
-/// The part of an array of this shape to which a piece with `count` elements belongs. Empty if the array does not have
+/// The slice of an array of this shape to which a piece with `count` elements belongs. Empty if the array does not have
 /// all elements of the piece.
-std::optional<Split> part_of(const PieceName& piece, const Shape& shape, std::int64_t count) {
-  Split part = Split::none(shape);
-  const std::int64_t size = part.run;
+std::optional<Split> slice_of(const PieceName& piece, const Shape& shape, std::int64_t count) {
+  Split slice = Split::none(shape);
+  const std::int64_t size = slice.run;
   const std::int64_t last = (piece.numbers.empty() ? 0 : piece.numbers[0]) + count - 1;
-  if (piece.numbers.size() == 5) part = {shape, piece.numbers[2], piece.numbers[3], piece.numbers[4]};
-  if (count < 1 || last >= size || part.run < 1 || part.stride < part.run || part.first > size) return std::nullopt;
-  if (last / part.run > size / part.stride) return std::nullopt;
-  if (part.first + last / part.run * part.stride + last % part.run >= size) return std::nullopt;
-  return part;
+  if (piece.numbers.size() == 5) slice = {shape, piece.numbers[2], piece.numbers[3], piece.numbers[4]};
+  if (count < 1 || last >= size || slice.run < 1 || slice.stride < slice.run || slice.first > size) return std::nullopt;
+  if (last / slice.run > size / slice.stride) return std::nullopt;
+  if (slice.first + last / slice.run * slice.stride + last % slice.run >= size) return std::nullopt;
+  return slice;
 }
 
 std::string lower_case(std::string text) {
@@ -318,12 +327,12 @@ CheckpointReader::CheckpointReader(const Checkpoint& checkpoint) : manifest_(che
       const std::int64_t begin = piece.numbers.empty() ? 0 : piece.numbers[0];
       const std::int64_t count = element_count(tensor.shape);
       const auto info = arrays_.find(piece.array);
-      const auto part = info == arrays_.end() ? std::nullopt : part_of(piece, info->second->shape, count);
-      if (!part || lower_case(name_of(tensor.type)) != info->second->dtype) {
+      const auto slice = info == arrays_.end() ? std::nullopt : slice_of(piece, info->second->shape, count);
+      if (!slice || lower_case(name_of(tensor.type)) != info->second->dtype) {
         usage_error("{}: '{}' fits no array of the manifest", opened.name(), name);
       }
       stored_[piece.array].push_back(
-          {static_cast<int>(files_.size()) - 1, *part, begin, count, tensor.data, size_of(tensor.type)});
+          {static_cast<int>(files_.size()) - 1, *slice, begin, count, tensor.data, size_of(tensor.type)});
     }
   }
   for (const ArrayInfo& array : manifest_.arrays) {
@@ -344,20 +353,20 @@ void CheckpointReader::read(
   std::int64_t missing = count;
   for (const Stored& piece : stored->second) {
     if (own && piece.rank != rank % manifest_.run.mesh.ranks()) continue;
-    const Split& part = piece.part;
-    const std::int64_t skipped = std::max<std::int64_t>(0, begin - part.first) / part.stride * part.run;
+    const Split& slice = piece.slice;
+    const std::int64_t skipped = std::max<std::int64_t>(0, begin - slice.first) / slice.stride * slice.run;
     const std::int64_t until =
-        std::max<std::int64_t>(0, begin + count - part.first) / part.stride * part.run + part.run;
-    part.visit(std::max(piece.begin, skipped), std::min(piece.begin + piece.count, until),
-               [&](std::int64_t at, std::int64_t in_whole, std::int64_t elements) {
-                 const std::int64_t first = std::max(begin, in_whole);
-                 const std::int64_t last = std::min(begin + count, in_whole + elements);
-                 if (first >= last) return;
-                 const auto element = static_cast<std::int64_t>(piece.element_bytes);
-                 take(first - begin, piece.data + (at - piece.begin + first - in_whole) * element,
-                      static_cast<std::size_t>((last - first) * element));
-                 missing -= last - first;
-               });
+        std::max<std::int64_t>(0, begin + count - slice.first) / slice.stride * slice.run + slice.run;
+    slice.visit(std::max(piece.begin, skipped), std::min(piece.begin + piece.count, until),
+                [&](std::int64_t at, std::int64_t in_whole, std::int64_t elements) {
+                  const std::int64_t first = std::max(begin, in_whole);
+                  const std::int64_t last = std::min(begin + count, in_whole + elements);
+                  if (first >= last) return;
+                  const auto element = static_cast<std::int64_t>(piece.element_bytes);
+                  take(first - begin, piece.data + (at - piece.begin + first - in_whole) * element,
+                       static_cast<std::size_t>((last - first) * element));
+                  missing -= last - first;
+                });
   }
   if (missing != 0) fail("the checkpoint lacks {} of {} elements of {}", missing, count, array);
 }
@@ -419,9 +428,9 @@ void restore_arrays(const Checkpoint& checkpoint, const TrainingState& state, co
         const auto element = static_cast<std::int64_t>(size_of(array.dtype));
         std::vector<std::uint8_t> values(piece.values.bytes());
         const std::int64_t end = piece.begin + piece.values.size();
-        array.part.visit(piece.begin, end, [&](std::int64_t in_part, std::int64_t in_whole, std::int64_t count) {
+        array.slice.visit(piece.begin, end, [&](std::int64_t in_slice, std::int64_t in_whole, std::int64_t count) {
           const auto copy = [&](std::int64_t at, const std::uint8_t* data, std::size_t bytes) {
-            std::memcpy(values.data() + (in_part - piece.begin + at) * element, data, bytes);
+            std::memcpy(values.data() + (in_slice - piece.begin + at) * element, data, bytes);
           };
           reader.read(array.name, in_whole, count, world.rank(), copy);
         });

@@ -77,8 +77,8 @@ class CheckpointReader {
  private:
   struct Stored {
     int rank;
-    Split part;          ///< The part of the array that the writing rank had.
-    std::int64_t begin;  ///< Index of the first element in that part.
+    Split slice;         ///< The slice of the array that the writing rank had.
+    std::int64_t begin;  ///< Index of the first element in that slice.
     std::int64_t count;
     const std::uint8_t* data;
     std::size_t element_bytes;

@@ -33,11 +33,11 @@ std::future<std::string> in_background(std::function<std::string()> work) {
   });
 }
 
-/// The arrays that the ranks with one part of a stage write. All ranks have the number of the step; the first stage and
-/// part write it.
-std::vector<StateArray> arrays_of(const TrainingState& state, int stage, int part) {
+/// The arrays that the ranks with one slice of a stage write. All ranks have the number of the step; the first stage
+/// and slice write it.
+std::vector<StateArray> arrays_of(const TrainingState& state, int stage, int tensor_rank) {
   std::vector<StateArray> arrays = state.arrays();
-  const bool is_first = stage == 0 && part == 0;
+  const bool is_first = stage == 0 && tensor_rank == 0;
   std::erase_if(arrays, [&](const StateArray& array) { return array.is_copy || (array.name == "step" && !is_first); });
   return arrays;
 }
@@ -63,7 +63,7 @@ CheckpointWriter::~CheckpointWriter() = default;
 std::vector<std::string> CheckpointWriter::own_arrays() const {
   std::vector<std::string> arrays;
   const int rank = world_.rank();
-  if (run_.mesh.replica_of(rank) != 0 || run_.mesh.part_of(rank) != 0) return arrays;
+  if (run_.mesh.replica_of(rank) != 0 || run_.mesh.tensor_rank_of(rank) != 0) return arrays;
   for (const StateArray& array : arrays_of(trainer_.state(), run_.mesh.stage_of(rank), 0)) {
     arrays.push_back(to_json(ArrayInfo{array.name, array.shape(), name_of(array.dtype), array.placement}));
   }
@@ -74,7 +74,8 @@ void CheckpointWriter::lay_out() {
   std::vector<NamedTensor> tensors;
   std::map<std::string, Tensor> values;
   const int rank = world_.rank();
-  std::vector<StateArray> arrays = arrays_of(trainer_.state(), run_.mesh.stage_of(rank), run_.mesh.part_of(rank));
+  std::vector<StateArray> arrays =
+      arrays_of(trainer_.state(), run_.mesh.stage_of(rank), run_.mesh.tensor_rank_of(rank));
   for (const StateArray& array : arrays_to_write(std::move(arrays), run_.mesh.replica_of(rank), run_.mesh.replicas)) {
     for (const StateArray::Piece& piece : array.pieces) {
       const std::string name = piece_name(array, piece);
@@ -178,7 +179,7 @@ std::optional<WrittenCheckpoint> CheckpointWriter::advance() {
   const std::vector<std::string> results = world_.all_gather(mine.dump(-1, ' ', false, json::error_handler_t::replace));
   current_.pause_seconds = world_.max(current_.pause_seconds);
   const bool has_loss =
-      run_.mesh.stage_of(world_.rank()) + 1 == run_.mesh.stages && run_.mesh.part_of(world_.rank()) == 0;
+      run_.mesh.stage_of(world_.rank()) + 1 == run_.mesh.stages && run_.mesh.tensor_rank_of(world_.rank()) == 0;
   Manifest manifest{run_, progress_, {}, {}, utc()};
   manifest.progress.rank_sums = world_.all_gather(has_loss ? sums_ : std::vector<MetricSums>{});
   for (std::size_t rank = 0; rank < results.size(); ++rank) {

@@ -10,7 +10,8 @@
 #include "runtime/device/buffer.h"
 #include "runtime/device/device.h"
 #include "runtime/train/checkpoint/checkpoint.h"
-#include "runtime/train/step/trainer.h"
+#include "runtime/train/replica/trainer.h"
+#include "runtime/train/results/checkpoints.h"
 
 namespace ddptrain {
 

@@ -85,10 +85,11 @@ RunIdentity run_in(const nlohmann::json& json) {
   const auto ranks = static_cast<std::int64_t>(json.at("files").size());
   if (count_in(json, "world_size", 1) != ranks) usage_error("damaged: not one file of each rank");
   const auto axis = [&](const char* name) { return json.contains(name) ? count_in(json, name, 1) : 1; };
-  const std::int64_t stages = axis("stages"), tensor = axis("tensor");
+  const std::int64_t stages = axis("stages");
+  const std::int64_t tensor = axis("tensor");
   if (stages > ranks || tensor > ranks || ranks % (stages * tensor) != 0)
     usage_error("damaged: {} ranks of {} stages and {} parts", ranks, stages, tensor);
-  run.mesh = mesh_of(static_cast<int>(ranks), static_cast<int>(stages), static_cast<int>(tensor));
+  run.mesh = {static_cast<int>(stages), static_cast<int>(ranks / (stages * tensor)), static_cast<int>(tensor)};
   run.other_tensor = json.value("other_tensor", false);
   json.at("configuration").get_to(run.flags);
   json.at("versions").get_to(run.versions);

@@ -10,7 +10,7 @@
 #include "runtime/comm/mesh_shape.h"
 #include "runtime/core/step.h"
 #include "runtime/core/tensor.h"
-#include "runtime/train/report/results.h"
+#include "runtime/train/results/steps.h"
 #include "runtime/train/step/store/training_state.h"
 
 /// The manifest of a checkpoint: the run that wrote it, the run's progress, and size and hash of every file.

@@ -13,6 +13,8 @@
 
 #include "runtime/core/process/cores.h"
 #include "runtime/core/process/signal_requests.h"
+#include "runtime/train/measure/estimate.h"
+#include "runtime/train/measure/measured_steps.h"
 #include "runtime/train/measure/paired_medians.h"
 #include "runtime/train/measure/step_window.h"
 #include "runtime/train/measure/trace.h"
@@ -20,8 +22,9 @@
 namespace ddptrain {
 namespace {
 
-constexpr std::array kRound = {TimedWork::alone,         TimedWork::step,   TimedWork::silent, TimedWork::communication,
-                               TimedWork::communication, TimedWork::silent, TimedWork::step,   TimedWork::alone};
+constexpr std::array kRound = {TimedWork::alone,         TimedWork::step,          TimedWork::compute_step,
+                               TimedWork::communication, TimedWork::communication, TimedWork::compute_step,
+                               TimedWork::step,          TimedWork::alone};
 constexpr std::size_t kWindowsOfARound = kRound.size();
 constexpr std::size_t kKinds = kWindowsOfARound / 2;
 constexpr double kRoundSeconds = 1.0;         // minimum, if the limit allows several rounds
@@ -51,7 +54,8 @@ std::vector<double> column(const std::vector<CalibrationRound>& rounds, Get get)
 
 /// The halves of a round have their windows in opposite orders.
 Estimate efficiency(const std::vector<CalibrationRound>& rounds) {
-  std::vector<double> alone, step;
+  std::vector<double> alone;
+  std::vector<double> step;
   for (const CalibrationRound& round : rounds) {
     for (const TimedWindow& window : round.windows) {
       if (window.work == TimedWork::alone) alone.push_back(window.undelayed.front());
@@ -91,15 +95,16 @@ class Calibrator {
     double limit = limit_.seconds;
     bool done = false;
     while (!done) {
-      const double before = seconds_, waited_before = job_waited_;
+      const double before = seconds_;
+      const double waited_before = job_waited_;
       job_.progress(seconds_, limit);
       measure(rounds.emplace_back());
       find_disturbance(result);
       const double after_next = seconds_ + (seconds_ - before);
       const double with_cores = after_next - job_waited_ - (job_waited_ - waited_before);
-      const bool goes_on =
+      const bool goes_beyond =
           after_next > limit_.seconds && is_wide(rounds) && (result.disturbed.empty() || with_cores <= limit_.seconds);
-      limit = goes_on ? limit_.if_wide_seconds : limit_.seconds;
+      limit = goes_beyond ? limit_.if_wide_seconds : limit_.seconds;
       done = job_.agreed(after_next > limit || is_narrow(rounds) || job_.asked_to_end() ? 1.0 : 0.0) > 0.0;
     }
     mark_fallen_clocks(rounds);
@@ -119,11 +124,11 @@ class Calibrator {
       seconds_ += slowest(window.seconds);
       if (crowd_.empty()) job_waited_ += waited_in(window);
       if (work == TimedWork::step) round.compute_beside += 0.5 * compute(true);
-      if (work == TimedWork::silent) round.compute_silent += 0.5 * compute(false);
+      if (work == TimedWork::compute_step) round.compute_without += 0.5 * compute(false);
       round.windows.push_back(timed(work, window));
     }
     for (std::size_t i = 0; i < windows.size(); ++i) {
-      if (kRound[i] == TimedWork::silent) note_silent(undelayed(kRound[i], windows[i]));
+      if (kRound[i] == TimedWork::compute_step) note_compute_step(undelayed(kRound[i], windows[i]));
     }
     for (std::size_t i = 0; i < windows.size(); ++i) {
       round.windows[i].undelayed = undelayed(kRound[i], windows[i]);
@@ -152,10 +157,10 @@ class Calibrator {
     return result;
   }
 
-  void note_silent(const std::vector<double>& seconds) {
-    silent_.resize(seconds.size());
-    add(silent_, seconds, 1.0);
-    ++silent_windows_;
+  void note_compute_step(const std::vector<double>& seconds) {
+    compute_step_.resize(seconds.size());
+    add(compute_step_, seconds, 1.0);
+    ++compute_step_windows_;
   }
 
   static void add(std::vector<double>& sums, const std::vector<double>& values, double scale) {
@@ -173,11 +178,11 @@ class Calibrator {
         round.step += 0.5 * slowest(window.undelayed);
         round.step_sm_mhz += 0.5 * sm_mhz;
         break;
-      case TimedWork::silent:
-        add(round.silent, window.undelayed, 0.5);
+      case TimedWork::compute_step:
+        add(round.compute_step, window.undelayed, 0.5);
         for (std::size_t rank = 0; rank < window.cpu_seconds.size(); ++rank) {
-          round.silent_cpu.resize(window.cpu_seconds.size());
-          round.silent_cpu[rank] += 0.5 * window.cpu_seconds[rank] / window.seconds[rank];
+          round.compute_step_cpu.resize(window.cpu_seconds.size());
+          round.compute_step_cpu[rank] += 0.5 * window.cpu_seconds[rank] / window.seconds[rank];
         }
         break;
       case TimedWork::communication:
@@ -190,7 +195,7 @@ class Calibrator {
     const bool together = work == TimedWork::step || work == TimedWork::communication;
     if (corrects(window) && together) {
       std::vector<double> by_itself(window.seconds.size(), 0.0);
-      if (work == TimedWork::step) add(by_itself, silent_, 1.0 / silent_windows_);
+      if (work == TimedWork::step) add(by_itself, compute_step_, 1.0 / compute_step_windows_);
       return undelayed_steps(window.pieces, by_itself, window.meeting);
     }
     std::vector<double> result;
@@ -262,10 +267,10 @@ class Calibrator {
   std::array<std::uint64_t, kKinds> steps_{};
   std::uint64_t recovery_steps_ = 0;  ///< 0: the GPU is not limited by power.
   double recovery_seconds_ = 0.0;
-  std::vector<double> waited_;    ///< Per rank, for a core.
-  std::vector<double> had_work_;  ///< Per rank, seconds.
-  std::vector<double> silent_;    ///< Per rank: the sum over all windows of silent steps, of seconds per step.
-  double silent_windows_ = 0.0;
+  std::vector<double> waited_;        ///< Per rank, for a core.
+  std::vector<double> had_work_;      ///< Per rank, seconds.
+  std::vector<double> compute_step_;  ///< Per rank: the sum over all windows of compute steps, of seconds per step.
+  double compute_step_windows_ = 0.0;
   TimedWork last_ = TimedWork::communication;  ///< The work of the newest window.
   double seconds_ = 0.0;                       ///< The sum over all windows so far.
   double job_waited_ = 0.0;                    ///< Of these, waits of the rank that waited longest for a core.
@@ -285,8 +290,8 @@ std::vector<double> mean_of_each_rank(const std::vector<CalibrationRound>& round
 /// The number of ranks that may be the slowest one: rank `slowest`, and the ranks that the rounds cannot tell from it.
 std::size_t slowest_candidates(const std::vector<CalibrationRound>& rounds, std::size_t slowest) {
   std::size_t count = 0;
-  for (std::size_t rank = 0; rank < rounds.front().silent.size(); ++rank) {
-    const auto behind = [&](const CalibrationRound& r) { return r.silent[slowest] - r.silent[rank]; };
+  for (std::size_t rank = 0; rank < rounds.front().compute_step.size(); ++rank) {
+    const auto behind = [&](const CalibrationRound& r) { return r.compute_step[slowest] - r.compute_step[rank]; };
     const Estimate lead = estimate_mean(column(rounds, behind));
     if (rank == slowest || lead.contains(0.0)) ++count;
   }
@@ -302,9 +307,11 @@ double widened(double half_width, double one, double chosen) {
 /// Estimates the stragglers' part. The same rounds choose the slowest rank, so all intervals that depend on it grow.
 void find_stragglers(const std::vector<CalibrationRound>& rounds, Calibration& result) {
   const std::size_t rank = result.slowest_rank;
-  const auto behind = column(rounds, [rank](const CalibrationRound& r) { return r.silent[rank] - mean(r.silent); });
+  const auto behind =
+      column(rounds, [rank](const CalibrationRound& r) { return r.compute_step[rank] - mean(r.compute_step); });
   result.stragglers = estimate_mean(behind, slowest_candidates(rounds, rank));
-  const double one = estimate_mean(behind).half_width, chosen = result.stragglers.half_width;
+  const double one = estimate_mean(behind).half_width;
+  const double chosen = result.stragglers.half_width;
   for (Estimate* part : {&result.exposed, &result.waiting}) part->half_width = widened(part->half_width, one, chosen);
   const double scale = 1.0 / result.communication_seconds;
   result.exposed_fraction.half_width = widened(result.exposed_fraction.half_width, scale * one, scale * chosen);
@@ -313,25 +320,25 @@ void find_stragglers(const std::vector<CalibrationRound>& rounds, Calibration& r
 /// Evaluates the means of the rounds.
 void evaluate(Calibration& result) {
   const std::vector<CalibrationRound>& rounds = result.rounds;
-  result.silent_seconds = mean_of_each_rank(rounds, &CalibrationRound::silent);
-  result.cpu_share = mean_of_each_rank(rounds, &CalibrationRound::silent_cpu);
-  const auto slow = std::max_element(result.silent_seconds.begin(), result.silent_seconds.end());
-  const auto rank = static_cast<std::size_t>(slow - result.silent_seconds.begin());
+  result.compute_step_seconds = mean_of_each_rank(rounds, &CalibrationRound::compute_step);
+  result.cpu_share = mean_of_each_rank(rounds, &CalibrationRound::compute_step_cpu);
+  const auto slow = std::max_element(result.compute_step_seconds.begin(), result.compute_step_seconds.end());
+  const auto rank = static_cast<std::size_t>(slow - result.compute_step_seconds.begin());
   result.slowest_rank = rank;
-  result.silent_mean_seconds = mean(result.silent_seconds);
-  const auto silent_mean = [](const CalibrationRound& r) { return mean(r.silent); };
-  const auto silent_0 = [](const CalibrationRound& r) { return r.silent.front(); };
-  result.rank_0 = estimate_ratio(column(rounds, silent_0), column(rounds, silent_mean));
+  result.compute_step_mean_seconds = mean(result.compute_step_seconds);
+  const auto compute_step_mean = [](const CalibrationRound& r) { return mean(r.compute_step); };
+  const auto compute_step_0 = [](const CalibrationRound& r) { return r.compute_step.front(); };
+  result.rank_0 = estimate_ratio(column(rounds, compute_step_0), column(rounds, compute_step_mean));
   const auto observed = [&](auto get) { return estimate_mean(column(rounds, get)); };
-  const auto exposed = [rank](const CalibrationRound& r) { return r.step - r.silent[rank]; };
-  const auto slowed_down = [](const CalibrationRound& r) { return r.compute_beside - r.compute_silent; };
+  const auto exposed = [rank](const CalibrationRound& r) { return r.step - r.compute_step[rank]; };
+  const auto slowed_down = [](const CalibrationRound& r) { return r.compute_beside - r.compute_without; };
   const auto communication = column(rounds, &CalibrationRound::communication);
   result.alone_seconds = mean(column(rounds, &CalibrationRound::alone));
   result.step_seconds = mean(column(rounds, &CalibrationRound::step));
   result.communication_seconds = mean(communication);
   result.scaling_efficiency = efficiency(rounds);
   result.exposed_fraction = estimate_ratio(column(rounds, exposed), communication);
-  result.together = observed([](const CalibrationRound& r) { return mean(r.silent) - r.alone; });
+  result.together = observed([](const CalibrationRound& r) { return mean(r.compute_step) - r.alone; });
   result.exposed = observed(exposed);
   result.slowed_down = observed(slowed_down);
   result.waiting = observed([&](const CalibrationRound& r) { return exposed(r) - slowed_down(r); });
@@ -346,18 +353,19 @@ class TrainedJob final : public TimedJob {
         world_(world),
         device_(trainer.device()),
         sensors_(sensors),
-        alone_(trainer.make_steps([&device = device_, step = trainer.step(false)](std::uint32_t offset) {
+        steps_(trainer),
+        alone_(steps_.graph_of([&device = device_, step = steps_.step_without_communication()](std::uint32_t offset) {
           const WholeDevice whole(device);
           step(offset);
         })),
         step_(trainer.training_steps()),
-        silent_(trainer.make_steps(trainer.step(false))),
-        communication_(trainer.make_communication_steps()),
-        traced_(trainer, traced_steps(step_seconds), true),
-        traced_silent_(trainer, traced_steps(step_seconds), false) {
+        compute_step_(steps_.graph_of(steps_.step_without_communication())),
+        communication_(steps_.graph_of(steps_.communication())),
+        traced_(trainer, traced_steps(step_seconds), steps_.step()),
+        traced_compute_step_(trainer, traced_steps(step_seconds), steps_.step_without_communication()) {
     step_.prepare(step_seconds < kLongStepSeconds);
     const bool several = step_.has_graph_of_several();
-    for (StepGraph* graph : {&alone_, &step_, &silent_, &communication_}) {
+    for (StepGraph* graph : {&alone_, &step_, &compute_step_, &communication_}) {
       graph->prepare(several);
       // The first launch of a graph uploads it. It does not count.
       const std::uint64_t steps = several ? kUnroll + 1 : 1;
@@ -367,22 +375,22 @@ class TrainedJob final : public TimedJob {
       cores_.emplace(world, device_.options().threads);
     } else {
       traced_.run();
-      traced_silent_.run();
+      traced_compute_step_.run();
     }
   }
 
   Window time(TimedWork work, std::uint64_t steps, std::uint64_t lead) override {
-    StepGraph& graph = *std::array{&alone_, &step_, &silent_, &communication_}[index_of(work)];
-    const bool goes_on = work == TimedWork::step && trainer_.computes_beside_sums();  // as in training
+    StepGraph& graph = *std::array{&alone_, &step_, &compute_step_, &communication_}[index_of(work)];
+    const bool overlaps_next = work == TimedWork::step && trainer_.overlaps_next_forward();  // as in training
     const bool takes_part = work != TimedWork::alone || world_.rank() == 0;
     if (takes_part) {
-      graph.run(goes_on ? std::max<std::uint64_t>(lead, 1) : lead);
-      if (!goes_on) device_.synchronize();
+      graph.run(overlaps_next ? std::max<std::uint64_t>(lead, 1) : lead);
+      if (!overlaps_next) device_.synchronize();
     }
     if (sensors_ != nullptr) sensors_->take();  // drops earlier readings
     const WindowTime mine = time_window(graph, steps, world_, device_,
                                         {.takes_part = takes_part,
-                                         .waits = !goes_on,
+                                         .waits = !overlaps_next,
                                          .steps_per_piece = cores_ ? (steps + kMostPieces - 1) / kMostPieces : 0});
     device_.synchronize();
     SensorWindow shown;
@@ -391,7 +399,7 @@ class TrainedJob final : public TimedJob {
     if (cores_) {
       window.cpu_seconds = gather(mine.cpu_seconds);
       window.pieces = gather(mine.pieces, work);
-      window.meeting = goes_on ? Meeting::at_start : Meeting::later;
+      window.meeting = overlaps_next ? Meeting::at_start : Meeting::later;
     }
     for (const double mhz : gather(shown.sm_mhz.readings > 0 ? shown.sm_mhz.mean() : 0.0)) {
       if (mhz > 0.0) window.sm_mhz = window.sm_mhz == 0.0 ? mhz : std::min(window.sm_mhz, mhz);
@@ -403,7 +411,7 @@ class TrainedJob final : public TimedJob {
     world_.barrier();
     const auto start = std::chrono::steady_clock::now();
     const double waited_before = core_wait_.seconds();
-    const double compute = compute_seconds((communicates ? traced_ : traced_silent_).run());
+    const double compute = compute_seconds((communicates ? traced_ : traced_compute_step_).run());
     const double waited = core_wait_.seconds() - waited_before;
     const double whole = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     const bool corrects = cores_ && cores_->crowd().empty();
@@ -440,12 +448,13 @@ class TrainedJob final : public TimedJob {
   const World& world_;
   Device& device_;
   SensorSampler* sensors_;
+  MeasuredSteps steps_;
   StepGraph alone_;
   StepGraph& step_;
-  StepGraph silent_;
+  StepGraph compute_step_;
   StepGraph communication_;
   TracedSteps traced_;
-  TracedSteps traced_silent_;
+  TracedSteps traced_compute_step_;
   std::optional<CoreShare> cores_;  ///< If CPUs compute.
   CoreWait core_wait_;
 };
@@ -463,7 +472,7 @@ Calibration calibrate(TimedJob& job, double samples_per_step, double step_second
   Calibration result = Calibrator(job, step_seconds, gpu, limit).measure();
   evaluate(result);
   if (result.by_others || (!result.cpu_share.empty() && is_wide(result.rounds))) evaluate_medians(result);
-  const auto ranks = static_cast<double>(result.silent_seconds.size());
+  const auto ranks = static_cast<double>(result.compute_step_seconds.size());
   result.samples_per_second = samples_per_step / result.step_seconds;
   result.baseline_per_second = samples_per_step / ranks / result.alone_seconds;
   return result;

@@ -85,7 +85,9 @@ std::optional<CoreShare::Taken> CoreShare::taken() const {
   const std::vector<int> nodes = world_.all_gather(std::vector{world_.node()});
   Taken most;
   for (std::size_t node = 0; node < hosts_.size(); ++node) {
-    double seconds = 0.0, busy = 0.0, own = 0.0;
+    double seconds = 0.0;
+    double busy = 0.0;
+    double own = 0.0;
     for (std::size_t rank = 0; rank < now.size(); ++rank) {
       if (nodes[rank] != static_cast<int>(node)) continue;
       seconds = now[rank].seconds - begin_[rank].seconds;

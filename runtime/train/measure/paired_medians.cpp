@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "runtime/core/error.h"
+#include "runtime/train/measure/estimate.h"
 
 namespace ddptrain {
 namespace {
@@ -58,8 +59,12 @@ double median_of(const Rounds& rounds, double CalibrationRound::*quantity) {
 
 /// Seconds per step of a job without disturbances.
 struct Times {
-  double alone, step, communication, compute_beside, compute_silent;
-  std::vector<double> silent;
+  double alone;
+  double step;
+  double communication;
+  double compute_beside;
+  double compute_without;
+  std::vector<double> compute_step;
 };
 
 Times times_of(const Rounds& rounds) {
@@ -70,10 +75,10 @@ Times times_of(const Rounds& rounds) {
               .step = std::ranges::max(relative_to(baseline, windows_of(rounds, TimedWork::step))),
               .communication = median_of(rounds, &CalibrationRound::communication),
               .compute_beside = median_of(rounds, &CalibrationRound::compute_beside),
-              .compute_silent = median_of(rounds, &CalibrationRound::compute_silent),
-              .silent = relative_to(baseline, windows_of(rounds, TimedWork::silent))};
+              .compute_without = median_of(rounds, &CalibrationRound::compute_without),
+              .compute_step = relative_to(baseline, windows_of(rounds, TimedWork::compute_step))};
   times.step *= times.alone;
-  for (double& seconds : times.silent) seconds *= times.alone;
+  for (double& seconds : times.compute_step) seconds *= times.alone;
   return times;
 }
 
@@ -118,21 +123,21 @@ void evaluate_medians(Calibration& result) {
   DDP_CHECK(!result.rounds.empty(), "no rounds");
   const Bootstrap rounds(result.rounds);
   const Times& times = rounds.whole();
-  const auto rank = static_cast<std::size_t>(std::ranges::max_element(times.silent) - times.silent.begin());
+  const auto rank = static_cast<std::size_t>(std::ranges::max_element(times.compute_step) - times.compute_step.begin());
   result.alone_seconds = times.alone;
   result.step_seconds = times.step;
   result.communication_seconds = times.communication;
-  result.silent_seconds = times.silent;
+  result.compute_step_seconds = times.compute_step;
   result.slowest_rank = rank;
-  result.silent_mean_seconds = mean(times.silent);
-  const auto exposed = [rank](const Times& t) { return t.step - t.silent[rank]; };
-  const auto slowed_down = [](const Times& t) { return t.compute_beside - t.compute_silent; };
+  result.compute_step_mean_seconds = mean(times.compute_step);
+  const auto exposed = [rank](const Times& t) { return t.step - t.compute_step[rank]; };
+  const auto slowed_down = [](const Times& t) { return t.compute_beside - t.compute_without; };
   result.scaling_efficiency = rounds.estimate([](const Times& t) { return t.alone / t.step; });
   result.scaling_efficiency.half_width =
       std::hypot(result.scaling_efficiency.half_width, kDoubtOfWaits * result.core_wait);
-  result.rank_0 = rounds.estimate([](const Times& t) { return t.silent.front() / mean(t.silent); });
-  result.together = rounds.estimate([](const Times& t) { return mean(t.silent) - t.alone; });
-  result.stragglers = rounds.estimate([rank](const Times& t) { return t.silent[rank] - mean(t.silent); });
+  result.rank_0 = rounds.estimate([](const Times& t) { return t.compute_step.front() / mean(t.compute_step); });
+  result.together = rounds.estimate([](const Times& t) { return mean(t.compute_step) - t.alone; });
+  result.stragglers = rounds.estimate([rank](const Times& t) { return t.compute_step[rank] - mean(t.compute_step); });
   result.exposed = rounds.estimate(exposed);
   result.exposed_fraction = rounds.estimate([&](const Times& t) { return exposed(t) / t.communication; });
   result.slowed_down = rounds.estimate(slowed_down);

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "runtime/train/measure/calibration.h"
+#include "runtime/train/results/baseline.h"
 
 namespace ddptrain {
 

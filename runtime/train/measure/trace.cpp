@@ -37,13 +37,13 @@ double common_start(const World& world) {
 
 }  // namespace
 
-TracedSteps::TracedSteps(Trainer& trainer, std::uint32_t steps, bool communicates)
+TracedSteps::TracedSteps(Trainer& trainer, std::uint32_t steps, StepGraph::Step step)
     : trainer_(trainer),
       device_(trainer.device()),
       steps_(steps),
-      step_(trainer.step(communicates)),
+      step_(std::move(step)),
       timeline_(device_.make_timeline()) {
-  if (!trainer.uses_graphs()) return;
+  if (!trainer.options().graph) return;
   device_.record(*timeline_, [&] { graph_ = device_.capture([this] { queue(); }); });
 }
 
@@ -69,7 +69,7 @@ std::vector<TimelineSpan> TracedSteps::run() {
 
 std::vector<TimelineSpan> trace_steps(Trainer& trainer, std::uint32_t steps) {
   const Watch::Phase phase(trainer.device().watch(), "trace");
-  TracedSteps traced(trainer, steps, true);
+  TracedSteps traced(trainer, steps, [&trainer](std::uint32_t offset) { trainer.train_step(offset); });
   trainer.training_steps().run(2);  // so that the first traced step follows other steps
   return traced.run();
 }
@@ -100,7 +100,8 @@ std::string chrome_trace(const World& world, const std::vector<TimelineSpan>& mi
 }
 
 double compute_seconds(const std::vector<TimelineSpan>& spans) {
-  std::vector<double> begins, ends;
+  std::vector<double> begins;
+  std::vector<double> ends;
   for (const TimelineSpan& span : spans) {
     if (span.name.rfind("step ", 0) == 0) {
       begins.push_back(span.begin_seconds);

@@ -8,15 +8,16 @@
 #include "runtime/comm/world.h"
 #include "runtime/device/device.h"
 #include "runtime/device/timeline.h"
-#include "runtime/train/step/trainer.h"
+#include "runtime/train/replica/trainer.h"
 
 namespace ddptrain {
 
-/// Steps of a trainer that record when their parts begin and end. They are one graph if the trainer uses graphs.
+/// Steps that record when their parts begin and end. They are one graph if the trainer uses graphs.
 class TracedSteps {
  public:
-  /// A step must have run before. The trainer outlives the object.
-  TracedSteps(Trainer& trainer, std::uint32_t steps, bool communicates);
+  /// `step` queues one of them, which is a step of this trainer or a part of one. A step must have run before. The
+  /// trainer, and what `step` refers to, outlive the object.
+  TracedSteps(Trainer& trainer, std::uint32_t steps, StepGraph::Step step);
   /// Runs the steps once. Collective if they communicate; waits.
   std::vector<TimelineSpan> run();
 

@@ -17,7 +17,7 @@
 #include "runtime/core/files/writable.h"
 #include "runtime/core/log.h"
 #include "runtime/core/text.h"
-#include "runtime/train/measure/sensor_report.h"
+#include "runtime/train/report/sensor_fields.h"
 #include "runtime/train/report/summary.h"
 
 namespace ddptrain {
@@ -80,7 +80,7 @@ const char* name_of(TimedWork work) {
       return "alone";
     case TimedWork::step:
       return "step";
-    case TimedWork::silent:
+    case TimedWork::compute_step:
       return "silent";
     case TimedWork::communication:
       return "communication";
@@ -100,10 +100,10 @@ Json round_fields(const CalibrationRound& round) {
   for (const TimedWindow& window : round.windows) windows.push_back(window_fields(window));
   return {{"alone_seconds", round.alone},
           {"step_seconds", round.step},
-          {"silent_seconds", round.silent},
+          {"silent_seconds", round.compute_step},
           {"communication_seconds", round.communication},
           {"compute_beside_seconds", round.compute_beside},
-          {"compute_silent_seconds", round.compute_silent},
+          {"compute_silent_seconds", round.compute_without},
           {"alone_sm_mhz", known(round.alone_sm_mhz)},
           {"step_sm_mhz", known(round.step_sm_mhz)},
           {"clock_fell", round.clock_fell},
@@ -122,9 +122,9 @@ void add_calibration(Json& line, const std::optional<Calibration>& calibration, 
   line[run.unit + "_per_second_beside_baseline"] = units * c.samples_per_second;
   line["step_seconds"] = c.step_seconds;
   line["step_seconds_alone"] = c.alone_seconds;
-  line["step_seconds_without_communication"] = c.silent_slowest_seconds();
-  line["step_seconds_without_communication_mean"] = c.silent_mean_seconds;
-  line["step_seconds_without_communication_per_rank"] = c.silent_seconds;
+  line["step_seconds_without_communication"] = c.compute_step_slowest_seconds();
+  line["step_seconds_without_communication_mean"] = c.compute_step_mean_seconds;
+  line["step_seconds_without_communication_per_rank"] = c.compute_step_seconds;
   line["cpu_share_per_rank"] = c.cpu_share;
   line["communication_seconds"] = c.communication_seconds;
   line["disturbed"] = c.disturbed;

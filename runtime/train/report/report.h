@@ -9,14 +9,13 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/device/sensors.h"
-#include "runtime/diagnostics/nccl_log.h"
-#include "runtime/train/measure/calibration.h"
-#include "runtime/train/measure/sensor_report.h"
+#include "runtime/device/peak_rate.h"
 #include "runtime/train/report/description.h"
-#include "runtime/train/report/results.h"
-#include "runtime/train/run/meter.h"
-#include "runtime/train/step/trainer.h"
+#include "runtime/train/report/perplexity.h"
+#include "runtime/train/results/checkpoints.h"
+#include "runtime/train/results/gradient_path.h"
+#include "runtime/train/results/run_result.h"
+#include "runtime/train/results/steps.h"
 
 namespace ddptrain {
 
@@ -40,26 +39,6 @@ struct RunInfo {
   PeakRate peak;                                        ///< The peak of one device.
   std::map<std::string, std::string> environment;       ///< NCCL_* variables.
   std::map<std::string, std::string> configuration;     ///< Value of every flag, by name.
-};
-
-struct RunResult {
-  std::vector<EpochResult> epochs;
-  Rate rate;
-  double startup_seconds = 0.0;  ///< From the start of the process to the end of the first step.
-  double train_seconds = 0.0;    ///< The time of all steps.
-  /// Share of the time of steps in which ranks waited for other pipeline stages, mean over the ranks. Empty on GPUs,
-  /// where the host does not wait.
-  std::optional<double> waits_for_stages;
-  std::optional<double> in_split_layers;     ///< The same for collectives of ranks that split layers.
-  std::optional<double> waits_for_replicas;  ///< The same for gradients and weights of other replicas.
-  std::uint64_t nonfinite_steps = 0;         ///< Steps that were skipped because of a NaN or infinite value.
-  std::string parameter_hash;
-  std::optional<Calibration> calibration;
-  std::optional<NcclUsage> nccl;
-  ClockWindows clocks;                          ///< The windows of training.
-  std::vector<SensorWindow> gpus;               ///< Per rank: its sensors during training. Empty without sensors.
-  std::optional<CheckpointTotals> checkpoints;  ///< Empty if no checkpoints are asked for.
-  int end_signal = 0;  ///< After the last step, it asked for the end, and measurements were left out. 0: none.
 };
 
 /// The path's text and reason in one line.
@@ -97,7 +76,7 @@ class Report {
   double units(double samples) const { return samples * static_cast<double>(run().units_per_sample); }
   std::string capital_unit() const;
   void write(nlohmann::ordered_json line) const;
-  bool has_text() const { return run().unit == "tokens"; }
+  bool has_text() const { return has_perplexity(run().unit); }
   const Description& run() const { return info_.description; }
 
   RunInfo info_;

@@ -6,42 +6,43 @@
 
 #include "runtime/comm/meta_communicator.h"
 #include "runtime/ops/meta_device.h"
-#include "runtime/train/step/pipeline_schedule.h"
 #include "runtime/train/step/store/weight_store.h"
 
 namespace ddptrain {
 namespace {
 
-/// With --zero 3: the all-gathers of a step, counted by acquiring units in the order of Trainer.
-Called gathers_of_units(const ParameterArena& arena, const MeshShape& mesh, int rank, std::int64_t passes) {
+/// With --zero 3: the all-gathers of a step, counted by acquiring the units in the order of the step.
+Called gathers_of_units(const ParameterArena& arena, const MeshShape& mesh, int rank, const StepOrder& order) {
   const std::unique_ptr<Device> meta = make_meta_device({}, DeviceKind::cpu);
   Called gathers;
   const auto ranks = make_meta_communicator(mesh.replica_of(rank), mesh.replicas, *meta, gathers);
   const std::unique_ptr<WeightStore> weights = make_sharded_weights(arena, *meta, *ranks);
-  const std::size_t units = arena.units().size();
-  for (const Action& action : pipeline_schedule(mesh.stages, mesh.stage_of(rank), passes)) {
-    if (action.kind == Action::Kind::forward) {
-      for (std::size_t unit = 0; unit < units; ++unit) weights->acquire(unit, unit + 1);
-    } else if (action.kind == Action::Kind::backward) {
-      for (std::size_t unit = units; unit-- > 0;) weights->acquire(unit, unit - 1);
-    }
+  for (const Action& action : order.actions) {
+    for (const UnitTurn& turn : order.turns_of(action)) weights->acquire(turn.unit, turn.next);
   }
   return gathers;
 }
 
-Sent gathers_of(const ParameterArena& arena, const MeshShape& mesh, int rank, std::int64_t passes) {
+Sent gathers_of(const ParameterArena& arena, const MeshShape& mesh, int rank, const StepOrder& order) {
   if (arena.zero() < Zero::weights) {
     const auto size = static_cast<std::int64_t>(size_of(arena.weights().front().dtype));
     return {"gather", "update", std::ssize(arena.plan().buckets), arena.plan().size * size};
   }
-  const Called gathers = gathers_of_units(arena, mesh, rank, passes);
+  const Called gathers = gathers_of_units(arena, mesh, rank, order);
   return {"gather", "use", gathers.times, gathers.bytes};
+}
+
+/// How often a step reduces each bucket.
+std::int64_t reductions_of(const ParameterArena& arena, const StepOrder& order) {
+  const bool sums_every_pass = arena.zero() >= Zero::gradients;
+  return std::ranges::count_if(order.passes,
+                               [&](const Pass& pass) { return is_reduced(pass.ends_step, sums_every_pass); });
 }
 
 }  // namespace
 
 std::vector<Sent> sends_of(const Model& model, const ParameterArena& arena, const MeshShape& mesh, int rank,
-                           std::int64_t passes, std::int64_t gradient_bytes) {
+                           const StepOrder& order, std::int64_t gradient_bytes) {
   std::vector<Sent> sends;
   const auto add = [&](Sent sent, double ring = 1.0) {
     sent.bytes = std::llround(static_cast<double>(sent.bytes) * ring);
@@ -49,11 +50,11 @@ std::vector<Sent> sends_of(const Model& model, const ParameterArena& arena, cons
   };
   const double others = static_cast<double>(mesh.replicas - 1) / mesh.replicas;
   const bool divided = arena.zero() > Zero::nothing;
-  const std::int64_t sums = arena.zero() >= Zero::gradients ? passes : 1;
+  const std::int64_t sums = reductions_of(arena, order);
   add({"data", "backward", sums * std::ssize(arena.plan().buckets), sums * gradient_bytes},
       divided ? others : 2.0 * others);
-  if (divided && gradient_bytes > 0) add(gathers_of(arena, mesh, rank, passes), others);
-  for (Sent& sent : model.sends(passes)) add(std::move(sent));
+  if (divided && gradient_bytes > 0) add(gathers_of(arena, mesh, rank, order), others);
+  for (Sent& sent : model.sends(std::ssize(order.passes))) add(std::move(sent));
   return sends;
 }
 

@@ -5,14 +5,15 @@
 
 #include "runtime/comm/mesh_shape.h"
 #include "runtime/train/model.h"
+#include "runtime/train/step/step_order.h"
 #include "runtime/train/step/store/parameter_arena.h"
 
 namespace ddptrain {
 
-/// The messages of rank `rank` of this mesh in a step. The rank's replica has `passes` micro-batches. Axes of size 1
-/// send nothing. `gradient_bytes` is the size of all buckets as they are sent; 0: ranks do not communicate.
+/// The messages of rank `rank` of this mesh in a step of this order. Axes of size 1 send nothing. `gradient_bytes` is
+/// the size of all buckets as they are sent; 0: ranks do not communicate.
 std::vector<Sent> sends_of(const Model& model, const ParameterArena& arena, const MeshShape& mesh, int rank,
-                           std::int64_t passes, std::int64_t gradient_bytes);
+                           const StepOrder& order, std::int64_t gradient_bytes);
 
 /// For each kind of message, the largest of the ranks' values.
 std::vector<Sent> most_of(const std::vector<std::vector<Sent>>& of_ranks);

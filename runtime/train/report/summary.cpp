@@ -33,7 +33,7 @@ std::string result_line(const RunInfo& info, const RunResult& result) {
   const EpochResult& last = result.epochs.back();
   const std::string loss = last.test_loss < 1e-3 ? significant(last.test_loss) : fmt::format("{:.4f}", last.test_loss);
   const std::string value =
-      info.description.unit == "tokens"
+      has_perplexity(info.description.unit)
           ? fmt::format("validation loss {}, perplexity {}", loss, significant(std::exp(last.test_loss)))
           : fmt::format("test accuracy {:.2f}%", 100.0 * last.test_accuracy);
   const std::string left_out =
@@ -97,7 +97,7 @@ std::string rank_0_text(const Estimate& ratio) {
 
 /// The parts of the overhead whose intervals exclude 0, the largest first.
 std::string findings(const Calibration& c, double unit, const char* unit_name) {
-  const double above = c.silent_slowest_seconds() / c.silent_mean_seconds - 1.0;
+  const double above = c.compute_step_slowest_seconds() / c.compute_step_mean_seconds - 1.0;
   std::vector<std::pair<Estimate, std::string>> parts = {
       {c.together, "contention" + rank_0_text(c.rank_0)},
       {c.stragglers, fmt::format("stragglers (rank {} is {} above the mean)", c.slowest_rank, percent(above, 2))},

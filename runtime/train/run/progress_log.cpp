@@ -83,7 +83,8 @@ void ProgressLog::look() {
       if (const double rate = rate_.take(); rate > 0.0) shown_rate_ = rate;
       next_ = now + kBarRateInterval;
     }
-    return bar_->set(with_bar(text(shown_rate_)));
+    bar_->set(with_bar(text(shown_rate_)));
+    return;
   }
   if (now < next_) return;
   spdlog::info("{}", text(rate_.take()));

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "runtime/core/error.h"
-#include "runtime/train/run/replica_check.h"
+#include "runtime/train/replica/replica_check.h"
 
 namespace ddptrain {
 namespace {

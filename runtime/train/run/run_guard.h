@@ -4,7 +4,7 @@
 
 #include "runtime/comm/world.h"
 #include "runtime/device/device.h"
-#include "runtime/train/step/trainer.h"
+#include "runtime/train/replica/trainer.h"
 
 namespace ddptrain {
 

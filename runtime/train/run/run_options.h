@@ -8,6 +8,12 @@
 
 namespace ddptrain {
 
+/// For tests: rank `rank` throws before step `step`.
+struct FailAt {
+  int rank = 0;
+  std::int64_t step = 0;
+};
+
 struct RunOptions {
   std::int64_t epochs = 1;
   std::int64_t steps = 0;                 ///< Number of steps; 0: as many as `epochs` have.
@@ -21,8 +27,7 @@ struct RunOptions {
   double calibration_seconds = 0.0;  ///< Maximum time for the baseline measurement; 0: see calibration_limit().
   double min_seconds = 0.0;  ///< Time at least this many seconds of steps. Steps after training change only the rate.
   double progress_seconds = 10.0;  ///< Time until the first line of ProgressLog.
-  int fail_rank = -1;              ///< For tests: this rank throws before step `fail_step`.
-  std::int64_t fail_step = -1;
+  std::optional<FailAt> fail_at;
 };
 
 inline std::int64_t total_steps(const RunOptions& options, std::int64_t steps_per_epoch) {

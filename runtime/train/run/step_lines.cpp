@@ -30,7 +30,7 @@ StepLines::StepLines(Trainer& trainer, const World& world, std::int64_t every, N
 void StepLines::choose_norms(double step_seconds) {
   if (norm_every_ > 0 || trainer_.logs_gradient_norm()) return;
   // The norm would end the overlap of all-reduces with the next forward pass.
-  if (trainer_.communicates() && trainer_.computes_beside_sums()) return;
+  if (trainer_.communicates() && trainer_.overlaps_next_forward()) return;
   trainer_.complete_gradients();
   trainer_.log_gradient_norm();
   trainer_.device().synchronize();

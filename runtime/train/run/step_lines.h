@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "runtime/comm/world.h"
-#include "runtime/train/report/results.h"
-#include "runtime/train/step/trainer.h"
+#include "runtime/train/replica/trainer.h"
+#include "runtime/train/results/steps.h"
 
 namespace ddptrain {
 

@@ -6,19 +6,19 @@
 #include "runtime/core/process/signal_requests.h"
 #include "runtime/device/sensors.h"
 #include "runtime/train/checkpoint/checkpoint_writer.h"
+#include "runtime/train/replica/trainer.h"
 #include "runtime/train/report/report.h"
 #include "runtime/train/run/run_options.h"
-#include "runtime/train/step/trainer.h"
 
 namespace ddptrain {
 
 /// Optional parts of a run besides the trainer. A null pointer means that the part is not used.
 struct RunHooks {
   CheckpointWriter* checkpoints = nullptr;
-  SignalRequests* signals = nullptr;     ///< Checked between steps, and between measurements after the last step.
-  const RunProgress* resumed = nullptr;  ///< The progress of the checkpoint that has been restored.
-  SensorSampler* sensors = nullptr;      ///< This rank's GPU.
-  std::function<void()> under_way;       ///< Called after the first steps, when the other steps are captured.
+  SignalRequests* signals = nullptr;        ///< Checked between steps, and between measurements after the last step.
+  const RunProgress* resumed = nullptr;     ///< The progress of the checkpoint that has been restored.
+  SensorSampler* sensors = nullptr;         ///< This rank's GPU.
+  std::function<void()> after_first_steps;  ///< Called after the eager steps, when the other steps are captured.
 };
 
 /// Trains, evaluates after every epoch, and measures the baseline. Reports through `report`, which is null except on

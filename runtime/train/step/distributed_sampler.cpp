@@ -33,13 +33,13 @@ DistributedSampler::DistributedSampler(std::int64_t dataset_size, std::int64_t b
   steps_per_epoch_ = dataset_size / samples_per_step_;
 }
 
-SampleOrder DistributedSampler::order(std::int64_t micro_step, std::int64_t neighbour) const {
+SampleOrder DistributedSampler::order(std::int64_t micro_step, std::int64_t offset) const {
   SampleOrder order;
   order.seed = seed_;
   order.dataset_size = static_cast<std::uint32_t>(dataset_size_);
   order.steps_per_epoch = static_cast<std::uint32_t>(steps_per_epoch_);
   order.samples_per_step = static_cast<std::uint32_t>(samples_per_step_);
-  order.first = static_cast<std::uint32_t>((micro_step * world_size_ + rank_ + neighbour) * batch_);
+  order.first = static_cast<std::uint32_t>((micro_step * world_size_ + rank_ + offset) * batch_);
   return order;
 }
 

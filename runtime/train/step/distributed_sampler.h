@@ -7,7 +7,7 @@
 
 namespace ddptrain {
 
-/// A contiguous part of a data set.
+/// A contiguous range of a data set.
 struct EvaluationShard {
   std::int64_t first = 0;
   std::int64_t count = 0;
@@ -27,11 +27,12 @@ class DistributedSampler {
   std::int64_t samples_per_step() const { return samples_per_step_; }
   std::int64_t dropped() const { return dataset_size_ - steps_per_epoch_ * samples_per_step_; }
 
-  /// The samples of rank `rank + neighbour` in micro-step `micro_step`, which is in [0, grad_accum). A rank with
-  /// several virtual ranks uses `neighbour` to name them.
-  SampleOrder order(std::int64_t micro_step, std::int64_t neighbour = 0) const;
+  /// The samples of rank `rank + offset` in micro-step `micro_step`, which is in [0, grad_accum). A rank with several
+  /// virtual ranks passes the distance of a virtual rank from its first one.
+  SampleOrder order(std::int64_t micro_step, std::int64_t offset = 0) const;
 
-  /// This rank's part of a data set of which each sample is evaluated once. The parts' sizes differ by at most one.
+  /// This rank's range of a data set of which each sample is evaluated once. The sizes of the ranges differ by at most
+  /// one.
   static EvaluationShard evaluation(std::int64_t size, int rank, int world_size);
 
  private:
@@ -44,7 +45,7 @@ class DistributedSampler {
   std::uint64_t seed_;
 };
 
-/// The batches of `share`, a part of a test set of `test_count` samples. `state` is in device memory.
+/// The batches of `share`, a range of a test set of `test_count` samples. `state` is in device memory.
 std::vector<Slice> evaluation_slices(const StepState* state, std::int64_t test_count, const EvaluationShard& share,
                                      std::int64_t batch);
 

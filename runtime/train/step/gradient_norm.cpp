@@ -8,11 +8,11 @@
 namespace ddptrain {
 namespace {
 
-/// The parts of a bucket, from the last stage to the first. `counts`: the number of parameters of each stage.
-std::vector<StagePart> parts_by_stage(const BucketPlan& plan, const Bucket& bucket,
-                                      const std::vector<std::int64_t>& counts) {
+/// The ranges of a bucket, from the last stage to the first. `counts`: the number of parameters of each stage.
+std::vector<StageRange> ranges_by_stage(const BucketPlan& plan, const Bucket& bucket,
+                                        const std::vector<std::int64_t>& counts) {
   const std::size_t bucket_end = bucket.first_parameter + bucket.parameter_count;
-  std::vector<StagePart> parts;
+  std::vector<StageRange> ranges;
   std::size_t end = 0;
   for (int stage = static_cast<int>(counts.size()) - 1; stage >= 0; --stage) {
     const std::size_t first =
@@ -21,10 +21,10 @@ std::vector<StagePart> parts_by_stage(const BucketPlan& plan, const Bucket& buck
     const std::size_t to = std::min(end, bucket_end);
     if (from >= to) continue;
     const std::int64_t begin = plan.begin[from] - bucket.begin;
-    const std::int64_t behind = to < bucket_end ? plan.begin[to] - bucket.begin : bucket.size;
-    parts.push_back({stage, begin, behind - begin});
+    const std::int64_t range_end = to < bucket_end ? plan.begin[to] - bucket.begin : bucket.size;
+    ranges.push_back({stage, begin, range_end - begin});
   }
-  return parts;
+  return ranges;
 }
 
 }  // namespace
@@ -41,7 +41,8 @@ std::size_t GradientNorm::bytes(const ParameterArena& arena) {
   const std::size_t squares = arena.whole_chunks() ? static_cast<std::size_t>(arena.square_count()) : mine.size();
   std::int64_t shared = 0;
   if (const auto& plan = arena.stage_plan()) {
-    const std::size_t first = plan->first, end = first + arena.specs().size();
+    const std::size_t first = plan->first;
+    const std::size_t end = first + arena.specs().size();
     const Bucket& first_bucket = plan->all.buckets[plan->all.bucket_of[first]];
     const Bucket& last_bucket = plan->all.buckets[plan->all.bucket_of[end - 1]];
     const bool ends = first_bucket.first_parameter + first_bucket.parameter_count <= end;
@@ -58,7 +59,7 @@ void GradientNorm::count_squares() {
   }
   count_ = arena_.whole_chunks() ? static_cast<std::size_t>(arena_.square_count()) : arena_.plan().buckets.size();
   if (pipeline_ == nullptr) return;
-  if (const TensorGroup* group = pipeline_->stages().group) {  // ranks may have parts of different sizes
+  if (const TensorGroup* group = pipeline_->stages().group) {  // ranks may have slices of different sizes
     count_ = static_cast<std::size_t>(group->world().max(static_cast<double>(count_)));
   }
   const StageShare share = share_of(pipeline_->stages(), static_cast<std::int64_t>(count_));
@@ -73,8 +74,8 @@ void GradientNorm::find_shared_buckets() {
   const std::vector<std::int64_t> counts = stages.world->all_gather(std::vector{mine});
   for (std::size_t bucket = 0; bucket < arena_.plan().buckets.size(); ++bucket) {
     const std::size_t number = number_of(bucket);
-    SharedBucket shared{bucket, number, parts_by_stage(all, all.buckets[number], counts)};
-    if (shared.parts.size() < 2) continue;
+    SharedBucket shared{bucket, number, ranges_by_stage(all, all.buckets[number], counts)};
+    if (shared.ranges.size() < 2) continue;
     if (shared.adder() == stages.index()) {
       collected_ = device_.allocate(arena_.gradient_type(), {all.buckets[number].size});
       device_.zero(collected_.data(), collected_.bytes(), device_.compute_stream());
@@ -108,24 +109,25 @@ void GradientNorm::add(std::size_t bucket, Stream stream) {
   }
 }
 
-/// The stages send their parts to the one that adds, which puts them together as one rank has them.
+/// The stages send their ranges to the one that adds, which puts them together as one rank has them.
 void GradientNorm::add_shared_buckets() {
   const int stage = pipeline_->stages().index();
   const DType type = arena_.gradient_type();
   const Stream stream = device_.compute_stream();
-  std::vector<Message> sends, receives;
+  std::vector<Message> sends;
+  std::vector<Message> receives;
   for (const SharedBucket& shared : shared_) {
     const Tensor mine = arena_.reduced_gradients(shared.bucket);
-    for (const StagePart& part : shared.parts) {
-      if (part.stage != stage && shared.adder() == stage) {
-        receives.push_back({collected_.stretch(type, part.begin, part.size), part.stage});
-      } else if (part.stage == stage && shared.adder() != stage) {
-        const Tensor copy = sent_.stretch(type, 0, part.size);
+    for (const StageRange& range : shared.ranges) {
+      if (range.stage != stage && shared.adder() == stage) {
+        receives.push_back({collected_.stretch(type, range.begin, range.size), range.stage});
+      } else if (range.stage == stage && shared.adder() != stage) {
+        const Tensor copy = sent_.stretch(type, 0, range.size);
         device_.copy(copy.data, mine.data, copy.bytes(), stream);
         sends.push_back({copy, shared.adder()});
-      } else if (part.stage == stage) {  // what the bucket has more than this stage is padding
-        const Tensor own = mine.stretch(0, std::min(part.size, mine.size()));
-        device_.copy(collected_.stretch(type, part.begin, own.size()).data, own.data, own.bytes(), stream);
+      } else if (range.stage == stage) {  // what the bucket has more than this stage is padding
+        const Tensor own = mine.stretch(0, std::min(range.size, mine.size()));
+        device_.copy(collected_.stretch(type, range.begin, own.size()).data, own.data, own.bytes(), stream);
       }
     }
   }
@@ -139,8 +141,8 @@ void GradientNorm::add_shared_buckets() {
 
 void GradientNorm::finish(WeightStore& weights) {
   if (!shared_.empty()) add_shared_buckets();
-  if (Communicator* parts = weights.parts()) {
-    parts->wait(parts->all_reduce_sum(squares(), device_.compute_stream()));
+  if (Communicator* ranks = weights.shard_ranks()) {
+    ranks->wait(ranks->all_reduce_sum(squares(), device_.compute_stream()));
   }
   if (pipeline_ != nullptr) pipeline_->sum_over_replica(squares());
 }

@@ -11,8 +11,8 @@
 
 namespace ddptrain {
 
-/// The parameters that a stage has of a bucket: elements [begin, begin + size) of the bucket.
-struct StagePart {
+/// The range of a bucket whose parameters a stage has: elements [begin, begin + size) of the bucket.
+struct StageRange {
   int stage = 0;
   std::int64_t begin = 0;
   std::int64_t size = 0;
@@ -29,12 +29,12 @@ class GradientNorm {
 
   /// Call it before the first bucket of a step.
   void begin();
-  /// Adds the squares of this rank's part of a bucket's reduced gradients, in the order of `stream`.
+  /// Adds the squares of this rank's shard of a bucket's reduced gradients, in the order of `stream`.
   void add(std::size_t bucket, Stream stream);
   /// Call it after the last bucket: adds the squares of all ranks, on the compute stream. Collective.
   void finish(WeightStore& weights);
 
-  /// Of a GradientNorm of this arena, without the sums of squares of other stages and parts.
+  /// Of a GradientNorm of this arena, without the sums of squares of other stages and tensor ranks.
   static std::size_t bytes(const ParameterArena& arena);
 
   Tensor squares() const;                                                             ///< f32, of all stages.
@@ -45,10 +45,10 @@ class GradientNorm {
   /// A bucket of this stage of which other stages have parameters, too.
   struct SharedBucket {
     std::size_t bucket = 0;
-    std::size_t number = 0;        ///< Among the buckets of all stages.
-    std::vector<StagePart> parts;  ///< From the last stage to the one that adds the squares.
+    std::size_t number = 0;          ///< Among the buckets of all stages.
+    std::vector<StageRange> ranges;  ///< From the last stage to the one that adds the squares.
 
-    int adder() const { return parts.back().stage; }
+    int adder() const { return ranges.back().stage; }
   };
 
   void count_squares();

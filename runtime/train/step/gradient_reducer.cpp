@@ -9,6 +9,7 @@
 
 #include "runtime/core/clocked.h"
 #include "runtime/core/error.h"
+#include "runtime/train/step/step_order.h"
 
 namespace ddptrain {
 
@@ -20,7 +21,9 @@ GradientReducer::GradientReducer(const ParameterArena& arena, GradientSync& sync
       communicator_(arena.communicator()),
       device_(arena.device()),
       mode_(mode),
-      reduced_(std::move(reduced)) {}
+      reduced_(std::move(reduced)) {
+  for (const Unit& unit : arena.units()) unit_buckets_.push_back(buckets_of(arena.plan(), unit));
+}
 
 GradientReducer::~GradientReducer() {
   if (!running_ && in_flight_.empty()) return;
@@ -34,13 +37,15 @@ GradientReducer::~GradientReducer() {
   }
 }
 
-bool GradientReducer::goes_on() const { return mode_ == OverlapMode::on && device_.kind() == DeviceKind::cpu; }
+bool GradientReducer::overlaps_next_forward() const {
+  return mode_ == OverlapMode::on && device_.kind() == DeviceKind::cpu;
+}
 
 void GradientReducer::begin(std::int64_t pass, bool last) {
   DDP_CHECK(!running_, "begin() before the pass in progress has finished");
   device_.finish_unfinished();
   running_ = true;
-  sums_ = last || sync_.sums_every_pass();
+  sums_ = is_reduced(last, sync_.sums_every_pass());
   sync_.begin_pass(pass, last);
   is_ready_.assign(arena_.specs().size(), false);
   missing_.clear();
@@ -75,7 +80,7 @@ void GradientReducer::finish() {
   }
   if (sums_) {
     launch_complete_buckets();
-    if (goes_on()) {
+    if (overlaps_next_forward()) {
       take_finished();
     } else {
       wait_for_all();
@@ -83,7 +88,10 @@ void GradientReducer::finish() {
     if (forked_) device_.wait_for(device_.compute_stream(), device_.communication_stream());
   }
   running_ = false;
-  if (in_flight_.empty()) return device_.set_progress({});
+  if (in_flight_.empty()) {
+    device_.set_progress({});
+    return;
+  }
   device_.set_unfinished([this] { wait_for_all(); });
 }
 
@@ -101,6 +109,13 @@ void GradientReducer::claim(std::size_t bucket) {
   DDP_CHECK(!before || before == bucket || *before < next_bucket_, "bucket {} takes the place of {}, which is not sent",
             bucket, *before);
   sync_.claim(bucket);
+}
+
+void GradientReducer::claim_unit(std::size_t unit) {
+  if (unit > 0) {
+    for (const std::size_t bucket : unit_buckets_[unit - 1]) claim(bucket);
+  }
+  for (const std::size_t bucket : unit_buckets_[unit]) claim(bucket);
 }
 
 void GradientReducer::wait_for(std::size_t parameter) {
@@ -160,7 +175,7 @@ void GradientReducer::take_finished() {
       device_.watch().set_bucket(static_cast<int>(arrived.bucket));
       note(arrived.bucket, arrived.stream, sync_.advance(arrived.bucket, arrived.stream, reduced_));
       device_.watch().set_bucket(-1);
-    } else if (goes_on()) {
+    } else if (overlaps_next_forward()) {
       ++i;
     } else {
       return;

@@ -31,7 +31,7 @@ class GradientReducer {
  public:
   /// Calls `reduced` in bucket order, or in the order of arrival if reductions may outlast the step. `virtual_ranks`
   /// adds the gradients of this rank before `sync` reduces them; null: nothing to add. The arguments outlive the
-  /// reducer. On a CPU, OverlapMode::on needs sync.may_outlast_step(). OverlapMode::none needs a sync that does
+  /// reducer. On a CPU, OverlapMode::on needs sync.overlaps_next_forward(). OverlapMode::none needs a sync that does
   /// not communicate.
   GradientReducer(const ParameterArena& arena, GradientSync& sync, OverlapMode mode, GradientSync::Reduced reduced,
                   VirtualRankSums* virtual_ranks = nullptr);
@@ -44,6 +44,9 @@ class GradientReducer {
   /// Allows work queued from now on to write gradients of the bucket: see GradientSync::claim(). Error if gradients in
   /// the same place have not been sent.
   void claim(std::size_t bucket);
+  /// Claims the buckets that the backward pass of a unit of ParameterArena::units() may write: its own, and those of
+  /// the unit before it (see Model::backward()).
+  void claim_unit(std::size_t unit);
   /// Reports that the gradient of `parameter` is complete in the order of the compute stream. Error if the parameter
   /// does not exist, has been reported before in this pass, or begin() is missing.
   void ready(std::size_t parameter);
@@ -58,7 +61,7 @@ class GradientReducer {
   bool sums_every_pass() const { return sync_.sums_every_pass(); }
   bool communicates() const { return mode_ != OverlapMode::none; }
   /// Whether reductions overlap with the next forward pass and use the cores that compute it.
-  bool goes_on() const;
+  bool overlaps_next_forward() const;
   /// How long the host has waited for reductions in all.
   double seconds_waited() const { return seconds_waited_; }
 
@@ -82,6 +85,7 @@ class GradientReducer {
   Device& device_;
   OverlapMode mode_;
   GradientSync::Reduced reduced_;
+  std::vector<std::vector<std::size_t>> unit_buckets_;  ///< Per unit of the arena.
 
   bool running_ = false;
   bool sums_ = false;                                ///< This pass starts buckets.

@@ -30,7 +30,10 @@ void Optimizer::begin_step(StepRef step, WeightStore& weights) {
 }
 
 void Optimizer::bucket_reduced(std::size_t bucket, Stream stream) {
-  if (clips_) return norm_->add(bucket, stream);
+  if (clips_) {
+    norm_->add(bucket, stream);
+    return;
+  }
   update(bucket, stream);
 }
 

@@ -38,7 +38,8 @@ StageShare share_of(const Stages& stages, std::int64_t mine) {
 void Pipeline::exchange(const Exchange& messages, const ModelOf& model_of) {
   const int previous = stages_.index() - 1;
   const int next = stages_.index() + 1;
-  std::vector<Message> sends, receives;
+  std::vector<Message> sends;
+  std::vector<Message> receives;
   if (const auto pass = messages.activations_out) add_activations(sends, model_of(*pass).next_boundary(), *pass, next);
   if (const auto pass = messages.gradients_out) add_gradients(sends, model_of(*pass).previous_boundary(), previous);
   if (const auto pass = messages.activations_in)

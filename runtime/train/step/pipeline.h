@@ -10,12 +10,12 @@
 #include "runtime/comm/world.h"
 #include "runtime/device/device.h"
 #include "runtime/train/model.h"
-#include "runtime/train/step/pipeline_schedule.h"
+#include "runtime/train/step/step_order.h"
 
 namespace ddptrain {
 
-/// The ranks that train one replica: its stages, and the parts of this rank's stage. Without a world there is one
-/// stage.
+/// The ranks that train one replica: its stages, and the tensor ranks of this rank's stage. Without a world there is
+/// one stage.
 struct Stages {
   const World* world = nullptr;          ///< Rank s has stage s.
   Communicator* communicator = nullptr;  ///< Connects the ranks of `world`.
@@ -49,7 +49,7 @@ struct StageShare {
 };
 StageShare share_of(const Stages& stages, std::int64_t mine);  ///< Collective.
 
-/// Exchanges activations and gradients with the neighbouring stages.
+/// Exchanges activations and gradients with the previous and the next stage.
 class Pipeline {
  public:
   using ModelOf = std::function<Model&(std::int64_t pass)>;

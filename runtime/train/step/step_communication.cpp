@@ -18,16 +18,14 @@ class Chooser {
         device_(arena.device()),
         communicator_(arena.communicator()),
         ranks_(virtual_ranks(options, communicator_.rank(), communicator_.size())),
-        sharded_(arena.partition().parts > 1),
+        sharded_(arena.sharding().shards > 1),
         sums_every_pass_(arena.zero() >= Zero::gradients) {}
 
   StepCommunication choose() {
     DDP_CHECK(!sums_every_pass_ || options_.overlap < OverlapMode::off, "sharded gradients cannot wait for each other");
-    if (options_.virtual_ranks > 0 && !sums_every_pass_) {
+    if (ranks_.emulated && !sums_every_pass_) {
       made_.virtual_ranks = std::make_unique<VirtualRankSums>(arena_, ranks_.count, exchanges() && wider());
     }
-    made_.no_gradients = make_no_sync();
-    made_.no_weights = make_replicated_weights();
     made_.weights = weights();
     made_.gradients = gradients();
     return std::move(made_);
@@ -38,7 +36,7 @@ class Chooser {
   bool wider() const { return ranks_.count > 1 && master_dtype(device_.precision()) != arena_.gradient_type(); }
   /// With two ranks, an all-reduce adds two numbers. The result has one rounding and does not depend on the order.
   bool exchanges() const {
-    return options_.virtual_ranks > 0 && options_.overlap != OverlapMode::none &&
+    return ranks_.emulated && options_.overlap != OverlapMode::none &&
            (communicator_.size() > 2 || (communicator_.size() == 2 && wider()));
   }
 
@@ -56,7 +54,7 @@ class Chooser {
   std::unique_ptr<GradientSync> gradients() {
     if (communicator_.size() == 1 && ranks_.count == 1) return without("one rank");
     if (options_.overlap == OverlapMode::none) return without("overlap none");
-    if (sums_every_pass_) return by_parts();
+    if (sums_every_pass_) return sharded_gradients();
     if (exchanges()) {
       set_tree_path("");
       return make_tree_exchange(arena_, *made_.virtual_ranks);
@@ -68,8 +66,8 @@ class Chooser {
     return by_collectives();
   }
 
-  std::unique_ptr<GradientSync> by_parts() {
-    if (options_.virtual_ranks > 0) {
+  std::unique_ptr<GradientSync> sharded_gradients() {
+    if (ranks_.emulated) {
       set_tree_path("");
       return make_sharded_tree(arena_, ranks_.count);
     }
@@ -86,7 +84,11 @@ class Chooser {
     const std::string why_not_fused = find_inboxes();
     const bool fused = why_not_fused.empty();
     set_path(why_not_fused);
-    if (fused) return make_fused_last(arena_, optimizer_, peers_);
+    if (fused) {
+      return make_fused_last(arena_, [&optimizer = optimizer_, peers = peers_](std::size_t bucket, Stream stream) {
+        optimizer.sum_and_update(bucket, peers, stream);
+      });
+    }
     if (sharded_) return make_reduce_scatter(arena_);
     return make_all_reduce(arena_);
   }

@@ -2,22 +2,14 @@
 
 #include <cstddef>
 #include <memory>
-#include <string>
 
+#include "runtime/train/results/gradient_path.h"
 #include "runtime/train/step/store/weight_store.h"
 #include "runtime/train/step/sync/gradient_sync.h"
+#include "runtime/train/step/sync/virtual_rank_sums.h"
 #include "runtime/train/step/trainer_options.h"
-#include "runtime/train/step/virtual_rank_sums.h"
 
 namespace ddptrain {
-
-/// How gradients are reduced over ranks, for reports.
-struct GradientPath {
-  std::string name;  ///< none, mpi, plain, symmetric, symmetric+fused (one kernel reduces and updates the last bucket),
-                     ///< peers (direct peer reduction), tree (of virtual ranks)
-  std::string text;  ///< For people, such as "NCCL symmetric + fused last bucket".
-  std::string reason;  ///< Why it is not the fastest path of this library; empty if it is.
-};
 
 /// The communication of a step, chosen once for a run.
 struct StepCommunication {
@@ -25,8 +17,6 @@ struct StepCommunication {
   Buffer peer_memory;                              ///< For paths whose GPUs access each other's memory.
   std::unique_ptr<GradientSync> gradients;
   std::unique_ptr<WeightStore> weights;
-  std::unique_ptr<GradientSync> no_gradients;  ///< For steps without communication.
-  std::unique_ptr<WeightStore> no_weights;
   GradientPath path;
 
   std::size_t tree_bytes() const;  ///< Device memory of the tree of virtual ranks.

@@ -23,7 +23,10 @@ void StepGraph::run(std::uint64_t count) {
   }
   if (count == 0) return;
   prepare();
-  if (!enabled_) return run(count);
+  if (!enabled_) {
+    run(count);
+    return;
+  }
   for (; many_ != nullptr && count >= unroll_; count -= unroll_) launch(*many_, unroll_);
   for (; count > 0; --count) launch(*one_, 1);
 }

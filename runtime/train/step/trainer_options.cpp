@@ -38,14 +38,18 @@ VirtualRanks virtual_ranks(const TrainerOptions& options, int rank, int world_si
         all, counted(world_size, "replica"), all);
   }
   const std::int64_t count = all / world_size;
-  if (options.zero < Zero::gradients) return {all, rank * count, count};
+  if (options.zero < Zero::gradients) return {all, rank * count, count, 1, true};
   if (options.grad_accum > 1) {
     usage_error(
         "--virtual-ranks {} with --zero {}: it sums gradients once per virtual rank. Use {} virtual ranks in place of "
         "--grad-accum {}.",
         all, static_cast<int>(options.zero), all * options.grad_accum, options.grad_accum);
   }
-  return {all, rank, count, world_size};
+  return {all, rank, count, world_size, true};
+}
+
+std::int64_t dealt_ranks(const TrainerOptions& options, int replicas) {
+  return options.virtual_ranks > 0 ? options.virtual_ranks : replicas;
 }
 
 DistributedSampler make_sampler(const TrainerOptions& options, const Dataset& data, int rank, int world_size) {

@@ -13,7 +13,7 @@
 #include "runtime/train/step/optimizer.h"
 #include "runtime/train/step/pipeline.h"
 #include "runtime/train/step/store/parameter_arena.h"
-#include "runtime/train/step/virtual_ranks.h"
+#include "runtime/train/step/store/virtual_ranks.h"
 
 namespace ddptrain {
 
@@ -36,6 +36,9 @@ struct TrainerOptions {
 
 /// UsageError if the ranks cannot train as options.virtual_ranks.
 VirtualRanks virtual_ranks(const TrainerOptions& options, int rank, int world_size);
+
+/// The ranks to which the samples of a step are dealt: virtual ranks, or without them the replicas.
+std::int64_t dealt_ranks(const TrainerOptions& options, int replicas);
 
 /// The arena's options for a model, or for one stage with these units.
 ArenaOptions arena_options(const TrainerOptions& options, const Model& model);

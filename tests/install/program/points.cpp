@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "runtime/comm/communicator.h"
+#include "runtime/train/replica/trainer.h"
 #include "runtime/train/run/training_run.h"
-#include "runtime/train/step/trainer.h"
 
 namespace {
 
@@ -74,7 +74,7 @@ class LogisticRegression final : public Model {
   }
 
   double flops_per_sample() const override { return 12.0; }
-  const char* unit() const override { return "points"; }
+  const char* sample_unit() const override { return "points"; }
 
  private:
   /// Shows every point of the micro-batch with the derivative of its loss.

@@ -48,9 +48,9 @@ class ColumnFirstPool final : public ImageOps {
       EXPECT_EQ(to_float(to_bf16(active)), active) << "not exact in bf16";
     }
   }
-  void bias_relu_pool_dropout_backward(const Tensor& dout, const Tensor& winner, const Dropout& dropout,
+  void bias_relu_pool_dropout_backward(const Tensor& d_output, const Tensor& winner, const Dropout& dropout,
                                        const Tensor& dx, const Tensor& dbias, bool accumulate) override {
-    pool_->bias_relu_pool_dropout_backward(dout, winner, dropout, dx, dbias, accumulate);
+    pool_->bias_relu_pool_dropout_backward(d_output, winner, dropout, dx, dbias, accumulate);
   }
 
  private:

@@ -24,8 +24,8 @@ class LateDevice final : public CpuDevice {
  public:
   using CpuDevice::CpuDevice;
 
-  void beside(const std::function<void()>& work) override { late_.push_back(work); }
-  void join() override {
+  void run_concurrently(const std::function<void()>& work) override { late_.push_back(work); }
+  void wait_concurrent() override {
     for (const auto& work : std::exchange(late_, {})) work();
   }
 

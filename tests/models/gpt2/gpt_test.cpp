@@ -48,7 +48,7 @@ class GptTest : public ::testing::Test {
 TEST_F(GptTest, CountsTheWorkOfASample) {
   const auto gpt = make_decoder(*device_, make_options(kTiny), {});
   EXPECT_EQ(gpt->predictions_per_sample(), 6);
-  EXPECT_STREQ(gpt->unit(), "tokens");
+  EXPECT_STREQ(gpt->sample_unit(), "tokens");
   EXPECT_DOUBLE_EQ(gpt->flops_per_sample(),
                    6.0 * (6.0 * static_cast<double>(element_count(gpt2_parameters(kTiny))) + 12.0 * 3 * 12 * 6));
 }

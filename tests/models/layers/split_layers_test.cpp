@@ -26,7 +26,7 @@ std::vector<double> values_of(const Tensor& tensor) {
 /// What this rank has of the values of a whole parameter.
 std::vector<double> slice_of(const ParameterSpec& spec, const std::vector<double>& whole) {
   std::vector<double> mine(static_cast<std::size_t>(spec.size()));
-  spec.part().visit(0, spec.size(), [&](std::int64_t at, std::int64_t in_whole, std::int64_t count) {
+  spec.slice().visit(0, spec.size(), [&](std::int64_t at, std::int64_t in_whole, std::int64_t count) {
     std::copy_n(whole.begin() + in_whole, count, mine.begin() + at);
   });
   return mine;
@@ -68,7 +68,7 @@ class Half {
     ModelTensors tensors;
     for (const ParameterSpec& spec : specs_) {
       tensors.weights.push_back(
-          put(slice_of(spec, tests::random_values(element_count(spec.part().whole), 3)), spec.shape));
+          put(slice_of(spec, tests::random_values(element_count(spec.slice().whole), 3)), spec.shape));
       tensors.gradients.push_back(allocate(spec.shape));
     }
     tensors.group = group;
@@ -102,8 +102,8 @@ class Half {
     return {values.begin() + slice_.index * count, values.begin() + (slice_.index + 1) * count};
   }
   std::vector<double> branch() const { return values_of(branch_); }
-  std::vector<double> dout() const { return values_of(g_.d_output); }
-  std::vector<double> din() const { return values_of(g_.d_input); }
+  std::vector<double> d_output() const { return values_of(g_.d_output); }
+  std::vector<double> d_input() const { return values_of(g_.d_input); }
   std::vector<double> gradient(std::size_t i) const { return values_of(gradients_[i]); }
 
  private:
@@ -149,10 +149,10 @@ void expect_parts_to_be_one(const SublayerShape& shape, const typename Half<Laye
     whole.run(at_once);
     part.run(at_once);
     EXPECT_LT(tests::relative_error(part.own(part.branch()), part.own(whole.branch())), 1e-12);
-    EXPECT_LT(tests::relative_error(part.din(), whole.din()), 1e-12);
+    EXPECT_LT(tests::relative_error(part.d_input(), whole.d_input()), 1e-12);
     for (std::size_t i = 0; i < whole.specs().size(); ++i) {
       const bool given = part.specs()[i].name != "out.bias";  // in the whole, the norm behind the layer computes it
-      const std::vector<double> expected = given ? whole.gradient(i) : column_sums(whole.dout());
+      const std::vector<double> expected = given ? whole.gradient(i) : column_sums(whole.d_output());
       EXPECT_LT(tests::relative_error(part.gradient(i), slice_of(part.specs()[i], expected)), 1e-12)
           << part.specs()[i].name;
     }
@@ -184,16 +184,17 @@ TEST(SplitLayers, TheExampleHasTheGradientOfItsOutput) {
   const auto device = make_cpu_device({.precision = Precision::fp64});
   Half<ReluFeedForward> half(*device, Mlp::shape(kWidth, {.hidden = kFeedForward}), {}, make_relu, nullptr);
   half.run(true);
-  const std::vector<double> x = tests::random_values(kBatch * kSequence * kWidth, 1), dout = half.dout(),
-                            din = half.din();
+  const std::vector<double> x = tests::random_values(kBatch * kSequence * kWidth, 1), d_output = half.d_output(),
+                            d_input = half.d_input();
   const auto loss = [&](std::size_t i, double change) {
     std::vector<double> changed = x;
     changed[i] += change;
     half.forward(changed);
     const std::vector<double> branch = half.branch();
-    return std::inner_product(branch.begin(), branch.end(), dout.begin(), changed[i] * dout[i]);
+    return std::inner_product(branch.begin(), branch.end(), d_output.begin(), changed[i] * d_output[i]);
   };
-  for (std::size_t i = 0; i < x.size(); i += 7) EXPECT_NEAR((loss(i, 1e-6) - loss(i, -1e-6)) / 2e-6, din[i], 1e-4) << i;
+  for (std::size_t i = 0; i < x.size(); i += 7)
+    EXPECT_NEAR((loss(i, 1e-6) - loss(i, -1e-6)) / 2e-6, d_input[i], 1e-4) << i;
 }
 
 TEST(SplitLayers, PartsOfAnAttentionLayerGiveWhatTheWholeGives) {
@@ -230,7 +231,7 @@ TEST(SplitLayers, EveryElementIsInOnePart) {
       ParameterSpec spec{"weight", {24, 8}};
       split(spec, dimension, blocks, {4, index});
       EXPECT_EQ(spec.size(), 24 * 8 / 4);
-      spec.part().visit(0, spec.size(), [&](std::int64_t, std::int64_t in_whole, std::int64_t count) {
+      spec.slice().visit(0, spec.size(), [&](std::int64_t, std::int64_t in_whole, std::int64_t count) {
         for (std::int64_t i = in_whole; i < in_whole + count; ++i) ++parts_with.at(static_cast<std::size_t>(i));
       });
     }

@@ -11,7 +11,7 @@
 #include "runtime/core/error.h"
 #include "runtime/train/checkpoint/checkpoint.h"
 #include "runtime/train/checkpoint/checkpoint_writer.h"
-#include "runtime/train/step/trainer.h"
+#include "runtime/train/replica/trainer.h"
 #include "tests/models/second_family/tiny_llama.h"
 #include "tests/support/mpi_main.h"
 
@@ -47,7 +47,7 @@ class MeshRun {
     DecoderOptions decoder;
     decoder.table = tiny_llama();
     decoder.blocks = stage_blocks(decoder.table.config, shape.stages, mesh_.stage());
-    decoder.slice = {shape.tensor, mesh_.part()};
+    decoder.slice = {shape.tensor, mesh_.tensor_rank()};
     decoder.max_batch = options.batch;
     decoder.dropout = 0.1f;
     trainer_ = std::make_unique<Trainer>(options, make_decoder(*device_, decoder, make_resident(text(), *device_)),

@@ -191,11 +191,22 @@ class PictureTest(TraceCase):
 
     def test_odd_names_and_times(self) -> None:
         odd = ["$x^{$", "\ud800", "a\u0000b\n<b>&", "", "x" * 10_000, "step 1", "bucket 7 update", "bucket 9 gradients"]
+        shown = {"$x^{$", "?", "a?b?<b>&", "(no name)", "x" * 60, "step 1", "bucket 7 update", "bucket 9 gradients"}
         for begin, end in ((0, 0), (1e15, 1.5e15), (-4e14, 4e14), (1e-9, 2e-9)):
             made = [event(name, rank, lane, begin, end) for name in odd for rank in (0, 7) for lane in (0, 1)]
             traces = self.load(made)
-            rank_table(traces), part_table(traces)
-            xml.etree.ElementTree.fromstring(timeline(traces, (begin, max(end, begin + 1e-3)), "svg"))
+            self.assertEqual([trace.rank for trace in traces], [0, 7])
+            for trace in traces:
+                self.assertEqual({span.name for row in trace.rows.values() for span in row}, shown)
+                self.assertEqual(rank_times(trace).step_us, end - begin)  # of the span "step 1"
+            self.assertEqual([row[0] for row in rank_table(traces).rows], ["0", "7"])
+            parts = [row[0] for row in part_table(traces).rows]
+            self.assertIn("bucket N gradients", parts)
+            self.assertTrue(any(part.startswith("a?b?<b>&") for part in parts), parts)
+            picture = timeline(traces, (begin, max(end, begin + 1e-3)), "svg")
+            xml.etree.ElementTree.fromstring(picture)
+            for rank in (0, 7):
+                self.assertIn(f">rank {rank}  compute</text>", picture if isinstance(picture, str) else picture.decode())
 
 
 class DamagedTest(TraceCase):

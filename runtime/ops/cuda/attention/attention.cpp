@@ -23,27 +23,30 @@ class CudaAttention final : public AttentionOps, CudaOps {
     const cuda::AttentionTensors tensors{.qkv = qkv.data, .out = out.data, .statistics = statistics.as<float>()};
     if (suits_cudnn(shape, dtype()) && plans().forward(shape, tensors)) return;
     if (dtype() == DType::bf16 && cuda::suits_mma_attention(shape, tensors)) {
-      return cuda::mma_attention(shape, tensors, stream());
+      cuda::mma_attention(shape, tensors, stream());
+      return;
     }
     cuda::plain_attention(shape, tensors, dtype(), stream());
   }
 
   void attention_backward(const Tensor& qkv, std::int64_t heads, const Tensor& out, const Tensor& statistics,
-                          const Tensor& dout, const Tensor& dqkv) override {
+                          const Tensor& d_output, const Tensor& dqkv) override {
     const AttentionShape shape =
-        check_attention("attention_backward", qkv, heads, out, statistics, dout, dqkv, dtype());
+        check_attention("attention_backward", qkv, heads, out, statistics, d_output, dqkv, dtype());
     if (qkv.size() == 0) return;
-    const cuda::AttentionTensors tensors{qkv.data, out.data, statistics.as<float>(), dout.data, dqkv.data};
+    const cuda::AttentionTensors tensors{qkv.data, out.data, statistics.as<float>(), d_output.data, dqkv.data};
     if (fills_gpu_by_heads(shape) && dtype() == DType::bf16 && cuda::suits_wgmma_attention_backward(shape, tensors)) {
       void* workspace =
           scratch().reserve(cuda::wgmma_attention_backward_workspace(shape, device_.multiprocessors()), stream());
-      return cuda::wgmma_attention_backward(shape, tensors, workspace, multiprocessors(), stream());
+      cuda::wgmma_attention_backward(shape, tensors, workspace, multiprocessors(), stream());
+      return;
     }
     if (suits_cudnn(shape, dtype()) && plans().backward(shape, tensors)) return;
     auto* deltas = scratch().reserve_elements<float>(static_cast<std::size_t>(statistics.size()), stream());
     cuda::attention_deltas(shape, tensors, dtype(), deltas, stream());
     if (dtype() == DType::bf16 && cuda::suits_mma_attention(shape, tensors)) {
-      return cuda::mma_attention_backward(shape, tensors, deltas, stream());
+      cuda::mma_attention_backward(shape, tensors, deltas, stream());
+      return;
     }
     cuda::plain_attention_backward(shape, tensors, dtype(), deltas, stream());
   }

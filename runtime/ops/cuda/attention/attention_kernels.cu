@@ -137,15 +137,15 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const T* qkv, T* out,
   write_rows<kHead>(sum, factor, first, out + head.at, head.width, shape);
 }
 
-/// deltas = sum over a head of dout * out, a warp per row and head.
+/// deltas = sum over a head of d_output * out, a warp per row and head.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    delta_kernel(const T* out, const T* dout, std::size_t count, float* deltas, Shape shape) {
+    delta_kernel(const T* out, const T* d_output, std::size_t count, float* deltas, Shape shape) {
   const std::size_t i = static_cast<std::size_t>(blockIdx.x) * kWarps + threadIdx.x / 32;  // [batch, sequence, heads]
   if (i >= count) return;
   float sum = 0.0f;
   for (int d = threadIdx.x % 32; d < shape.head_size; d += 32) {
-    sum += to_float(out[i * shape.head_size + d]) * to_float(dout[i * shape.head_size + d]);
+    sum += to_float(out[i * shape.head_size + d]) * to_float(d_output[i * shape.head_size + d]);
   }
   sum = warp_sum(sum);
   const std::size_t row = i / shape.heads, head = i % shape.heads;
@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class T, int kHead>
 __global__ void __launch_bounds__(kThreads)
-    dq_kernel(const T* qkv, const T* dout, const float* statistics, const float* deltas, T* dqkv, Shape shape) {
+    dq_kernel(const T* qkv, const T* d_output, const float* statistics, const float* deltas, T* dqkv, Shape shape) {
   extern __shared__ float4 memory[];
   auto* tiles = reinterpret_cast<Tile<kHead>*>(memory);
   Tile<kHead>&q = tiles[0], &gradient = tiles[1], &k = tiles[2], &v = tiles[3];
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(kThreads)
   const int own = first + static_cast<int>(threadIdx.x / 32) * kRows;
   qkv += head.at_qkv;
   q.read(qkv, head.row, first, shape);
-  gradient.read(dout + head.at, head.width, first, shape);
+  gradient.read(d_output + head.at, head.width, first, shape);
   float logarithm[kRows], delta[kRows], dq[kRows][kHead / 32] = {};
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class T, int kHead>
 __global__ void __launch_bounds__(kThreads)
-    dkv_kernel(const T* qkv, const T* dout, const float* statistics, const float* deltas, T* dqkv, Shape shape) {
+    dkv_kernel(const T* qkv, const T* d_output, const float* statistics, const float* deltas, T* dqkv, Shape shape) {
   extern __shared__ float4 memory[];
   auto* tiles = reinterpret_cast<Tile<kHead>*>(memory);
   Tile<kHead>&k = tiles[0], &v = tiles[1], &q = tiles[2], &gradient = tiles[3];
@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int query = first; query < shape.sequence; query += kTile) {
     __syncthreads();
     q.read(qkv, head.row, query, shape);
-    gradient.read(dout + head.at, head.width, query, shape);
+    gradient.read(d_output + head.at, head.width, query, shape);
     __syncthreads();
     const std::size_t at = head.at_statistics + min(query + lane, shape.sequence - 1);
     const float logarithm = statistics[at], delta = deltas[at];
@@ -267,19 +267,21 @@ void attention_deltas(const AttentionShape& shape, const AttentionTensors& t, DT
   const std::int64_t rows = shape.batch * shape.sequence * shape.heads;
   with_element(dtype, [&]<class T>(T) {
     launch_kernel(delta_kernel<T>, ceil_div(rows, kWarps), kThreads, 0, stream, static_cast<const T*>(t.out),
-                  static_cast<const T*>(t.dout), rows, deltas, shape_of(shape));
+                  static_cast<const T*>(t.d_output), rows, deltas, shape_of(shape));
   });
 }
 
 void plain_attention_backward(const AttentionShape& shape, const AttentionTensors& t, DType dtype, const float* deltas,
                               cudaStream_t stream) {
   with_element(dtype, [&]<class T>(T) {
-    const auto *qkv = static_cast<const T*>(t.qkv), *dout = static_cast<const T*>(t.dout);
+    const auto *qkv = static_cast<const T*>(t.qkv), *d_output = static_cast<const T*>(t.d_output);
     const float* statistics = t.statistics;
     with_head(shape.head_size, [&](auto head) {
       constexpr std::size_t kBytes = 4 * sizeof(Tile<head.value>);
-      launch(dq_kernel<T, head.value>, shape, kBytes, stream, qkv, dout, statistics, deltas, static_cast<T*>(t.dqkv));
-      launch(dkv_kernel<T, head.value>, shape, kBytes, stream, qkv, dout, statistics, deltas, static_cast<T*>(t.dqkv));
+      launch(dq_kernel<T, head.value>, shape, kBytes, stream, qkv, d_output, statistics, deltas,
+             static_cast<T*>(t.dqkv));
+      launch(dkv_kernel<T, head.value>, shape, kBytes, stream, qkv, d_output, statistics, deltas,
+             static_cast<T*>(t.dqkv));
     });
   });
 }

@@ -7,7 +7,7 @@
 
 namespace ddptrain::cuda {
 
-/// deltas = dout * out, summed over each head; f32, [batch, heads, sequence].
+/// deltas = d_output * out, summed over each head; f32, [batch, heads, sequence].
 void attention_deltas(const AttentionShape& shape, const AttentionTensors& tensors, DType dtype, float* deltas,
                       cudaStream_t stream);
 

@@ -16,8 +16,8 @@ void launch(Kernel kernel, int head, int own_tensors, const AttentionShape& s, c
             const float* deltas, cudaStream_t stream) {
   const Grid of_head(static_cast<int>(s.sequence));
   const std::size_t bytes = sizeof(bf16) * (own_tensors * of_head.warps * kOwn + 2 * kOther) * (head + 8);
-  const Pointers pointers{static_cast<const bf16*>(t.qkv),  static_cast<bf16*>(t.out),  t.statistics,
-                          static_cast<const bf16*>(t.dout), static_cast<bf16*>(t.dqkv), deltas};
+  const Pointers pointers{static_cast<const bf16*>(t.qkv),      static_cast<bf16*>(t.out),  t.statistics,
+                          static_cast<const bf16*>(t.d_output), static_cast<bf16*>(t.dqkv), deltas};
   reserve_shared_memory(kernel, bytes);
   launch_kernel(kernel, attention::grid_of(s, of_head.blocks), 32 * of_head.warps, bytes, stream, pointers,
                 attention::shape_of(s));
@@ -27,7 +27,7 @@ void launch(Kernel kernel, int head, int own_tensors, const AttentionShape& s, c
 
 bool suits_mma_attention(const AttentionShape& shape, const AttentionTensors& t) {
   return shape.head_size % 8 == 0 && shape.head_size <= 128 && is_aligned(t.qkv, 16) && is_aligned(t.out, 16) &&
-         is_aligned(t.dout, 16) && is_aligned(t.dqkv, 16);
+         is_aligned(t.d_output, 16) && is_aligned(t.dqkv, 16);
 }
 
 void mma_attention(const AttentionShape& shape, const AttentionTensors& tensors, cudaStream_t stream) {

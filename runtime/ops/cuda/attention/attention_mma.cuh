@@ -31,7 +31,7 @@ struct Pointers {
   const bf16* qkv;
   bf16* out;
   float* statistics;
-  const bf16* dout;
+  const bf16* d_output;
   bf16* dqkv;
   const float* deltas;
 };
@@ -218,7 +218,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps) dq_kernel(const Pointers p, co
   const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
   const int own = first + warp * kOwn, own_row = warp * kOwn * kStride<kHead>;
   fetch<kHead>(qkv, head.row, first, rows, shape, queries);
-  fetch<kHead>(p.dout + head.at, head.width, first, rows, shape, gradients);
+  fetch<kHead>(p.d_output + head.at, head.width, first, rows, shape, gradients);
   const Query query[2] = {{p, head, shape, own + g}, {p, head, shape, own + g + 8}};
   float dq[kHead / 8][4] = {};
   for (int key = 0; key < min(first + rows, shape.sequence); key += kOther) {
@@ -262,7 +262,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps) dkv_kernel(const Pointers p, c
   for (int query = first / kOther * kOther; query < shape.sequence; query += kOther) {
     __syncthreads();
     fetch<kHead>(qkv, head.row, query, kOther, shape, queries);
-    fetch<kHead>(p.dout + head.at, head.width, query, kOther, shape, gradients);
+    fetch<kHead>(p.d_output + head.at, head.width, query, kOther, shape, gradients);
     await_fetches();
     if (query + kOther <= own) continue;
     float probability[kOther / 8][4], ds[kOther / 8][4];

@@ -54,7 +54,7 @@ std::string name_of(const Graph& graph, std::int64_t index) {
   return name;
 }
 
-/// q, k, v and their gradients lie side by side in rows of 3 width, out and dout in rows of width.
+/// q, k, v and their gradients lie side by side in rows of 3 width, out and d_output in rows of width.
 TensorRef add(Graph& graph, Uid uid, const AttentionShape& s, std::int64_t row) {
   return graph.tensor(fe::graph::Tensor_attributes()
                           .set_uid(uid)
@@ -83,8 +83,9 @@ std::shared_ptr<Graph> describe(const Key& key) {
       .set_intermediate_data_type(fe::DataType_t::FLOAT)
       .set_compute_data_type(fe::DataType_t::FLOAT);
   const std::int64_t width = s.width();
-  const TensorRef q = add(*graph, kQ, s, 3 * width), k = add(*graph, kK, s, 3 * width),
-                  v = add(*graph, kV, s, 3 * width);
+  const TensorRef q = add(*graph, kQ, s, 3 * width);
+  const TensorRef k = add(*graph, kK, s, 3 * width);
+  const TensorRef v = add(*graph, kV, s, 3 * width);
   const std::vector<std::int64_t> statistics_dims = {s.batch, s.heads, s.sequence, 1};
   const std::vector<std::int64_t> statistics_strides = {s.heads * s.sequence, s.sequence, 1, 1};
   if (key.pass == Pass::forward) {
@@ -227,7 +228,7 @@ struct AttentionPlans::Impl {
     std::unordered_map<std::int64_t, void*> pointers = {
         {kQ, t.qkv}, {kK, part(t.qkv, 1)}, {kV, part(t.qkv, 2)}, {kOut, t.out}, {kStatistics, t.statistics}};
     if (key.pass != Pass::forward) {
-      pointers.insert({{kDout, t.dout}, {kDq, t.dqkv}, {kDk, part(t.dqkv, 1)}, {kDv, part(t.dqkv, 2)}});
+      pointers.insert({{kDout, t.d_output}, {kDq, t.dqkv}, {kDk, part(t.dqkv, 1)}, {kDv, part(t.dqkv, 2)}});
     }
     DDP_CUDNN(plan.graph->execute_plan_at_index(handle.get(), pointers, workspace, plan.index));
   }

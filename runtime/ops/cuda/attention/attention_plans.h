@@ -14,7 +14,7 @@ struct AttentionTensors {
   void* qkv = nullptr;
   void* out = nullptr;
   float* statistics = nullptr;
-  void* dout = nullptr;  ///< The backward pass alone, like dqkv.
+  void* d_output = nullptr;  ///< The backward pass alone, like dqkv.
   void* dqkv = nullptr;
 };
 

@@ -27,7 +27,7 @@ bool suits_wgmma_attention_backward(const AttentionShape& shape, const Attention
   return multiplies_by_warpgroups() && shape.head_size == kHead && shape.sequence % kKeys == 0 &&
          shape.batch * shape.sequence < (std::int64_t{1} << 31) &&
          least_shared_bytes(shape.sequence) <= shared_memory_limit() && is_aligned(tensors.qkv, 16) &&
-         is_aligned(tensors.out, 16) && is_aligned(tensors.dout, 16) && is_aligned(tensors.statistics, 16) &&
+         is_aligned(tensors.out, 16) && is_aligned(tensors.d_output, 16) && is_aligned(tensors.statistics, 16) &&
          is_aligned(tensors.dqkv, 16);
 }
 
@@ -40,7 +40,7 @@ void wgmma_attention_backward(const AttentionShape& shape, const AttentionTensor
   const std::int64_t rows = shape.batch * shape.sequence;
   const Maps maps{swizzled_tiles(tensors.qkv, rows, 3 * shape.width(), kRows),
                   swizzled_tiles(tensors.out, rows, shape.width(), kRows),
-                  swizzled_tiles(tensors.dout, rows, shape.width(), kRows)};
+                  swizzled_tiles(tensors.d_output, rows, shape.width(), kRows)};
   const std::size_t least = least_shared_bytes(shape.sequence);
   const std::size_t resident =
       std::min((shared_memory_limit() - least) / kSumBytes, static_cast<std::size_t>(shape.sequence / kRows));

@@ -83,7 +83,7 @@ struct alignas(1024) Shared {
 };
 
 struct Maps {
-  CUtensorMap qkv, out, dout;
+  CUtensorMap qkv, out, d_output;
 };
 
 /// Starts copying the next tile of queries. One thread fetches for all.
@@ -96,7 +96,7 @@ __device__ __forceinline__ void fetch_tile(const Maps& maps, const Problem& p, S
   const CachePolicy policy = tile.is_last_block() ? CachePolicy::evict_first : CachePolicy::normal;
   expect_bytes(full, (has_out ? 3 : 2) * kTileBytes + kRows * 4);
   load_tile(shared.queries[stage], maps.qkv, tile.column, row, full, policy);
-  load_tile(shared.douts[stage], maps.dout, tile.column, row, full, policy);
+  load_tile(shared.douts[stage], maps.d_output, tile.column, row, full, policy);
   if (has_out) load_tile(shared.outs[stage], maps.out, tile.column, row, full, CachePolicy::evict_first);
   load_floats(shared.statistics[stage],
               p.statistics + static_cast<std::size_t>(tile.head) * p.sequence + tile.tile * kRows, kRows, full);
@@ -242,7 +242,7 @@ struct Worker {
     }
   }
 
-  /// deltas = dout * out, summed over the head.
+  /// deltas = d_output * out, summed over the head.
   __device__ __forceinline__ void put_deltas(int tile, int stage) {
     const int row = threadIdx.x / 4, part = threadIdx.x % 4;
     float sum = 0.0f;

@@ -33,9 +33,10 @@ namespace cuda {
 /// A tensor in FP8, to be written. `first_use`: nothing has been written with its state yet.
 struct Fp8Matrix {
   DType format = DType::e4m3;
-  std::uint32_t rows = 0, columns = 0;  ///< Multiples of 16.
-  std::uint8_t* values = nullptr;       ///< [rows, columns]
-  std::uint8_t* transposed = nullptr;   ///< [columns, rows]
+  std::uint32_t rows = 0;              ///< A multiple of 16.
+  std::uint32_t columns = 0;           ///< A multiple of 16.
+  std::uint8_t* values = nullptr;      ///< [rows, columns]
+  std::uint8_t* transposed = nullptr;  ///< [columns, rows]
   Fp8State* state = nullptr;
   bool first_use = false;
 };

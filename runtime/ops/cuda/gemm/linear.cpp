@@ -19,7 +19,10 @@ class CudaLinear final : public LinearOps, CudaOps {
 
   void linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) override {
     const LinearShape d = check_linear(x, weight, bias, y, dtype());
-    if (is_fp8(x.dtype)) return linear_fp8(d, x, weight, bias, y);
+    if (is_fp8(x.dtype)) {
+      linear_fp8(d, x, weight, bias, y);
+      return;
+    }
     const cuda::Gemm gemm{d.batch, d.out, d.in, false, true, dtype(), dtype(), false};
     matmul_.gemm(gemm, {.a = x.data, .b = weight.data, .c = y.data, .vector = bias.data}, stream());
   }
@@ -27,7 +30,10 @@ class CudaLinear final : public LinearOps, CudaOps {
   void linear_backward(const Tensor& x, const Tensor& weight, const Tensor& dy, const Tensor& dx, const Tensor& dweight,
                        const Tensor& dbias, bool accumulate) override {
     const LinearShape d = check_linear_backward(x, weight, dy, dx, dweight, dbias, dtype());
-    if (is_fp8(dy.dtype)) return linear_backward_fp8(d, x, weight, dy, dx, dweight, accumulate);
+    if (is_fp8(dy.dtype)) {
+      linear_backward_fp8(d, x, weight, dy, dx, dweight, accumulate);
+      return;
+    }
     if (dweight) {
       const cuda::Gemm gemm{d.out, d.in, d.batch, true, false, dtype(), dweight.dtype, accumulate};
       matmul_.gemm(gemm, {.a = dy.data, .b = x.data, .c = dweight.data}, stream());
@@ -60,14 +66,20 @@ class CudaLinear final : public LinearOps, CudaOps {
 
   void gelu(const Tensor& pre, const Tensor& y) override {
     check_gelu(pre, y, dtype());
-    if (is_fp8(y.dtype)) return cuda::quantize_gelu(pre.data, cuda::fp8_output(y, stream()), stream());
+    if (is_fp8(y.dtype)) {
+      cuda::quantize_gelu(pre.data, cuda::fp8_output(y, stream()), stream());
+      return;
+    }
     cuda::gelu(pre, y, stream());
   }
 
   void linear_gelu_backward(const Tensor& weight, const Tensor& dy, const Tensor& pre, const Tensor& dpre,
                             const Tensor& dbias, bool accumulate) override {
     const LinearShape d = check_linear_gelu_backward(weight, dy, pre, dpre, dbias, dtype());
-    if (is_fp8(dy.dtype)) return linear_gelu_backward_fp8(d, weight, dy, pre, dpre, dbias, accumulate);
+    if (is_fp8(dy.dtype)) {
+      linear_gelu_backward_fp8(d, weight, dy, pre, dpre, dbias, accumulate);
+      return;
+    }
     const cuda::Gemm gemm{d.batch, d.in, d.out, false, false, dtype(), dtype(), false};
     const cuda::GemmTensors tensors{.a = dy.data, .b = weight.data, .c = dpre.data, .matrix = pre.data};
     Tensor sums = dbias;
@@ -99,7 +111,8 @@ class CudaLinear final : public LinearOps, CudaOps {
   // dimension that is summed over, so the backward products take the transposed copies.
 
   void linear_fp8(const LinearShape& d, const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) {
-    const cuda::Fp8Matrix left = cuda::fp8_matrix(x), right = cuda::fp8_matrix(weight);
+    const cuda::Fp8Matrix left = cuda::fp8_matrix(x);
+    const cuda::Fp8Matrix right = cuda::fp8_matrix(weight);
     const cuda::Gemm gemm{.m = d.batch, .n = d.out, .k = d.in, .transpose_b = true, .in = DType::e4m3, .out = dtype()};
     matmul_.gemm(gemm,
                  {.a = left.values,

@@ -57,14 +57,18 @@ std::uint32_t alignment_of(const void* pointer) {
 struct Key {
   Gemm gemm;
   Epilogue epilogue;
-  std::uint32_t align_a, align_b, align_c;
+  std::uint32_t align_a;
+  std::uint32_t align_b;
+  std::uint32_t align_c;
 
   auto operator<=>(const Key&) const = default;
 };
 
 struct Plan {
   DescHandle desc;
-  LayoutHandle left, right, result;
+  LayoutHandle left;
+  LayoutHandle right;
+  LayoutHandle result;
   float beta = 0.0f;  ///< 1 adds to the result.
   cublasLtMatmulAlgo_t algorithm = {};
   bool provisional = false;  ///< The heuristic's first choice, where timing was not possible yet.
@@ -143,7 +147,8 @@ struct MatmulPlans::Impl {
     if (g.in == DType::e4m3) {  // forward alone: the sums of gradients keep their precision
       set(plan.desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, std::int8_t{1});
     }
-    const cudaDataType_t left = type_of(g.in_b.value_or(g.in)), right = type_of(g.in);
+    const cudaDataType_t left = type_of(g.in_b.value_or(g.in));
+    const cudaDataType_t right = type_of(g.in);
     plan.left = g.transpose_b ? transposed_layout(left, g.n, g.k) : transposed_layout(left, g.k, g.n);
     plan.right = g.transpose_a ? transposed_layout(right, g.k, g.m) : transposed_layout(right, g.m, g.k);
     plan.result = transposed_layout(type_of(g.out), g.m, g.n);

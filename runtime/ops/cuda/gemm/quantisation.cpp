@@ -11,7 +11,8 @@ namespace cuda {
 Fp8Matrix fp8_matrix(const Tensor& tensor) {
   DDP_CHECK(tensor.scale != nullptr && tensor.scale->format == tensor.dtype, "a tensor of {} without a scale of it",
             name_of(tensor.dtype));
-  const std::int64_t columns = tensor.shape.back(), rows = tensor.size() / columns;
+  const std::int64_t columns = tensor.shape.back();
+  const std::int64_t rows = tensor.size() / columns;
   auto* values = tensor.as<std::uint8_t>();
   return {.format = tensor.dtype,
           .rows = static_cast<std::uint32_t>(rows),

@@ -9,7 +9,8 @@ namespace ddptrain::cuda {
 
 float milliseconds_of(const std::function<void()>& work, cudaStream_t stream) {
   constexpr int kRuns = 4;
-  EventHandle begin, end;
+  EventHandle begin;
+  EventHandle end;
   DDP_CUDA(cudaEventCreate(begin.out()));
   DDP_CUDA(cudaEventCreate(end.out()));
   work();

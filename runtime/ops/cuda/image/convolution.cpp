@@ -51,7 +51,8 @@ struct Plan {
 struct Operand {
   Uid uid;
   void* plain;
-  bool is_output, is_packed;
+  bool is_output;
+  bool is_packed;
   void* packed;
 };
 
@@ -233,7 +234,8 @@ class CudaConvolution final : public ConvolutionOps, CudaOps {
   /// `accumulate`: the result is added (weight_gradient only).
   void run(ConvKind kind, const ConvShape& shape, const ConvTensors& tensors, bool accumulate) {
     const Plan& plan = this->plan({kind, shape});
-    const bool is_padded = plan.shape != shape, repacks = is_padded || plan.channels_first;
+    const bool is_padded = plan.shape != shape;
+    const bool repacks = is_padded || plan.channels_first;
     std::vector<Operand> operands;
     for (const auto& [uid, data] : {std::pair{kX, tensors.x}, std::pair{kW, tensors.w}, std::pair{kY, tensors.y}}) {
       const bool is_output = uid == output_of(kind);

@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kDropoutThreads)
 template <class T, int V>
 struct PoolBackward {
   PoolShape d;
-  const T* dout;
+  const T* d_output;
   const std::uint8_t* winner;
   float scale;
   T* dx;
@@ -77,7 +77,7 @@ struct PoolBackward {
   __device__ void operator()(std::uint32_t row, std::uint32_t channel, float (&gradient)[V]) const {
     const std::size_t from = static_cast<std::size_t>(row) * d.channels + channel;
     const auto winners = *reinterpret_cast<const Pack<std::uint8_t, V>*>(winner + from);
-    load<V>(dout + from, gradient);
+    load<V>(d_output + from, gradient);
 #pragma unroll
     for (int i = 0; i < V; ++i) gradient[i] = winners.value[i] < kNoWinner ? gradient[i] * scale : 0.0f;
     const std::uint32_t image = row / d.out_pixels();
@@ -117,17 +117,18 @@ class CudaImages final : public ImageOps, CudaOps {
     });
   }
 
-  void bias_relu_pool_dropout_backward(const Tensor& dout, const Tensor& winner, const Dropout& dropout,
+  void bias_relu_pool_dropout_backward(const Tensor& d_output, const Tensor& winner, const Dropout& dropout,
                                        const Tensor& dx, const Tensor& dbias, bool accumulate) override {
-    const PoolShape s = check_pool("bias_relu_pool_dropout_backward", dx, dbias, dout, winner, dtype());
+    const PoolShape s = check_pool("bias_relu_pool_dropout_backward", dx, dbias, d_output, winner, dtype());
     if (s.has_rest()) device_.zero(dx.data, dx.bytes(), device_.compute_stream());
     const std::int64_t rows = static_cast<std::int64_t>(s.batch) * s.out_pixels();
     with_element(dtype(), [&]<class T>(T) {
       const auto values = [&](auto width) {
-        return PoolBackward<T, width.value>{s, dout.as<T>(), winner.as<std::uint8_t>(), dropout.scale(), dx.as<T>()};
+        return PoolBackward<T, width.value>{s, d_output.as<T>(), winner.as<std::uint8_t>(), dropout.scale(),
+                                            dx.as<T>()};
       };
-      sum_matrix_columns<4>(in_fours(s.channels, dout.data, winner.data, dx.data), values, rows, s.channels, scratch(),
-                            accumulate, dbias, stream());
+      sum_matrix_columns<4>(in_fours(s.channels, d_output.data, winner.data, dx.data), values, rows, s.channels,
+                            scratch(), accumulate, dbias, stream());
     });
   }
 };

@@ -136,10 +136,10 @@ BucketPlan plan_of_stage(const StagePlan& of_all, const std::vector<ParameterSpe
 }
 
 std::vector<UpdateChunk> chunks_of(std::size_t index, const BucketPlan& plan, const std::vector<ParameterSpec>& specs,
-                                   const Partition& partition) {
+                                   const Sharding& sharding) {
   const Bucket& bucket = plan.buckets[index];
-  const std::int64_t part = bucket.size / partition.parts;
-  const std::int64_t begin = bucket.begin + partition.index * part;
+  const std::int64_t shard = bucket.size / sharding.shards;
+  const std::int64_t begin = bucket.begin + sharding.index * shard;
   if (bucket.size > std::int64_t{UINT32_MAX}) {  // positions have 32 bits
     usage_error("{} has {} elements{}, and a gradient bucket has less than 2^32. Use {}.",
                 specs[bucket.first_parameter].name, bucket.size,
@@ -150,7 +150,7 @@ std::vector<UpdateChunk> chunks_of(std::size_t index, const BucketPlan& plan, co
   for (std::size_t k = 0; k < bucket.parameter_count; ++k) {
     const std::size_t parameter = bucket.first_parameter + k;
     const std::int64_t origin = plan.begin[parameter];
-    const std::int64_t end = std::min(origin + specs[parameter].size(), begin + part);
+    const std::int64_t end = std::min(origin + specs[parameter].size(), begin + shard);
     for (std::int64_t at = std::max(origin, begin); at < end; at += kChunkElements) {
       chunks.push_back({.begin = static_cast<std::uint32_t>(at - begin),
                         .element = static_cast<std::uint32_t>(at - origin),

@@ -17,9 +17,9 @@ struct Bucket {
   std::int64_t size = 0;   ///< Elements, with padding.
 };
 
-/// How the optimizer divides each bucket among ranks: into `parts` equal parts. This rank has part `index`.
-struct Partition {
-  std::int64_t parts = 1;
+/// How the optimizer divides each bucket among ranks: into `shards` equal shards. This rank has shard `index`.
+struct Sharding {
+  std::int64_t shards = 1;
   std::int64_t index = 0;
 };
 
@@ -71,8 +71,8 @@ std::vector<std::size_t> buckets_of(const BucketPlan& plan, const Unit& unit);
 /// Divides `specs`, in their order, into buckets of at most `bucket_bytes`; a larger parameter has a bucket of its own.
 /// The parameters at the end that fit into `last_bucket_bytes` are the last bucket. No compute overlaps with its
 /// communication, so it should be small. Both sizes are without padding. `alignment`: in elements, for parameters and
-/// for the W parts of a bucket. `units`: no bucket has parameters of two units; empty: buckets may have any parameters.
-/// Error for a parameter without elements.
+/// for the W shards of a bucket. `units`: no bucket has parameters of two units; empty: buckets may have any
+/// parameters. Error for a parameter without elements.
 BucketPlan plan_buckets(const std::vector<ParameterSpec>& specs, std::size_t element_size, std::size_t bucket_bytes,
                         std::size_t last_bucket_bytes, int world_size, std::int64_t alignment = kParameterAlignment,
                         const std::vector<Unit>& units = {});
@@ -82,8 +82,8 @@ BucketPlan plan_buckets(const std::vector<ParameterSpec>& specs, std::size_t ele
 BucketPlan plan_of_stage(const StagePlan& of_all, const std::vector<ParameterSpec>& specs, std::size_t element_size,
                          int world_size);
 
-/// The chunks of parameters within this rank's part of the bucket, for the optimizer.
+/// The chunks of parameters within this rank's shard of the bucket, for the optimizer.
 std::vector<UpdateChunk> chunks_of(std::size_t bucket, const BucketPlan& plan, const std::vector<ParameterSpec>& specs,
-                                   const Partition& partition);
+                                   const Sharding& sharding);
 
 }  // namespace ddptrain

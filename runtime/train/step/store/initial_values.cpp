@@ -76,13 +76,14 @@ void InitialValues::make(std::int64_t begin, std::span<float> values) {
   const std::int64_t end = begin + std::ssize(values);
   std::ranges::fill(values, 0.0f);
   std::vector<Piece> random;
-  const auto behind = std::ranges::upper_bound(plan_.begin, begin);
-  for (auto i = static_cast<std::size_t>(std::max<std::ptrdiff_t>(behind - plan_.begin.begin(), 1) - 1);
+  const auto after = std::ranges::upper_bound(plan_.begin, begin);
+  for (auto i = static_cast<std::size_t>(std::max<std::ptrdiff_t>(after - plan_.begin.begin(), 1) - 1);
        i < specs_.size() && plan_.begin[i] < end; ++i) {
     const std::int64_t from = std::max(begin, plan_.begin[i]);
     const std::int64_t to = std::min(end, plan_.begin[i] + specs_[i].size());
     if (from >= to) continue;
-    const auto place = static_cast<std::size_t>(from - begin), count = static_cast<std::size_t>(to - from);
+    const auto place = static_cast<std::size_t>(from - begin);
+    const auto count = static_cast<std::size_t>(to - from);
     add_parameter(i, from - plan_.begin[i], values.subspan(place, count), random);
   }
   share_out(random.size(), [&](std::size_t k) {
@@ -91,30 +92,32 @@ void InitialValues::make(std::int64_t begin, std::span<float> values) {
   });
 }
 
-/// Sets `values` to elements of this rank's part of a parameter, from `begin` on. Random values are left to `random`.
+/// Sets `values` to elements of this rank's slice of a parameter, from `begin` on. Random values are left to `random`.
 void InitialValues::add_parameter(std::size_t parameter, std::int64_t begin, std::span<float> values,
                                   std::vector<Piece>& random) {
   constexpr std::int64_t kValues = 1 << 17;  // of a thread
   const ParameterSpec& spec = specs_[parameter];
-  spec.part().visit(begin, begin + std::ssize(values), [&](std::int64_t at, std::int64_t in_whole, std::int64_t count) {
-    const std::span<float> mine = values.subspan(static_cast<std::size_t>(at - begin), static_cast<std::size_t>(count));
-    if (spec.initial.read) {
-      std::copy_n(read(parameter).begin() + in_whole, count, mine.begin());
-    } else if (spec.initial.kind == InitialValue::Kind::constant) {
-      std::ranges::fill(mine, spec.initial.scale);
-    } else {
-      for (std::int64_t done = 0; done < count; done += kValues) {
-        const auto size = static_cast<std::size_t>(std::min(kValues, count - done));
-        random.push_back({&spec, in_whole + done, mine.subspan(static_cast<std::size_t>(done), size)});
-      }
-    }
-  });
+  spec.slice().visit(
+      begin, begin + std::ssize(values), [&](std::int64_t at, std::int64_t in_whole, std::int64_t count) {
+        const std::span<float> mine =
+            values.subspan(static_cast<std::size_t>(at - begin), static_cast<std::size_t>(count));
+        if (spec.initial.read) {
+          std::copy_n(read(parameter).begin() + in_whole, count, mine.begin());
+        } else if (spec.initial.kind == InitialValue::Kind::constant) {
+          std::ranges::fill(mine, spec.initial.scale);
+        } else {
+          for (std::int64_t done = 0; done < count; done += kValues) {
+            const auto size = static_cast<std::size_t>(std::min(kValues, count - done));
+            random.push_back({&spec, in_whole + done, mine.subspan(static_cast<std::size_t>(done), size)});
+          }
+        }
+      });
 }
 
 const std::vector<float>& InitialValues::read(std::size_t parameter) {
   if (read_parameter_ == parameter) return read_;
   const ParameterSpec& spec = specs_[parameter];
-  const std::int64_t size = element_count(spec.part().whole);
+  const std::int64_t size = element_count(spec.slice().whole);
   read_ = {};  // both would be in memory
   read_ = spec.initial.read();
   DDP_CHECK(std::ssize(read_) >= size, "{} has {} values, not {}", spec.name, read_.size(), size);

@@ -12,7 +12,7 @@
 namespace ddptrain {
 
 /// The initial values of an arena, in pieces, so that the host never has them all. Random values follow from `seed` and
-/// the names of the parameters. If ranks split a parameter, each makes its part of the whole.
+/// the names of the parameters. If ranks split a parameter, each makes its slice of the whole.
 class InitialValues {
  public:
   /// References outlive the object.

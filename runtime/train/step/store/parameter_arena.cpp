@@ -65,21 +65,21 @@ ParameterArena::ParameterArena(std::vector<ParameterSpec> specs, const ArenaOpti
       compute_(device.dtype()),
       gradient_type_(kept_type(options.gradient_type, compute_)),
       master_type_(master_dtype(device.precision())),
-      partition_(zero_ >= Zero::state ? Partition{communicator.size(), communicator.rank()} : Partition{}) {
+      sharding_(zero_ >= Zero::state ? Sharding{communicator.size(), communicator.rank()} : Sharding{}) {
   check_identities(specs_);
   DDP_CHECK(gradient_type_ == compute_ || gradient_type_ == master_type_, "gradients of {} beside weights of {}",
             name_of(gradient_type_), name_of(compute_));
-  const std::size_t part = static_cast<std::size_t>(plan_.size / partition_.parts);
-  const std::size_t state_bytes = part * size_of(master_type_);
+  const std::size_t shard = static_cast<std::size_t>(plan_.size / sharding_.shards);
+  const std::size_t state_bytes = shard * size_of(master_type_);
   const std::size_t weight_bytes = static_cast<std::size_t>(weight_places_.size) * size_of(compute_);
   const std::size_t gradient_bytes = static_cast<std::size_t>(gradient_places_.size) * size_of(gradient_type_);
-  const bool sharded = partition_.parts > 1;
+  const bool sharded = sharding_.shards > 1;
   if (!(zero_ == Zero::state && options.by_peers && allocate_for_peers(weight_bytes, gradient_bytes))) {
     weights_ = sharded ? communicator.allocate(weight_bytes) : device.allocate(weight_bytes);
     gradients_ = communicator.allocate(gradient_bytes);
   }
-  if (zero_ >= Zero::gradients) own_gradients_ = device.allocate(part * size_of(gradient_type_));
-  if (zero_ >= Zero::weights) own_weights_ = communicator.allocate(part * size_of(compute_));
+  if (zero_ >= Zero::gradients) own_gradients_ = device.allocate(shard * size_of(gradient_type_));
+  if (zero_ >= Zero::weights) own_weights_ = communicator.allocate(shard * size_of(compute_));
   if (master_type_ != compute_) master_ = device.allocate(state_bytes);
   DDP_CHECK(options.optimizer_slots <= kMostOptimizerSlots, "{} slots of an optimizer", options.optimizer_slots);
   for (std::size_t i = 0; i < options.optimizer_slots; ++i) slots_.push_back(device.allocate(state_bytes));
@@ -88,7 +88,7 @@ ParameterArena::ParameterArena(std::vector<ParameterSpec> specs, const ArenaOpti
 }
 
 bool ParameterArena::allocate_for_peers(std::size_t weight_bytes, std::size_t gradient_bytes) {
-  if (partition_.parts > PeerInboxes::kMaxRanks) return false;
+  if (sharding_.shards > PeerInboxes::kMaxRanks) return false;
   PeerMemory weights = communicator_.allocate_for_peers(weight_bytes);
   if (weights.of_rank.empty()) return false;
   PeerMemory gradients = communicator_.allocate_for_peers(gradient_bytes);
@@ -104,7 +104,7 @@ void ParameterArena::make_chunks() {
   std::vector<UpdateChunk> chunks;
   for (std::size_t bucket = 0; bucket < plan_.buckets.size(); ++bucket) {
     first_chunk_.push_back(static_cast<std::uint32_t>(chunks.size()));
-    const std::vector<UpdateChunk> more = chunks_of(bucket, plan_, specs_, partition_);
+    const std::vector<UpdateChunk> more = chunks_of(bucket, plan_, specs_, sharding_);
     chunks.insert(chunks.end(), more.begin(), more.end());
   }
   first_chunk_.push_back(static_cast<std::uint32_t>(chunks.size()));
@@ -154,30 +154,30 @@ Tensor ParameterArena::bucket_gradients(std::size_t bucket) const {
   return gradients_.stretch(gradient_type_, gradient_places_.begin.at(bucket), plan_.buckets[bucket].size);
 }
 
-Tensor ParameterArena::part_of(const Tensor& bucket) const {
-  return partition_.parts > 1 ? own_part(communicator_, bucket) : bucket;
+Tensor ParameterArena::shard_of(const Tensor& bucket) const {
+  return sharding_.shards > 1 ? own_shard(communicator_, bucket) : bucket;
 }
 
 Tensor ParameterArena::reduced_gradients(std::size_t bucket) const {
-  return own_gradients_ ? kept_part(own_gradients_, gradient_type_, bucket) : part_of(bucket_gradients(bucket));
+  return own_gradients_ ? shard_in(own_gradients_, gradient_type_, bucket) : shard_of(bucket_gradients(bucket));
 }
 
 Tensor ParameterArena::own_weights(std::size_t bucket) const {
-  return own_weights_ ? kept_part(own_weights_, compute_, bucket) : part_of(bucket_weights(bucket));
+  return own_weights_ ? shard_in(own_weights_, compute_, bucket) : shard_of(bucket_weights(bucket));
 }
 
-std::vector<Tensor> ParameterArena::gradient_parts(std::size_t bucket) const {
+std::vector<Tensor> ParameterArena::gradient_shards(std::size_t bucket) const {
   const Tensor mine = reduced_gradients(bucket);
   const std::ptrdiff_t offset = mine.as<const char>() - static_cast<const char*>(gradients_.data());
-  std::vector<Tensor> parts;
+  std::vector<Tensor> shards;
   for (void* gradients : peer_gradients_) {
-    parts.push_back({static_cast<char*>(gradients) + offset, gradient_type_, mine.shape});
+    shards.push_back({static_cast<char*>(gradients) + offset, gradient_type_, mine.shape});
   }
-  return parts;
+  return shards;
 }
 
 std::array<void*, PeerInboxes::kMaxRanks - 1> ParameterArena::peer_weights(std::size_t bucket) const {
-  const Tensor mine = part_of(bucket_weights(bucket));
+  const Tensor mine = shard_of(bucket_weights(bucket));
   const std::ptrdiff_t offset = mine.as<const char>() - static_cast<const char*>(weights_.data());
   std::array<void*, PeerInboxes::kMaxRanks - 1> weights = {};
   const auto ranks = static_cast<int>(peer_weights_.size());
@@ -190,12 +190,12 @@ std::array<void*, PeerInboxes::kMaxRanks - 1> ParameterArena::peer_weights(std::
 }
 
 Tensor ParameterArena::state(const Buffer& buffer, std::size_t bucket) const {
-  return buffer ? kept_part(buffer, master_type_, bucket) : Tensor{};
+  return buffer ? shard_in(buffer, master_type_, bucket) : Tensor{};
 }
 
-Tensor ParameterArena::kept_part(const Buffer& buffer, DType dtype, std::size_t bucket) const {
+Tensor ParameterArena::shard_in(const Buffer& buffer, DType dtype, std::size_t bucket) const {
   const Bucket& b = plan_.buckets.at(bucket);
-  return buffer.stretch(dtype, b.begin / partition_.parts, b.size / partition_.parts);
+  return buffer.stretch(dtype, b.begin / sharding_.shards, b.size / sharding_.shards);
 }
 
 Tensor ParameterArena::master(std::size_t bucket) const {
@@ -235,7 +235,8 @@ void ParameterArena::for_each_piece(const Work& work) const {
 void ParameterArena::initialise(std::uint64_t seed, int rank) {
   struct Piece {
     std::size_t bucket;
-    std::int64_t begin, size;
+    std::int64_t begin;
+    std::int64_t size;
   };
   std::vector<Piece> pieces;
   for_each_piece([&](std::size_t b, std::int64_t begin, std::int64_t size) { pieces.push_back({b, begin, size}); });
@@ -268,19 +269,21 @@ void ParameterArena::initialise(std::uint64_t seed, int rank) {
 /// Sets the weights that this rank keeps of a bucket, from element `begin` on, in the order of the compute stream.
 void ParameterArena::set_values(std::size_t bucket, std::int64_t begin, const Tensor& values) {
   const Stream stream = device_.compute_stream();
-  const std::int64_t part = plan_.buckets[bucket].size / partition_.parts, part_begin = partition_.index * part;
+  const std::int64_t shard = plan_.buckets[bucket].size / sharding_.shards;
+  const std::int64_t shard_begin = sharding_.index * shard;
   if (!own_weights_) device_.convert(values, bucket_weights(bucket).stretch(begin, values.size()), stream);
-  const std::int64_t from = std::max(begin, part_begin), to = std::min(begin + values.size(), part_begin + part);
+  const std::int64_t from = std::max(begin, shard_begin);
+  const std::int64_t to = std::min(begin + values.size(), shard_begin + shard);
   if (from >= to) return;
   const Tensor mine = values.stretch(from - begin, to - from);
-  if (own_weights_) device_.convert(mine, own_weights(bucket).stretch(from - part_begin, to - from), stream);
-  if (master_) device_.convert(mine, master(bucket).stretch(from - part_begin, to - from), stream);
+  if (own_weights_) device_.convert(mine, own_weights(bucket).stretch(from - shard_begin, to - from), stream);
+  if (master_) device_.convert(mine, master(bucket).stretch(from - shard_begin, to - from), stream);
 }
 
-/// The ranks broadcast their parts in turn. Together these take as long as one all-gather, which would need memory for
+/// The ranks broadcast their shards in turn. Together these take as long as one all-gather, which would need memory for
 /// whole buckets.
 void ParameterArena::visit(const Visit& show) const {
-  const bool sharded = partition_.parts > 1;
+  const bool sharded = sharding_.shards > 1;
   const bool sends = sharded && (master_ || own_weights_);
   const Stream stream = device_.compute_stream();
   const Buffer staging = sends ? device_.allocate(master_type_, {std::min(piece_size(), plan_.size)}) : Buffer{};
@@ -289,7 +292,8 @@ void ParameterArena::visit(const Visit& show) const {
     const std::int64_t to = from + values.size();
     const Bucket& of = plan_.buckets[bucket];
     for (std::size_t i = of.first_parameter; i < of.first_parameter + of.parameter_count; ++i) {
-      const std::int64_t first = std::max(from, plan_.begin[i]), end = std::min(to, plan_.begin[i] + specs_[i].size());
+      const std::int64_t first = std::max(from, plan_.begin[i]);
+      const std::int64_t end = std::min(to, plan_.begin[i] + specs_[i].size());
       if (first < end) show(specs_[i], first - plan_.begin[i], values.stretch(first - from, end - first));
     }
   };
@@ -299,13 +303,13 @@ void ParameterArena::visit(const Visit& show) const {
     });
   }
   for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
-    const std::int64_t part = plan_.buckets[b].size / partition_.parts;
+    const std::int64_t shard = plan_.buckets[b].size / sharding_.shards;
     for (std::int64_t at = 0; at < plan_.buckets[b].size;) {
-      const std::int64_t owner = at / part;
-      const std::int64_t size = std::min(piece_size(), (owner + 1) * part - at);
+      const std::int64_t owner = at / shard;
+      const std::int64_t size = std::min(piece_size(), (owner + 1) * shard - at);
       const Tensor values = staging.view(master_type_, {size});
-      if (owner == partition_.index) {
-        device_.convert(master(b).stretch(at - owner * part, size), values, stream);
+      if (owner == sharding_.index) {
+        device_.convert(master(b).stretch(at - owner * shard, size), values, stream);
       }
       communicator_.wait(communicator_.broadcast(values, static_cast<int>(owner), stream));
       show_values(b, at, values);
@@ -319,15 +323,15 @@ StateArray ParameterArena::array_of(const std::string& kind, std::size_t paramet
                                     DType dtype) const {
   const ParameterSpec& spec = specs_[parameter];
   const Bucket& bucket = plan_.buckets[plan_.bucket_of[parameter]];
-  const std::int64_t part = bucket.size / partition_.parts;
-  const std::int64_t part_begin = bucket.begin + partition_.index * part;
+  const std::int64_t shard = bucket.size / sharding_.shards;
+  const std::int64_t shard_begin = bucket.begin + sharding_.index * shard;
   const std::int64_t origin = plan_.begin[parameter];
-  const std::int64_t begin = std::max(origin, part_begin);
-  const std::int64_t end = std::min(origin + spec.size(), part_begin + part);
-  const Placement placement = partition_.parts > 1 ? Placement::sharded : Placement::replicated;
-  StateArray array{fmt::format("{}/{}", kind, spec.name), spec.part(), dtype, placement, {}, spec.is_copy};
+  const std::int64_t begin = std::max(origin, shard_begin);
+  const std::int64_t end = std::min(origin + spec.size(), shard_begin + shard);
+  const Placement placement = sharding_.shards > 1 ? Placement::sharded : Placement::replicated;
+  StateArray array{fmt::format("{}/{}", kind, spec.name), spec.slice(), dtype, placement, {}, spec.is_copy};
   if (begin < end) {
-    const std::int64_t place = bucket.begin / partition_.parts + (begin - part_begin);
+    const std::int64_t place = bucket.begin / sharding_.shards + (begin - shard_begin);
     array.pieces.push_back({begin - origin, buffer.stretch(dtype, place, end - begin)});
   }
   return array;
@@ -342,7 +346,7 @@ std::vector<StateArray> ParameterArena::state() const {
     } else {
       const Tensor weight = weights_.stretch(compute_, plan_.begin[i], spec.size());
       arrays.push_back(
-          {"weight/" + spec.name, spec.part(), compute_, Placement::replicated, {{0, weight}}, spec.is_copy});
+          {"weight/" + spec.name, spec.slice(), compute_, Placement::replicated, {{0, weight}}, spec.is_copy});
     }
     if (master_) arrays.push_back(array_of("master", i, master_, master_type_));
     for (std::size_t slot = 0; slot < slots_.size(); ++slot) {

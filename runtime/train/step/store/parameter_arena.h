@@ -35,8 +35,8 @@ struct ArenaOptions {
 /// master weights and each optimizer slot are one allocation each, with the same layout. A bucket is a contiguous range
 /// of it, so gradients need no copies. Padding is zero and stays zero.
 ///
-/// If the arena is sharded, every bucket has W equal parts. Rank r keeps the master weights and slots of part r. With
-/// Zero::gradients it also keeps the reduced gradients of part r, and with Zero::weights the weights. Several buckets
+/// If the arena is sharded, every bucket has W equal shards. Rank r keeps the master weights and slots of shard r. With
+/// Zero::gradients it also keeps the reduced gradients of shard r, and with Zero::weights the weights. Several buckets
 /// then share the memory of bucket_gradients(), and with Zero::weights of bucket_weights(), one after another.
 class ParameterArena {
  public:
@@ -53,13 +53,13 @@ class ParameterArena {
   const std::optional<StagePlan>& stage_plan() const { return stage_plan_; }
 
   DType gradient_type() const { return gradient_type_; }
-  const Partition& partition() const { return partition_; }  ///< With one part, every rank updates all parameters.
+  const Sharding& sharding() const { return sharding_; }  ///< With one shard, every rank updates all parameters.
   Zero zero() const { return zero_; }
   /// The memory of whole gradients and whole weights of buckets.
   const BucketPlaces& gradient_places() const { return gradient_places_; }
   const BucketPlaces& weight_places() const { return weight_places_; }
-  /// Whether this rank's GPU can access gradients and weights of all ranks, by gradient_parts() and peer_weights(). All
-  /// ranks have the same answer.
+  /// Whether this rank's GPU can access gradients and weights of all ranks, by gradient_shards() and peer_weights().
+  /// All ranks have the same answer.
   bool reaches_peers() const { return !peer_weights_.empty(); }
   std::size_t state_bytes() const;  ///< Bytes of master weights and slots.
   std::vector<MemoryUse> memory() const;
@@ -68,14 +68,14 @@ class ParameterArena {
   std::vector<Tensor> gradients() const;               ///< gradient_type(); one view per parameter.
   Tensor bucket_weights(std::size_t bucket) const;     ///< [size of the bucket]
   Tensor bucket_gradients(std::size_t bucket) const;   ///< [size of the bucket]
-  Tensor own_weights(std::size_t bucket) const;        ///< The weights that this rank updates: all, or its part.
+  Tensor own_weights(std::size_t bucket) const;        ///< The weights that this rank updates: all, or its shard.
   Tensor reduced_gradients(std::size_t bucket) const;  ///< The gradients of own_weights(), for their sums.
-  /// This rank's part of the bucket in `buffer`, which has this rank's parts of all buckets (plan().size /
-  /// partition().parts elements).
-  Tensor kept_part(const Buffer& buffer, DType dtype, std::size_t bucket) const;
+  /// This rank's shard of the bucket in `buffer`, which has this rank's shards of all buckets (plan().size /
+  /// sharding().shards elements).
+  Tensor shard_in(const Buffer& buffer, DType dtype, std::size_t bucket) const;
   UpdateSlice update_slice(std::size_t bucket) const;  ///< For reduced_gradients(); without gradient_scale.
   /// Every rank's gradients, by rank, of which reduced_gradients() is to become the sum.
-  std::vector<Tensor> gradient_parts(std::size_t bucket) const;
+  std::vector<Tensor> gradient_shards(std::size_t bucket) const;
   /// For UpdateSlice::peer_weights.
   std::array<void*, PeerInboxes::kMaxRanks - 1> peer_weights(std::size_t bucket) const;
   bool whole_chunks() const { return first_square_.data() != nullptr; }
@@ -99,10 +99,10 @@ class ParameterArena {
  private:
   bool allocate_for_peers(std::size_t weight_bytes, std::size_t gradient_bytes);
   std::vector<Tensor> views(const Buffer& buffer, DType dtype, const BucketPlaces& places) const;
-  Tensor part_of(const Tensor& bucket) const;  ///< This rank's part, or all if not sharded.
+  Tensor shard_of(const Tensor& bucket) const;  ///< This rank's shard, or all if not sharded.
   Tensor state(const Buffer& buffer, std::size_t bucket) const;
   StateArray array_of(const std::string& kind, std::size_t parameter, const Buffer& buffer, DType dtype) const;
-  Tensor master(std::size_t bucket) const;  ///< This rank's part.
+  Tensor master(std::size_t bucket) const;  ///< This rank's shard.
   void make_chunks();
   void number_chunks();
   std::int64_t piece_size() const;  ///< Elements that are initialised, or shown by visit(), at once.
@@ -115,13 +115,14 @@ class ParameterArena {
   Zero zero_;
   std::optional<StagePlan> stage_plan_;
   BucketPlan plan_;
-  BucketPlaces gradient_places_, weight_places_;
+  BucketPlaces gradient_places_;
+  BucketPlaces weight_places_;
   Device& device_;
   Communicator& communicator_;
   DType compute_;
   DType gradient_type_;
   DType master_type_;
-  Partition partition_;
+  Sharding sharding_;
   Buffer weights_;
   Buffer gradients_;
   Buffer own_weights_;               ///< Zero::weights

@@ -1,4 +1,5 @@
 #include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -22,20 +23,19 @@ class ShardedWeights final : public WeightStore {
     changed();
   }
 
-  void changed() override { holds_.assign(gathered_.size(), kNothing); }
-  void acquire(std::size_t unit, std::size_t next) override {
+  void changed() override { holds_.assign(gathered_.size(), std::nullopt); }
+  void acquire(std::size_t unit, std::optional<std::size_t> next) override {
     for (const std::size_t bucket : buckets_.at(unit)) gather(bucket);
-    if (next < buckets_.size()) {
-      for (const std::size_t bucket : buckets_[next]) gather(bucket);
+    if (next) {
+      for (const std::size_t bucket : buckets_.at(*next)) gather(bucket);
     }
     for (const std::size_t bucket : buckets_[unit]) wait_for(bucket);
   }
-  Communicator* parts() override { return &communicator_; }
+  Communicator* shard_ranks() override { return &communicator_; }
   void finish() override { changed(); }
   double seconds_waited() const override { return seconds_waited_; }
 
  private:
-  static constexpr std::size_t kNothing = ~std::size_t{0};
   struct Gathered {
     Communicator::Ticket ticket = 0;
     bool pending = false;          ///< The compute stream does not wait for it yet.
@@ -45,7 +45,7 @@ class ShardedWeights final : public WeightStore {
 
   /// Starts after all earlier work on the compute stream, which may use the bucket's place.
   void gather(std::size_t bucket) {
-    std::size_t& held = holds_[arena_.weight_places().place[bucket]];
+    std::optional<std::size_t>& held = holds_[arena_.weight_places().place[bucket]];
     if (held == bucket) return;
     held = bucket;
     const Stream stream = device_.communication_stream();
@@ -83,7 +83,7 @@ class ShardedWeights final : public WeightStore {
   Device& device_;
   Communicator& communicator_;
   std::vector<std::vector<std::size_t>> buckets_;  ///< Per unit: the buckets that it reads.
-  std::vector<std::size_t> holds_;                 ///< Per place: its bucket.
+  std::vector<std::optional<std::size_t>> holds_;  ///< Per place: the bucket whose weights it has.
   std::vector<Gathered> gathered_;                 ///< Per bucket.
   double seconds_waited_ = 0.0;
 };

@@ -8,7 +8,8 @@
 namespace ddptrain {
 namespace {
 
-constexpr std::int64_t kJoined = std::int64_t{1} << 20;  // values of a split parameter that ranks join at once
+constexpr std::int64_t kValuesAtOnce = std::int64_t{1}
+                                       << 20;  // values of a split parameter that ranks put together at once
 
 void fill(Device& device, const Tensor& buffer, float value) {
   const std::vector<float> values(static_cast<std::size_t>(buffer.size()), value);
@@ -33,24 +34,25 @@ TrainingState::TrainingState(const ParameterArena& arena, const std::vector<Buff
     buffers_.push_back(device_.allocate(spec.dtype, spec.shape));
     if (spec.initial != 0.0f) fill(device_, buffers_.back().view(spec.dtype, spec.shape), spec.initial);
     if (!several()) continue;
-    put_away_.push_back(device_.allocate(static_cast<std::size_t>(ranks_->count) * buffers_.back().bytes()));
+    saved_buffers_.push_back(device_.allocate(static_cast<std::size_t>(ranks_->count) * buffers_.back().bytes()));
   }
-  for (std::int64_t i = 0; several() && i < ranks_->count; ++i) put_away(i);
+  for (std::int64_t i = 0; several() && i < ranks_->count; ++i) save_buffers(i);
 }
 
-char* TrainingState::buffer_of(std::size_t buffer, std::int64_t neighbour) const {
-  return static_cast<char*>(put_away_[buffer].data()) + static_cast<std::size_t>(neighbour) * buffers_[buffer].bytes();
+char* TrainingState::buffer_of(std::size_t buffer, std::int64_t local_index) const {
+  return static_cast<char*>(saved_buffers_[buffer].data()) +
+         static_cast<std::size_t>(local_index) * buffers_[buffer].bytes();
 }
 
-void TrainingState::take_up(std::int64_t neighbour) {
-  for (std::size_t i = 0; i < put_away_.size(); ++i) {
-    device_.copy(buffers_[i].data(), buffer_of(i, neighbour), buffers_[i].bytes(), device_.compute_stream());
+void TrainingState::load_buffers(std::int64_t local_index) {
+  for (std::size_t i = 0; i < saved_buffers_.size(); ++i) {
+    device_.copy(buffers_[i].data(), buffer_of(i, local_index), buffers_[i].bytes(), device_.compute_stream());
   }
 }
 
-void TrainingState::put_away(std::int64_t neighbour) {
-  for (std::size_t i = 0; i < put_away_.size(); ++i) {
-    device_.copy(buffer_of(i, neighbour), buffers_[i].data(), buffers_[i].bytes(), device_.compute_stream());
+void TrainingState::save_buffers(std::int64_t local_index) {
+  for (std::size_t i = 0; i < saved_buffers_.size(); ++i) {
+    device_.copy(buffer_of(i, local_index), buffers_[i].data(), buffers_[i].bytes(), device_.compute_stream());
   }
 }
 
@@ -64,9 +66,9 @@ StateArray TrainingState::array_of(std::size_t buffer) const {
   }
   Shape shape = spec.shape;
   shape.insert(shape.begin(), ranks_->all);
-  array.part = Split::none(shape);
+  array.slice = Split::none(shape);
   array.placement = Placement::sharded;
-  const Buffer& values = several() ? put_away_[buffer] : buffers_[buffer];
+  const Buffer& values = several() ? saved_buffers_[buffer] : buffers_[buffer];
   const std::int64_t together = ranks_->stride == 1 ? ranks_->count : 1;  // consecutive virtual ranks are one piece
   for (std::int64_t i = 0; i < ranks_->count; i += together) {
     array.pieces.push_back({ranks_->at(i) * size, values.stretch(spec.dtype, i * size, together * size)});
@@ -121,11 +123,12 @@ std::string TrainingState::parameter_hash() const {
   return hash.hex();
 }
 
-/// Adds the whole values of a split parameter in pieces. Each rank fills in its part of a piece and leaves zeros for
+/// Adds the whole values of a split parameter in pieces. Each rank fills in its slice of a piece and leaves zeros for
 /// the others; then all ranks' arrays are added.
-void TrainingState::add_joined(Hash128& hash, const ParameterSpec& spec, std::span<const float> part,
-                               TensorGroup& group) const {
-  const std::int64_t size = element_count(spec.split->whole), most = std::min(size, kJoined);
+void TrainingState::add_split(Hash128& hash, const ParameterSpec& spec, std::span<const float> slice,
+                              TensorGroup& group) const {
+  const std::int64_t size = element_count(spec.split->whole);
+  const std::int64_t most = std::min(size, kValuesAtOnce);
   std::vector<float> piece(static_cast<std::size_t>(most));
   const Buffer sum = device_.allocate(DType::f32, {most});
   hash.begin(static_cast<std::size_t>(size) * sizeof(float));
@@ -133,8 +136,9 @@ void TrainingState::add_joined(Hash128& hash, const ParameterSpec& spec, std::sp
     const std::int64_t end = std::min(begin + most, size);
     std::ranges::fill(piece, 0.0f);
     spec.split->visit(0, spec.size(), [&](std::int64_t at, std::int64_t in_whole, std::int64_t count) {
-      const std::int64_t from = std::max(begin, in_whole), to = std::min(end, in_whole + count);
-      if (from < to) std::copy_n(part.begin() + at + from - in_whole, to - from, piece.begin() + from - begin);
+      const std::int64_t from = std::max(begin, in_whole);
+      const std::int64_t to = std::min(end, in_whole + count);
+      if (from < to) std::copy_n(slice.begin() + at + from - in_whole, to - from, piece.begin() + from - begin);
     });
     const std::size_t bytes = static_cast<std::size_t>(end - begin) * sizeof(float);
     device_.copy_to_device(sum.data(), piece.data(), bytes);
@@ -145,18 +149,21 @@ void TrainingState::add_joined(Hash128& hash, const ParameterSpec& spec, std::sp
 }
 
 void TrainingState::add_parameters(Hash128& hash, TensorGroup* group) const {
-  std::vector<float> part;  // of a split parameter
+  std::vector<float> slice;  // of a split parameter
   visit_parameters([&](const ParameterSpec& spec, std::int64_t begin, std::span<const float> values) {
     if (begin == 0) {
       hash.add(spec.name);
-      for (const std::int64_t size : spec.part().whole) hash.add(size);
+      for (const std::int64_t size : spec.slice().whole) hash.add(size);
       if (!spec.split) hash.begin(static_cast<std::size_t>(spec.size()) * sizeof(float));
     }
-    if (!spec.split) return hash.go_on(values.data(), values.size_bytes());
-    part.insert(part.end(), values.begin(), values.end());
-    if (std::ssize(part) < spec.size()) return;
-    add_joined(hash, spec, part, *group);
-    part = {};
+    if (!spec.split) {
+      hash.go_on(values.data(), values.size_bytes());
+      return;
+    }
+    slice.insert(slice.end(), values.begin(), values.end());
+    if (std::ssize(slice) < spec.size()) return;
+    add_split(hash, spec, slice, *group);
+    slice = {};
   });
 }
 

@@ -12,7 +12,7 @@
 #include "runtime/device/device.h"
 #include "runtime/train/model.h"
 #include "runtime/train/step/store/parameter_arena.h"
-#include "runtime/train/step/virtual_ranks.h"
+#include "runtime/train/step/store/virtual_ranks.h"
 
 namespace ddptrain {
 
@@ -28,10 +28,10 @@ class TrainingState {
 
   StepState* step() const { return static_cast<StepState*>(step_.data()); }  ///< In device memory.
   std::vector<Tensor> buffers() const;                                       ///< The memory that the model is bound to.
-  /// take_up() copies the buffers of this rank's virtual rank `neighbour` into buffers(), and put_away() copies them
-  /// back, in the order of the compute stream. Both do nothing if this rank has one virtual rank.
-  void take_up(std::int64_t neighbour);
-  void put_away(std::int64_t neighbour);
+  /// load_buffers() copies the buffers of this rank's virtual rank `local_index` into buffers(), and save_buffers()
+  /// copies them back, in the order of the compute stream. Both do nothing if this rank has one virtual rank.
+  void load_buffers(std::int64_t local_index);
+  void save_buffers(std::int64_t local_index);
 
   /// All arrays, with the same names and in the same order on every rank. After values have been copied into them, call
   /// Trainer::restored().
@@ -51,8 +51,8 @@ class TrainingState {
  private:
   const ParameterArena& arena_;
   bool several() const { return ranks_ && ranks_->count > 1; }
-  void add_joined(Hash128& hash, const ParameterSpec& spec, std::span<const float> part, TensorGroup& group) const;
-  char* buffer_of(std::size_t buffer, std::int64_t neighbour) const;
+  void add_split(Hash128& hash, const ParameterSpec& spec, std::span<const float> slice, TensorGroup& group) const;
+  char* buffer_of(std::size_t buffer, std::int64_t local_index) const;
   StateArray array_of(std::size_t buffer) const;
 
   std::vector<BufferSpec> buffer_specs_;
@@ -60,7 +60,7 @@ class TrainingState {
   std::optional<VirtualRanks> ranks_;
   Buffer step_;  ///< StepState
   std::vector<Buffer> buffers_;
-  std::vector<Buffer> put_away_;  ///< The buffers of this rank's virtual ranks, if it has several.
+  std::vector<Buffer> saved_buffers_;  ///< The buffers of this rank's virtual ranks, if it has several.
 };
 
 }  // namespace ddptrain

@@ -17,7 +17,7 @@ class GatheredWeights final : public WeightStore {
     if (stream.handle != communication.handle) device_.wait_for(communication, stream);
     newest_ = communicator_.all_gather(arena_.bucket_weights(bucket), communication);
   }
-  Communicator* parts() override { return &communicator_; }
+  Communicator* shard_ranks() override { return &communicator_; }
   void finish() override {
     communicator_.wait(newest_);
     device_.wait_for(device_.compute_stream(), device_.communication_stream());
@@ -39,7 +39,7 @@ class PeerWeights final : public WeightStore {
     slice.peer_weights = arena_.peer_weights(bucket);
   }
   bool update_sends() const override { return true; }
-  Communicator* parts() override { return &arena_.communicator(); }
+  Communicator* shard_ranks() override { return &arena_.communicator(); }
   void finish() override { ops_.meet(meeting_, arena_.device().compute_stream()); }
 
  private:

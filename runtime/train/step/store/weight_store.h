@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 
 #include "runtime/comm/communicator.h"
 #include "runtime/device/device.h"
@@ -16,26 +17,26 @@ class WeightStore {
   virtual ~WeightStore() = default;
 
   /// Work queued on the compute stream from now on can use the weights of unit `unit` of ParameterArena::units().
-  /// Weights of units acquired before may be gone. `next` is the unit that will be acquired next; a number without a
-  /// unit means none. Every rank calls it for the same units in the same order.
-  virtual void acquire(std::size_t /*unit*/, std::size_t /*next*/) {}
+  /// Weights of units acquired before may be gone. `next` is the unit that will be acquired next, if it is known. Every
+  /// rank calls it for the same units in the same order.
+  virtual void acquire(std::size_t /*unit*/, std::optional<std::size_t> /*next*/) {}
   /// Call it when weights have been replaced, and when a step or an evaluation begins.
   virtual void changed() {}
   virtual double seconds_waited() const { return 0.0; }  ///< How long the host has waited in acquire() in all.
-  /// `slice` updates this rank's part of `bucket`. Adds the addresses of the copies that the update also writes.
+  /// `slice` updates this rank's shard of `bucket`. Adds the addresses of the copies that the update also writes.
   virtual void add_copies(UpdateSlice& /*slice*/, std::size_t /*bucket*/) const {}
   /// Whether updates write to other ranks, by add_copies().
   virtual bool update_sends() const { return false; }
-  /// Starts to send this rank's part of `bucket`, which has been updated in the order of `stream`.
+  /// Starts to send this rank's shard of `bucket`, which has been updated in the order of `stream`.
   virtual void updated(std::size_t /*bucket*/, Stream /*stream*/) {}
-  /// Connects the ranks that update the other parts. Null if this rank updates everything.
-  virtual Communicator* parts() { return nullptr; }
+  /// Connects the ranks that update the other shards. Null if this rank updates everything.
+  virtual Communicator* shard_ranks() { return nullptr; }
   /// Call it after the last bucket of a step. Work queued on the compute stream from now on can use all weights, or
   /// those that it acquires.
   virtual void finish() {}
 };
 
-/// For ranks that update all weights. Also for steps without communication, in which other ranks' parts do not change.
+/// For ranks that update all weights. Also for steps without communication, in which other ranks' shards do not change.
 std::unique_ptr<WeightStore> make_replicated_weights();
 /// ZeRO-1 and ZeRO-2: all-gathers each bucket while the next one is updated.
 std::unique_ptr<WeightStore> make_gathered_weights(const ParameterArena& arena);

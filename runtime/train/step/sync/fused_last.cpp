@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "runtime/train/step/sync/gradient_sync.h"
 
 namespace ddptrain {
@@ -7,18 +9,17 @@ namespace {
 
 class FusedLast final : public GradientSync {
  public:
-  FusedLast(const ParameterArena& arena, Optimizer& optimizer, const PeerInboxes& inboxes)
+  FusedLast(const ParameterArena& arena, SumAndUpdate sum_and_update)
       : arena_(arena),
-        optimizer_(optimizer),
+        sum_and_update_(std::move(sum_and_update)),
         last_(arena.plan().buckets.size() - 1),
-        others_(make_all_reduce(arena)),
-        inboxes_(inboxes) {}
+        others_(make_all_reduce(arena)) {}
 
   std::optional<Ticket> start(std::size_t bucket, Stream stream, const Reduced& reduced) override {
     if (bucket < last_) return others_->start(bucket, stream, reduced);
     const Span span(arena_.device().timeline(), Lane::communication, stream,
                     fmt::format("bucket {} sum and update", bucket));
-    optimizer_.sum_and_update(bucket, inboxes_, stream);
+    sum_and_update_(bucket, stream);
     return std::nullopt;
   }
   std::optional<Ticket> advance(std::size_t bucket, Stream stream, const Reduced& reduced) override {
@@ -32,17 +33,15 @@ class FusedLast final : public GradientSync {
 
  private:
   const ParameterArena& arena_;
-  Optimizer& optimizer_;
+  SumAndUpdate sum_and_update_;
   std::size_t last_;
   std::unique_ptr<GradientSync> others_;
-  PeerInboxes inboxes_;
 };
 
 }  // namespace
 
-std::unique_ptr<GradientSync> make_fused_last(const ParameterArena& arena, Optimizer& optimizer,
-                                              const PeerInboxes& inboxes) {
-  return std::make_unique<FusedLast>(arena, optimizer, inboxes);
+std::unique_ptr<GradientSync> make_fused_last(const ParameterArena& arena, SumAndUpdate sum_and_update) {
+  return std::make_unique<FusedLast>(arena, std::move(sum_and_update));
 }
 
 }  // namespace ddptrain

@@ -8,9 +8,9 @@
 
 #include "runtime/comm/communicator.h"
 #include "runtime/device/device.h"
-#include "runtime/train/step/optimizer.h"
+#include "runtime/device/peer_inboxes.h"
 #include "runtime/train/step/store/parameter_arena.h"
-#include "runtime/train/step/virtual_rank_sums.h"
+#include "runtime/train/step/sync/virtual_rank_sums.h"
 
 namespace ddptrain {
 
@@ -42,7 +42,7 @@ class GradientSync {
 
   /// Whether a bucket's update needs only the bucket's own sum. Then the reduction may last until the next forward pass
   /// reads the bucket's weights.
-  virtual bool may_outlast_step() const { return false; }
+  virtual bool overlaps_next_forward() const { return false; }
   /// Called after a step, for a gradient norm: reduces gradients that the step itself did not reduce. Collective.
   virtual void complete_sums() {}
   virtual std::size_t bytes() const { return 0; }  ///< Device memory that the path has allocated.
@@ -52,20 +52,21 @@ class GradientSync {
 std::unique_ptr<GradientSync> make_no_sync();
 /// All-reduce by NCCL or MPI.
 std::unique_ptr<GradientSync> make_all_reduce(const ParameterArena& arena);
-/// ZeRO-1: each rank gets the sum of its part of a bucket.
+/// ZeRO-1: each rank gets the sum of its shard of a bucket.
 std::unique_ptr<GradientSync> make_reduce_scatter(const ParameterArena& arena);
-/// All-reduce, but one kernel reduces and updates the last bucket: OptimizerOps::sum_and_update() with `inboxes`.
-std::unique_ptr<GradientSync> make_fused_last(const ParameterArena& arena, Optimizer& optimizer,
-                                              const PeerInboxes& inboxes);
+/// Queues the kernel that reduces and updates a bucket: Optimizer::sum_and_update().
+using SumAndUpdate = std::function<void(std::size_t bucket, Stream stream)>;
+/// All-reduce, but `sum_and_update` handles the last bucket.
+std::unique_ptr<GradientSync> make_fused_last(const ParameterArena& arena, SumAndUpdate sum_and_update);
 /// ZeRO-1 by direct peer reduction, on GPUs that can read each other's gradients: after the backward pass, each rank
-/// adds its parts from all ranks. `meeting` is for ReductionOps::meet().
+/// adds its shards from all ranks. `meeting` is for ReductionOps::meet().
 std::unique_ptr<GradientSync> make_peer_reduction(const ParameterArena& arena, const PeerInboxes& meeting);
-/// The upper levels of the tree of virtual ranks, over the ranks. Each rank gets one part of a bucket from all other
+/// The upper levels of the tree of virtual ranks, over the ranks. Each rank gets one shard of a bucket from all other
 /// ranks and adds them in the tree's order. Unless the arena is sharded, all ranks then gather the sums. A rank sends
 /// 2 (W - 1) / W of a bucket's bytes, like a ring all-reduce. `below` has the lower levels and outlives the result.
 /// Error if the number of ranks is not a power of two.
 std::unique_ptr<GradientSync> make_tree_exchange(const ParameterArena& arena, const VirtualRankSums& below);
-/// ZeRO-2 and ZeRO-3: each rank accumulates the sums of its part of a bucket over the passes.
+/// ZeRO-2 and ZeRO-3: each rank accumulates the sums of its shard of a bucket over the passes.
 std::unique_ptr<GradientSync> make_sharded_sums(const ParameterArena& arena);
 /// The same in the order of the tree of virtual ranks. In each pass, consecutive virtual ranks are on consecutive
 /// ranks: the ranks are the lower levels of the tree, and the passes the upper ones. Error if the number of ranks or

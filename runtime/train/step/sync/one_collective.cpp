@@ -8,8 +8,8 @@ using Start = Communicator::Ticket (Communicator::*)(const Tensor&, Stream);
 /// One collective per bucket. `starts` begins it.
 class OneCollective final : public GradientSync {
  public:
-  OneCollective(const ParameterArena& arena, Start starts, bool outlasts)
-      : arena_(arena), starts_(starts), outlasts_(outlasts), spans_(arena) {}
+  OneCollective(const ParameterArena& arena, Start starts, bool overlaps_next_forward)
+      : arena_(arena), starts_(starts), overlaps_next_forward_(overlaps_next_forward), spans_(arena) {}
 
   std::optional<Ticket> start(std::size_t bucket, Stream stream, const Reduced&) override {
     spans_.begin(bucket, stream);
@@ -19,12 +19,12 @@ class OneCollective final : public GradientSync {
     spans_.end(bucket, stream);
     return GradientSync::advance(bucket, stream, reduced);
   }
-  bool may_outlast_step() const override { return outlasts_; }
+  bool overlaps_next_forward() const override { return overlaps_next_forward_; }
 
  private:
   const ParameterArena& arena_;
   Start starts_;
-  bool outlasts_;
+  bool overlaps_next_forward_;
   BucketSpans spans_;
 };
 

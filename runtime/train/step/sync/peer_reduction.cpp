@@ -17,7 +17,7 @@ class PeerReduction final : public GradientSync {
       const Span span(arena_.device().timeline(), Lane::communication, stream, "sum of gradients");
       ops_.meet(meeting_, stream);
       for (std::size_t b = 0; b < buckets; ++b) {
-        ops_.add_nodes(arena_.gradient_parts(b), arena_.reduced_gradients(b), stream);
+        ops_.add_nodes(arena_.gradient_shards(b), arena_.reduced_gradients(b), stream);
       }
     }
     for (std::size_t b = 0; b < buckets; ++b) reduced(b, stream);

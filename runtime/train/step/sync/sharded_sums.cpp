@@ -9,7 +9,7 @@ namespace ddptrain {
 namespace {
 
 /// The common part of both classes below. They reduce the gradients of a bucket in every pass, into memory for this
-/// rank's part. Then other buckets may use the gradients' place.
+/// rank's shard. Then other buckets may use the gradients' place.
 class ShardedSync : public GradientSync {
  public:
   bool sums_every_pass() const override { return true; }
@@ -67,9 +67,12 @@ class ShardedSums final : public ShardedSync {
 
  private:
   void add(std::size_t bucket, Stream stream) override {
-    const Tensor sum = own_part(communicator_, arena_.bucket_gradients(bucket));
+    const Tensor sum = own_shard(communicator_, arena_.bucket_gradients(bucket));
     const Tensor all = arena_.reduced_gradients(bucket);
-    if (pass_ == 0) return device_.copy(all.data, sum.data, sum.bytes(), stream);
+    if (pass_ == 0) {
+      device_.copy(all.data, sum.data, sum.bytes(), stream);
+      return;
+    }
     ops_.add_nodes({sum, all}, all, stream);
   }
 };
@@ -81,10 +84,10 @@ class ShardedTree final : public ShardedSync {
     const auto ranks = static_cast<std::uint64_t>(communicator_.size());
     DDP_CHECK(std::has_single_bit(ranks) && std::has_single_bit(static_cast<std::uint64_t>(passes)),
               "a tree of {} passes on {} ranks", passes, ranks);
-    const Shape part = {arena.plan().size / communicator_.size()};
+    const Shape shard = {arena.plan().size / communicator_.size()};
     const int depth = std::countr_zero(static_cast<std::uint64_t>(passes));
-    for (int i = 0; i < depth; ++i) levels_.push_back(device_.allocate(sum_type_, part));
-    if (depth > 0) node_ = device_.allocate(sum_type_, part);
+    for (int i = 0; i < depth; ++i) levels_.push_back(device_.allocate(sum_type_, shard));
+    if (depth > 0) node_ = device_.allocate(sum_type_, shard);
     // From the same allocator as the memory that is sent: see Communicator::all_to_all().
     inbox_ =
         communicator_.allocate(static_cast<std::size_t>(arena.gradient_places().size) * size_of(arena.gradient_type()));
@@ -102,12 +105,14 @@ class ShardedTree final : public ShardedSync {
     Tensor leaves = received(bucket);
     leaves.shape = {communicator_.size(), leaves.size() / communicator_.size()};
     const auto complete = static_cast<std::size_t>(std::countr_one(static_cast<std::uint64_t>(pass_)));
-    const Tensor sum =
-        last_ ? arena_.reduced_gradients(bucket) : arena_.kept_part(levels_[complete], sum_type_, bucket);
-    if (complete == 0) return ops_.add_tree(leaves, sum, stream);
-    std::vector<Tensor> nodes = {arena_.kept_part(node_, sum_type_, bucket)};
+    const Tensor sum = last_ ? arena_.reduced_gradients(bucket) : arena_.shard_in(levels_[complete], sum_type_, bucket);
+    if (complete == 0) {
+      ops_.add_tree(leaves, sum, stream);
+      return;
+    }
+    std::vector<Tensor> nodes = {arena_.shard_in(node_, sum_type_, bucket)};
     ops_.add_tree(leaves, nodes[0], stream);
-    for (std::size_t k = 0; k < complete; ++k) nodes.push_back(arena_.kept_part(levels_[k], sum_type_, bucket));
+    for (std::size_t k = 0; k < complete; ++k) nodes.push_back(arena_.shard_in(levels_[k], sum_type_, bucket));
     ops_.add_nodes(nodes, sum, stream);
   }
   Tensor received(std::size_t bucket) const {

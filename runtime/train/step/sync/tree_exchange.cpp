@@ -15,7 +15,7 @@ class TreeExchange final : public GradientSync {
         ops_(arena.device().get<ReductionOps>()),
         communicator_(arena.communicator()),
         sent_type_(below.wide() ? master_dtype(arena.device().precision()) : arena.gradient_type()),
-        gathers_(arena.partition().parts == 1),
+        gathers_(arena.sharding().shards == 1),
         gathering_(arena.plan().buckets.size()),
         spans_(arena) {
     const int ranks = communicator_.size();
@@ -35,7 +35,7 @@ class TreeExchange final : public GradientSync {
     if (!gathering_[bucket]) {
       Tensor leaves = received(bucket);
       leaves.shape = {communicator_.size(), leaves.size() / communicator_.size()};
-      ops_.add_tree(leaves, own_part(communicator_, gradients), stream);
+      ops_.add_tree(leaves, own_shard(communicator_, gradients), stream);
       gathering_[bucket] = gathers_;
       if (gathers_) return communicator_.all_gather(gradients, stream);
     }
@@ -56,7 +56,7 @@ class TreeExchange final : public GradientSync {
   Communicator& communicator_;
   DType sent_type_;
   bool gathers_;
-  std::vector<bool> gathering_;  ///< Per bucket: its parts are being gathered.
+  std::vector<bool> gathering_;  ///< Per bucket: its shards are being gathered.
   BucketSpans spans_;
   Buffer inbox_;
 };

@@ -1,0 +1,180 @@
+#include "launch/app/plan/description.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "runtime/comm/meta_communicator.h"
+#include "runtime/ops/meta_device.h"
+#include "runtime/train/checkpoint/checkpoint.h"
+#include "runtime/train/replica/updates.h"
+#include "runtime/train/report/sends.h"
+#include "runtime/train/step/gradient_norm.h"
+
+namespace ddptrain {
+namespace {
+
+/// Of a process on a CPU, for code, the MPI library and its shared memory, threads and tables: alone, and one of
+/// several ranks. Measured: see docs/reference/description.md.
+constexpr double kAloneBytes = 0.05e9;
+constexpr double kProcessBytes = 0.06e9;
+/// What cuBLAS and the other libraries of a program with CUDA allocate when it starts, whether it uses a GPU or not.
+constexpr double kCudaLibraryBytes = 0.16e9;
+
+double process_bytes(const MeshShape& mesh) {
+  return (mesh.ranks() == 1 ? kAloneBytes : kProcessBytes) + (built_with_cuda() ? kCudaLibraryBytes : 0.0);
+}
+
+/// Of a rank with a GPU, for CUDA's context, kernels, workspaces, graphs and NCCL's buffers. Fitted to measurements:
+/// see docs/reference/description.md.
+double library_bytes(const MeshShape& mesh) {
+  double bytes = 1.24e9;
+  if (mesh.replicas > 1) bytes += 0.30e9;
+  if (mesh.tensor > 1) bytes += 0.80e9;
+  if (mesh.stages > 1) bytes += 1.10e9;
+  return bytes;
+}
+
+/// The same if ranks share a GPU under MPS. They have one context together, and NCCL copies inside the GPU. What is
+/// left grows with the units that a rank runs. Without MPS every rank has a context of its own, and this is too little.
+double shared_library_bytes(const MeshShape& mesh, std::size_t units, Zero zero) {
+  const double graphs = 0.01e9 * static_cast<double>(units);
+  double bytes = 0.95e9 + graphs;
+  if (zero != Zero::nothing && mesh.replicas > 1) bytes += 0.18e9;
+  if (mesh.tensor > 1) bytes += 0.07e9 + graphs;
+  if (mesh.stages > 1) bytes += 0.30e9;
+  return bytes;
+}
+
+/// The image of a checkpoint, in host memory: this rank's share of the state.
+std::size_t checkpoint_bytes(const ParameterArena& arena, const MeshShape& mesh, int rank) {
+  std::vector<StateArray> arrays = arena.state();
+  std::erase_if(arrays, [](const StateArray& array) { return array.is_copy; });
+  std::size_t bytes = 0;
+  for (const StateArray& array : arrays_to_write(std::move(arrays), mesh.replica_of(rank), mesh.replicas)) {
+    for (const StateArray::Piece& piece : array.pieces) bytes += piece.values.bytes();
+  }
+  return bytes;
+}
+
+/// What Open MPI allocates for collectives in progress, by measurement: an all-reduce takes the size of its bucket, a
+/// reduce-scatter that of its result, too. Exchanges between virtual ranks take none. Ranks that split layers collect
+/// the largest part of a layer for the hash. Ranks of several hosts are not counted: --dry-run does not know them.
+std::size_t message_bytes(const RunPlan& plan, const Replica& replica) {
+  const ParameterArena& arena = replica.arena();
+  const int replicas = plan.mesh.replicas;
+  std::size_t bytes = 0;
+  for (const ParameterSpec& spec : arena.specs()) {
+    if (spec.split) bytes = std::max(bytes, static_cast<std::size_t>(spec.size()) * sizeof(float));
+  }
+  const bool exchanges = replica.ranks().emulated && (replicas > 2 || arena.zero() >= Zero::gradients);
+  if (replicas == 1 || !plan.reduces_gradients() || exchanges) return bytes;
+  std::size_t bucket_bytes = 0;
+  for (const Bucket& bucket : arena.plan().buckets) {
+    bucket_bytes = std::max(bucket_bytes, static_cast<std::size_t>(bucket.size) * size_of(arena.gradient_type()));
+  }
+  const std::size_t result = arena.zero() == Zero::nothing ? 0 : bucket_bytes / static_cast<std::size_t>(replicas);
+  return std::max(bytes, bucket_bytes + result);
+}
+
+/// What a process on a CPU keeps besides model and state. On a GPU these lie in the memory of the host.
+std::vector<MemoryUse> host_memory(const RunPlan& plan, int rank, const Replica& replica) {
+  std::vector<MemoryUse> memory = {{"messages", message_bytes(plan, replica)}};
+  if (plan.writes_checkpoints) {
+    memory.push_back({"checkpoint", checkpoint_bytes(replica.arena(), plan.mesh, rank)});
+  }
+  if (plan.saves_model) {  // two copies in fp32
+    memory.push_back({"saved model", 8 * static_cast<std::size_t>(element_count(replica.model().parameters()))});
+  }
+  memory.push_back({"libraries", static_cast<std::size_t>(process_bytes(plan.mesh))});
+  return memory;
+}
+
+std::vector<MemoryUse> gpu_memory(const RunPlan& plan, const Replica& replica) {
+  const double bytes = plan.shares_gpus
+                           ? shared_library_bytes(plan.mesh, replica.arena().units().size(), plan.trainer.zero)
+                           : library_bytes(plan.mesh);
+  return {{"libraries", static_cast<std::size_t>(bytes)}};
+}
+
+/// `in_flight`: passes whose activations are kept at the same time.
+std::vector<MemoryUse> memory_of(const RunPlan& plan, int rank, const Replica& replica, std::int64_t in_flight,
+                                 std::size_t tree_bytes) {
+  std::vector<MemoryUse> memory = replica.arena().memory();
+  for (const MemoryUse& use : replica.model().memory()) memory.push_back(use);
+  for (MemoryUse& use : memory) {
+    if (use.purpose == "activations") use.bytes *= static_cast<std::size_t>(in_flight);
+  }
+  if (tree_bytes > 0) memory.push_back({"tree", tree_bytes});
+  memory.push_back({"norm", GradientNorm::bytes(replica.arena())});
+  const bool cuda = plan.device == DeviceKind::cuda;
+  for (const MemoryUse& use : cuda ? gpu_memory(plan, replica) : host_memory(plan, rank, replica)) {
+    memory.push_back(use);
+  }
+  return memory;
+}
+
+/// The buckets as they are sent.
+void describe_gradients(Description& description, const RunPlan& plan, const Replica& replica) {
+  const DType kept = replica.arena().gradient_type();
+  description.gradient_type = kept == DType::f32 ? "fp32" : name_of(kept);
+  description.buckets = work_of_buckets(replica.model(), replica.arena());
+  if (!plan.communicator.bf16_between_hosts) return;
+  description.gradient_type = "bf16";
+  for (BucketWork& bucket : description.buckets) {
+    bucket.bytes =
+        bucket.bytes / static_cast<std::int64_t>(size_of(kept)) * static_cast<std::int64_t>(size_of(DType::bf16));
+  }
+}
+
+}  // namespace
+
+std::size_t bytes_of(const Description& description) {
+  std::size_t bytes = 0;
+  for (const MemoryUse& use : description.memory) bytes += use.bytes;
+  return bytes;
+}
+
+Description describe_run(const RunPlan& plan, int rank, const Replica& replica, std::size_t tree_bytes) {
+  const Model& model = replica.model();
+  const MeshShape& mesh = plan.mesh;
+  const StepOrder order =
+      step_order(mesh.stages, mesh.stage_of(rank), plan.passes_of_step(rank), replica.arena().units().size());
+  const std::int64_t passes = std::ssize(order.passes);
+  Description description;
+  description.model = plan.model;
+  description.device = plan.device == DeviceKind::cuda ? "cuda" : "cpu";
+  description.precision = name_of(plan.format);
+  description.mesh = mesh;
+  description.passes = passes;
+  description.batch_per_rank = plan.trainer.batch;
+  description.grad_accum = plan.trainer.grad_accum;
+  description.virtual_ranks = plan.trainer.virtual_ranks;
+  description.parameters = element_count(model.parameters_of_all_stages());
+  description.unit = model.sample_unit();
+  description.units_per_sample = model.predictions_per_sample();
+  description.flop_per_sample = model.flops_per_sample();
+  description.layers = model.work().layers;
+  if (plan.sums_with_mpi) description.hierarchical = plan.hierarchical ? "on" : "off";
+  describe_gradients(description, plan, replica);
+  description.memory =
+      memory_of(plan, rank, replica, passes_in_flight(mesh.stages, mesh.stage_of(rank), passes), tree_bytes);
+  description.sends =
+      sends_of(model, replica.arena(), mesh, rank, order, plan.reduces_gradients() ? description.gradient_bytes() : 0);
+  return description;
+}
+
+Description describe_on_meta(const RunPlan& plan, Workload& workload, int rank) {
+  const std::unique_ptr<Device> meta = make_meta_device(plan.compute, plan.device);
+  Called none;
+  const std::unique_ptr<Communicator> communicator =
+      make_meta_communicator(plan.mesh.replica_of(rank), plan.mesh.replicas, *meta, none);
+  TrainerOptions options = plan.trainer;
+  options.fused_sum = false;  // the meta device has no kernels
+  Replica replica(options, ReplicaUse::training, workload.make_model(*meta, options.batch), *meta, *communicator);
+  const Updates updates(options, replica);
+  return describe_run(plan, rank, replica, updates.communication.tree_bytes());
+}
+
+}  // namespace ddptrain

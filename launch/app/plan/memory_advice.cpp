@@ -1,0 +1,162 @@
+#include "launch/app/plan/memory_advice.h"
+
+#include <spdlog/spdlog.h>
+
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "launch/app/flags/flag_table.h"
+#include "launch/app/plan/description.h"
+#include "launch/app/plan/resolve.h"
+#include "runtime/core/error.h"
+#include "runtime/core/process/host.h"
+#include "runtime/core/text.h"
+#include "runtime/device/device.h"
+#include "runtime/ops/meta_device.h"
+
+namespace ddptrain {
+namespace {
+
+constexpr double kMargin = 0.05;  // of what is free
+
+/// Memory that one rank can take.
+struct Room {
+  std::size_t bytes;
+  std::string text;
+
+  bool fits(std::size_t kept) const {
+    return static_cast<double>(kept) <= (1.0 - kMargin) * static_cast<double>(bytes);
+  }
+};
+
+/// What only libraries allocate, by measurements on other machines.
+std::size_t estimated_of(const Description& kept) {
+  std::size_t bytes = 0;
+  for (const MemoryUse& use : kept.memory) {
+    if (std::string_view(use.purpose) == "libraries" || std::string_view(use.purpose) == "messages") bytes += use.bytes;
+  }
+  return bytes;
+}
+
+Room room_of(const World& world, DeviceKind device, int sharing) {
+  const bool cuda = device == DeviceKind::cuda;
+  const std::size_t all = cuda ? free_gpu_memory() : available_host_memory();
+  const int ranks = cuda ? sharing : world.local_size();
+  const std::size_t each = all / static_cast<std::size_t>(ranks);
+  const std::string shares = ranks > 1 ? fmt::format(" for {} ranks, {} for each", ranks, size_text(each)) : "";
+  return {each,
+          fmt::format("{} are free on {}{}", size_text(all), cuda ? "its GPU" : world.hostname().c_str(), shares)};
+}
+
+/// The result of `work`, which uses a meta device. Nothing if even the address space is too small.
+template <class Work>
+auto if_addressable(const Work& work) -> std::optional<decltype(work())> {
+  try {
+    return work();
+  } catch (const UsageError&) {
+    throw;
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+}
+
+std::optional<Description> describe(const RunPlan& plan, int rank, Workload& workload) {
+  return if_addressable([&] { return describe_on_meta(plan, workload, rank); });
+}
+
+/// UsageError if weights and gradients alone do not fit, even if all replicas divide them. To be called first: the
+/// tables of much larger parameters would not fit either.
+void require_room_for_weights(const Room& room, const RunPlan& plan, Workload& workload) {
+  const auto elements = if_addressable([&] {
+    const std::unique_ptr<Device> meta = make_meta_device(plan.compute, plan.device);
+    return static_cast<std::size_t>(element_count(workload.make_model(*meta, 1)->parameters()));
+  });
+  const std::size_t bytes = 2 * elements.value_or(0) * size_of(compute_dtype(plan.compute.precision));
+  const std::size_t part = bytes / static_cast<std::size_t>(plan.mesh.replicas);
+  if (part <= room.bytes) return;
+  usage_error(
+      "there is too little memory: {} parameters and their gradients alone would take {} of a rank, and {}. Use a "
+      "smaller model.",
+      *elements, size_text(part), room.text);
+}
+
+/// Whether a run of this mesh takes these flags, and --zero has something to divide.
+bool is_taken(const Options& options, const Workload& workload, const RunPlan& plan) {
+  try {
+    check_flags(options, workload);
+    check_precision(options, workload, plan.device);
+    virtual_ranks(options.trainer, 0, plan.mesh.replicas);
+  } catch (const UsageError&) {
+    return false;
+  }
+  return plan.mesh.replicas > 1;
+}
+
+/// Flags that lessen the memory of a run.
+std::string flags_that_help(const RunPlan& plan, const Options& options, const Workload& workload) {
+  const TrainerOptions& trainer = plan.trainer;
+  std::vector<std::string> flags;
+  if (trainer.batch > 1) {
+    const bool sums_every_pass = trainer.virtual_ranks > 0 && trainer.zero >= Zero::gradients;  // no --grad-accum then
+    flags.push_back(fmt::format("a smaller --batch and a larger {} (fewer activations)",
+                                sums_every_pass ? "--virtual-ranks" : "--grad-accum"));
+    flags.emplace_back("--batch auto (the largest that fits)");
+  }
+  for (const std::string& flag : workload.memory_flags()) flags.push_back(flag);
+  Options more = options;
+  more.trainer.zero = static_cast<Zero>(static_cast<int>(trainer.zero) + 1);
+  if (trainer.zero < Zero::weights && is_taken(more, workload, plan)) {
+    flags.push_back(fmt::format("--zero {} (divides more among the replicas)", static_cast<int>(more.trainer.zero)));
+  }
+  if (flags.empty()) flags.emplace_back("a smaller model");
+  return fmt::format("Less memory is needed with {}.", fmt::join(flags, "; "));
+}
+
+}  // namespace
+
+std::int64_t largest_batch_that_fits(const World& world, const PlannedMachine& machine, const Options& options,
+                                     Workload& workload) {
+  const Room room = room_of(world, machine.device, machine.ranks_per_gpu);
+  const auto plan_of = [&](std::int64_t batch) { return plan_run(options, workload, machine, batch); };
+  const std::int64_t ranks = dealt_ranks(options.trainer, machine.mesh.replicas);
+  const std::int64_t most = workload.data().train_count() / (ranks * options.trainer.grad_accum);
+  const auto fits = [&](std::int64_t batch) {
+    const auto kept = describe(plan_of(batch), world.rank(), workload);
+    return kept && room.fits(bytes_of(*kept));
+  };
+  std::int64_t fitting = 1;
+  world.agree([&] {
+    require_room_for_weights(room, plan_of(1), workload);
+    while (2 * fitting <= most && fits(2 * fitting)) fitting *= 2;
+  });
+  fitting = static_cast<std::int64_t>(world.min(static_cast<double>(fitting)));
+  spdlog::info("--batch auto: {} ({})", fitting, room.text);
+  return fitting;
+}
+
+void require_memory(const World& world, const RunPlan& plan, const Options& options, Workload& workload) {
+  const Room room = room_of(world, plan.device, plan.compute.ranks);
+  world.agree([&] {
+    require_room_for_weights(room, plan, workload);
+    const auto kept = describe(plan, world.rank(), workload);
+    if (!kept) return;
+    const std::size_t bytes = bytes_of(*kept);
+    if (bytes - estimated_of(*kept) > room.bytes) {  // a part of the libraries' memory is taken already
+      usage_error("there is too little memory: a rank would keep {}, and {}. A rank keeps on its device:\n{}{}",
+                  size_text(bytes), room.text, kept->table(), flags_that_help(plan, options, workload));
+    }
+    if (room.fits(bytes)) return;
+    spdlog::warn("A rank keeps {}, and {}: memory may run out", size_text(bytes), room.text);
+  });
+}
+
+std::string out_of_memory_text(const std::string& what, const RunPlan& plan, int rank, const Options& options,
+                               Workload& workload) {
+  const auto kept = describe(plan, rank, workload);
+  const std::string table = kept ? "A rank keeps on its device:\n" + kept->table() : "";
+  return fmt::format("{}. {}{}", what, table, flags_that_help(plan, options, workload));
+}
+
+}  // namespace ddptrain

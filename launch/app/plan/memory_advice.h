@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "launch/app/plan/run_plan.h"
+#include "runtime/comm/world.h"
+
+/// Compares the memory that a run's components would allocate, measured on a meta device, with the free memory. The
+/// memory of libraries is not known, so a run is refused only if the known memory does not fit.
+
+namespace ddptrain {
+
+/// For --batch auto: the largest power of two that leaves a tenth of the free memory on all ranks and for which the
+/// data set has enough samples. UsageError if not even one sample fits. Uses the current GPU. Call it after
+/// Workload::load(). Collective.
+std::int64_t largest_batch_that_fits(const World& world, const PlannedMachine& machine, const Options& options,
+                                     Workload& workload);
+
+/// UsageError if a rank needs more memory than its device has. The message has the table of --dry-run, the free memory
+/// and flags that save memory. Warns if memory is almost full. `options`: those of the plan. For the rest see
+/// largest_batch_that_fits().
+void require_memory(const World& world, const RunPlan& plan, const Options& options, Workload& workload);
+
+/// What to say where memory runs out although require_memory() let the run begin: `what` happened, the memory of rank
+/// `rank`, and flags that save memory. Not collective, because it may happen on one rank only.
+std::string out_of_memory_text(const std::string& what, const RunPlan& plan, int rank, const Options& options,
+                               Workload& workload);
+
+}  // namespace ddptrain

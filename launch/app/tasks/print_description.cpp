@@ -1,0 +1,88 @@
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+#include <vector>
+
+#include "launch/app/plan/description.h"
+#include "launch/app/plan/memory_advice.h"
+#include "launch/app/plan/resolve.h"
+#include "launch/app/plan/run_plan.h"
+#include "launch/app/tasks/tasks.h"
+#include "runtime/core/error.h"
+#include "runtime/train/report/sends.h"
+
+namespace ddptrain {
+namespace {
+
+/// The one that --device asks for, whether it is there or not; auto: GPUs where all ranks have some.
+DeviceKind device_to_describe(const World& world, const std::string& device) {
+  if (device == "auto") return world.min(cuda_device_count()) > 0 ? DeviceKind::cuda : DeviceKind::cpu;
+  return device == "cuda" ? DeviceKind::cuda : DeviceKind::cpu;
+}
+
+/// Synthetic data can have as many samples as a planned job needs.
+bool has_synthetic_data(const CommandLine& command_line) {
+  const auto is_data = [](const Setting& setting) { return setting.name == "data"; };
+  const auto data = std::find_if(command_line.settings.begin(), command_line.settings.end(), is_data);
+  if (data == command_line.settings.end()) return false;
+  return data->value == "\"synthetic\"" || data->value.starts_with("\"synthetic:");
+}
+
+/// Whether the data must have enough samples.
+bool needs_data(const CommandLine& command_line) {
+  return command_line.options.ranks == 0 || command_line.task != Task::describe || !has_synthetic_data(command_line);
+}
+
+/// Of the stage that keeps most, with the most that any stage sends. After Workload::load(); the workload is opened
+/// again for each stage.
+Description describe_stages(const RunPlan& plan, Workload& workload) {
+  const MeshShape& mesh = plan.mesh;
+  std::vector<Description> stages;
+  std::vector<std::vector<Sent>> sends;
+  for (int stage = 0; stage < mesh.stages; ++stage) {
+    const int rank = stage * mesh.replicas * mesh.tensor;
+    if (mesh.stages > 1) workload.open({.rank = rank, .seed = plan.trainer.seed, .mesh = mesh});
+    stages.push_back(describe_on_meta(plan, workload, rank));
+    sends.push_back(stages.back().sends);
+  }
+  const auto keeps_less = [](const Description& a, const Description& b) { return bytes_of(a) < bytes_of(b); };
+  Description most = *std::max_element(stages.begin(), stages.end(), keeps_less);
+  most.sends = most_of(sends);
+  return most;
+}
+
+void refuse_auto_batch(const Options& options, DeviceKind kind) {
+  if (!options.auto_batch || (kind == DeviceKind::cpu && options.ranks == 0)) return;
+  usage_error("--batch auto: {}. Give a number.", options.ranks > 0
+                                                      ? "the memory of other ranks is not known"
+                                                      : "--describe and --dry-run touch no GPU to see its memory");
+}
+
+}  // namespace
+
+void print_description(const World& world, CommandLine command_line) {
+  const Options& options = command_line.options;
+  Workload& workload = *command_line.workload;
+  PlannedMachine machine;
+  machine.device = device_to_describe(world, options.device);
+  world.agree([&] {
+    machine.mesh = planned_mesh(options, options.ranks > 0 ? options.ranks : world.size());
+    check_precision(options, workload, machine.device);
+    workload.open({.rank = world.rank() % machine.mesh.ranks(), .seed = options.trainer.seed, .mesh = machine.mesh});
+    workload.load();
+    refuse_auto_batch(options, machine.device);
+  });
+  const std::int64_t batch =
+      options.auto_batch ? largest_batch_that_fits(world, machine, options, workload) : options.trainer.batch;
+  world.agree([&] {
+    const RunPlan plan =
+        plan_run(options, workload, machine, batch, needs_data(command_line) ? &workload.data() : nullptr);
+    if (world.rank() != 0) return;
+    Description description = describe_stages(plan, workload);
+    description.decides_parameters = std::move(command_line.decides_parameters);
+    const bool table = command_line.task == Task::dry_run;
+    std::fputs((table ? description.table() : description.json()).c_str(), stdout);
+  });
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,16 @@
+#pragma once
+
+#include "launch/app/job/rank_device.h"
+#include "launch/app/plan/run_plan.h"
+#include "runtime/train/replica/trainer.h"
+#include "runtime/train/report/report.h"
+
+namespace ddptrain {
+
+/// With what would make a fair comparison where an NCCL_* variable decided.
+GradientPath gradient_path_of(const Trainer& trainer, const MeshShape& mesh);
+
+/// For the report of a run: all but where it was resumed, and the topology.
+RunInfo run_info(const Job& job, const RankDevice& rank, const RunPlan& plan, const Trainer& trainer);
+
+}  // namespace ddptrain

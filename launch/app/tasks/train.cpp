@@ -1,0 +1,138 @@
+#include "launch/app/tasks/train.h"
+
+#include <spdlog/spdlog.h>
+
+#include <future>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "launch/app/job/replica_ranks.h"
+#include "launch/app/tasks/run_info.h"
+#include "runtime/core/error.h"
+#include "runtime/core/text.h"
+#include "runtime/device/sensors.h"
+#include "runtime/diagnostics/nccl_log.h"
+#include "runtime/topology/machine.h"
+#include "runtime/train/checkpoint/checkpoint_writer.h"
+#include "runtime/train/replica/replica_check.h"
+#include "runtime/train/replica/trainer.h"
+#include "runtime/train/run/training_run.h"
+
+namespace ddptrain {
+namespace {
+
+/// Label of the links between the GPUs of rank 0's node, found in the background on rank 0. Collective.
+std::future<std::string> find_topology(const World& world, const std::string& pci_bus_id) {
+  const bool here = world.node() == 0;  // rank 0's
+  std::vector<std::string> gpus = world.all_gather(here ? pci_bus_id : "");
+  if (world.rank() != 0) return {};
+  std::erase(gpus, "");
+  return std::async(std::launch::async, topology_label, world.size(), world.nodes(), gpus);
+}
+
+/// Continues from a checkpoint. Collective.
+void restore(const Job& job, const Checkpoint& checkpoint, Trainer& trainer) {
+  const RunProgress& progress = checkpoint.manifest.progress;
+  const MeshShape& mesh = job.mesh.shape();
+  restore_arrays(checkpoint, trainer.state(), job.world, trainer.device(), mesh.stages == 1);
+  std::vector<MetricSums> sums;
+  if (job.mesh.stage() + 1 == mesh.stages) {
+    sums = restored_sums(progress, job.mesh.replicas().rank(), mesh.replicas, trainer.metrics().training().size());
+  }
+  trainer.restored(std::move(sums));
+  trainer.device().watch().set_steps(progress.step);
+  if (job.world.size() == 1) return;  // the hash, which costs a copy of all parameters, has none to be compared with
+  check_same_on_all_ranks(job.world, trainer.parameter_hash(), "the parameters of the checkpoint");
+}
+
+void log_training(const Job& job, const RunPlan& plan, const Trainer& trainer) {
+  const auto buckets = static_cast<std::int64_t>(trainer.arena().plan().buckets.size());
+  spdlog::info("{} parameters in {}, {} samples per step, learning rate {:.3g}",
+               element_count(trainer.model().parameters_of_all_stages()), counted(buckets, "bucket"),
+               plan.length->samples_per_step, plan.trainer.optimizer.schedule.peak);
+  if (job.world.size() > 1) spdlog::info("Gradients: {}", described(gradient_path_of(trainer, plan.mesh)));
+}
+
+/// The report of rank 0, which has begun. Nothing on the other ranks.
+std::optional<Report> begin_report(const Job& job, const RankDevice& rank, const TrainingStart& start,
+                                   const Trainer& trainer, std::future<std::string> topology, MetricsFile* metrics) {
+  if (job.world.rank() != 0) return std::nullopt;
+  RunInfo info = run_info(job, rank, *start.plan, trainer);
+  info.other_tensor = start.identity.other_tensor;
+  if (start.resumed) info.resumed_at = start.resumed->manifest.progress.step;
+  info.topology = topology.get();
+  std::optional<Report> report(std::in_place, std::move(info), metrics);
+  report->start();
+  if (start.resumed) report->restart(start.resumed->manifest.progress.step, start.resumed->path.string());
+  return report;
+}
+
+/// Error if --on-checkpoint-error continue has left nothing of what was trained.
+void require_a_checkpoint(const RunResult& result) {
+  if (!result.checkpoints || result.checkpoints->written > 0 || result.checkpoints->failed == 0) return;
+  throw Error(fmt::format("no checkpoint was written, so what was trained is lost; the last of {} that failed: {}",
+                          result.checkpoints->failed, result.checkpoints->error),
+              true);
+}
+
+/// Throws EndedBySignal if a signal has cut measurements short.
+void heed_late_signal(const Job& job, const RunPlan& plan, const RunResult& result) {
+  if (!result.end_signal) return;
+  const bool kept = plan.saves_model || plan.writes_checkpoints;
+  throw ended_by(*result.end_signal, job,
+                 kept ? "after the last step: what was trained is kept, measurements are cut short"
+                      : "after the last step: measurements are cut short; without --save and --checkpoint the trained "
+                        "weights are lost, as at the end of every such run");
+}
+
+std::optional<SensorSampler> start_sensors(const RankDevice& rank) {
+  ReadSensors read = gpu_sensors(rank.gpus.is_first ? rank.pci_bus_id : "");
+  if (!read) return std::nullopt;
+  return std::optional<SensorSampler>(std::in_place, std::move(read));
+}
+
+}  // namespace
+
+void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator& communicator, MetricsFile* metrics,
+           TunedCache* tuned) {
+  const World& world = job.world;
+  const RunPlan& plan = *start.plan;
+  Workload& workload = job.workload();
+  Device& device = *rank.device;
+  log_ranks(world, plan.mesh, rank);
+  std::future<std::string> topology = find_topology(world, rank.pci_bus_id);
+  const ReplicaRanks replica(job.mesh, device, plan);
+  Trainer trainer(plan.trainer, workload.make_model(device, plan.trainer.batch), workload.data(), job.mesh.replicas(),
+                  device, communicator, replica.stages());
+  if (start.resumed) restore(job, *start.resumed, trainer);
+  job.clock.mark("replica");
+  std::optional<CheckpointWriter> checkpoints;
+  if (start.folder) {
+    checkpoints.emplace(job.options().checkpoint, start.identity, trainer, world);
+    job.clock.mark("checkpoint buffers");
+  }
+  std::optional<SensorSampler> sensors = start_sensors(rank);
+  RunOptions run = plan.run;
+  run.trained = [&] { workload.finish(trainer.state(), world); };
+  const auto save_tuned = [tuned] {
+    if (tuned != nullptr) tuned->save();
+  };
+  const RunHooks hooks{checkpoints ? &*checkpoints : nullptr, job.early.signals.get(),
+                       start.resumed ? &start.resumed->manifest.progress : nullptr, sensors ? &*sensors : nullptr,
+                       save_tuned};
+  heed_signals(job);
+  log_training(job, plan, trainer);
+  const Watch::Phase phase(*world.watch(), "training");
+  work_or_end_job(job, plan, [&] {
+    std::optional<Report> report = begin_report(job, rank, start, trainer, std::move(topology), metrics);
+    RunResult result = run_training(trainer, world, run, report ? &*report : nullptr, hooks);
+    if (uses_nccl(plan, world) && job.early.nccl_log) result.nccl = usage_of(job.early.nccl_log->log());
+    if (report) report->summary(result);
+    if (!plan.saves_model) require_a_checkpoint(result);
+    spdlog::debug("summary written");
+    heed_late_signal(job, plan, result);
+  });
+}
+
+}  // namespace ddptrain
