@@ -51,6 +51,7 @@ class Log:
     adapters: list[str] = dataclasses.field(default_factory=list)
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
     contradictions: int = 0
+    other_choices: int = 0  # lines that choose otherwise for a size than an earlier line
     unreadable_lines: int = 0
 
     def says_nothing(self) -> bool:
@@ -384,8 +385,7 @@ class Reader:
                 raise Unreadable
         choice = {"algorithm": ALGORITHMS.get(algorithm, algorithm), "protocol": PROTOCOLS.get(protocol, protocol)}
         choice["channels"] = int(channels or 0) or None
-        if self.log.choices.setdefault((collective, int(size)), choice) != choice:
-            self.log.contradictions += 1
+        self.log.other_choices += self.log.choices.setdefault((collective, int(size)), choice) != choice
 
 
 def ends_of(ends: dict[str, str]) -> tuple[str, str]:

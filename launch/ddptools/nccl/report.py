@@ -103,8 +103,12 @@ def unread_text(log: Log) -> str:
         text += "unknown form).\n"
     if log.contradictions:
         verb = "contradicts" if log.contradictions == 1 else "contradict"
-        text += f"\n{counted_lines(log.contradictions)} {verb} earlier ones: the log is of several communicators "
-        text += "or runs. The first one is shown.\n"
+        text += f"\n{counted_lines(log.contradictions)} {verb} earlier ones, as in a log of several communicators or runs. "
+        text += "The first one is shown.\n"
+    if log.other_choices:
+        verb = "chooses" if log.other_choices == 1 else "choose"
+        text += f"\n{counted_lines(log.other_choices)} {verb} another algorithm, protocol or number of channels for the same "
+        text += "collective and size. The first choice is shown.\n"
     return text
 
 
@@ -172,6 +176,7 @@ def log_json(log: Log, ineffective: list[dict[str, str]]) -> dict[str, Any]:
         "environment": log.environment,
         "ineffective": ineffective,
         "contradictions": log.contradictions,
+        "other_choices": log.other_choices,
         "unreadable_lines": log.unreadable_lines,
     }  # fmt: skip
 

@@ -56,6 +56,12 @@ class TextTest(unittest.TestCase):
         self.assertIn("1 line could not be read", text_of("NCCL INFO Channel 00/0 : 0[0] -> \n"))
         self.assertIn("Nothing of NCCL was found", text_of("Epoch 1/1\n"))
 
+    def test_another_choice_for_a_size_is_no_sign_of_another_communicator(self) -> None:
+        text = text_of(RING + RING.replace("RING", "TREE"))
+        self.assertIn("\n1 line chooses another algorithm, protocol or number of channels for the same collective and size.", text)
+        self.assertNotIn("communicators", text)
+        self.assertIn("communicators or runs. The first one is shown.", log_text(recorded("two_communicators_made_up.log"), []))
+
     def test_nodes_and_network(self) -> None:
         text = log_text(recorded("two_nodes_ib.log"), [])
         for part in ("node1  0-1", "node2  2-3", "GPUDirect RDMA", "1 of 2 connections over the network",
