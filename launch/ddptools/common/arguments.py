@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from ddptools.common.errors import UsageError
+from ddptools.common.text import one_line
 from ddptools.common.values import size_bytes
 
 
@@ -51,10 +52,17 @@ def whole(most: int, least: int = 1) -> Callable[[str], Any]:
     return number(least, most, int)
 
 
+class NamedPath(type(pathlib.Path())):  # type: ignore[misc]
+    """A path that a message shows on one line, whatever is in its name. str() gives the name itself."""
+
+    def __format__(self, spec: str) -> str:
+        return format(one_line(str(self)), spec)
+
+
 def path(text: str) -> pathlib.Path:
     if not text:
         raise argparse.ArgumentTypeError("the path is empty. Give one, or leave the flag out.")
-    return pathlib.Path(text)
+    return NamedPath(text)
 
 
 class Formatter(argparse.HelpFormatter):

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, TextIO
 
-from ddptools.common.text import without_controls
+from ddptools.common.text import one_line, without_controls
 
 
 class UsageError(Exception):
@@ -40,5 +40,5 @@ def run_program(name: str, main: Callable[[list[str]], int]) -> int:
         if error.filename is None:
             raise
         reason = f"{error.filename}: {error.strerror}"
-    print(f"{name}: {reason}", file=sys.stderr)
+    print(f"{name}: {one_line(reason)}", file=sys.stderr)
     return 2

@@ -23,7 +23,7 @@ PAGE = Kind(contains=b'<metaname="generator"content="ddpreport">')
 MARKDOWN = Kind(contains=b"<!--ddpreport-->")
 CSV = Kind((b"table,run,", b"table,experiment,"))
 PICTURE = Kind((b"\x89PNG", b"<?xml"), b"ddptrain")
-PLAN = Kind((b'{"case":', b'{"meshes":'))
+PLAN = Kind((b'{"case":{"work":{"model":', b'{"meshes":[{"mesh":{"replicas":'))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,6 +10,11 @@ def without_controls(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t\u00a0" else "?" for c in text)
 
 
+def one_line(text: str) -> str:
+    """The same on one line: a name or a message that splits no other text."""
+    return without_controls(text).translate({ord("\n"): "?", ord("\t"): "?"})
+
+
 def number(value: float) -> str:
     """Four digits: 15.24 M, 349,600, 325.7; below 100, three."""
     magnitude = abs(value)

@@ -30,7 +30,7 @@ except ImportError:
     sys.exit(3)
 
 from ddptools.common.files import write_atomically  # noqa: E402
-from ddptools.common.text import ranges_text, without_controls  # noqa: E402
+from ddptools.common.text import one_line, ranges_text  # noqa: E402
 from ddptools.common.values import grouped  # noqa: E402
 
 WIDTH, LEGEND = 11.0, 0.5  # inches: of the figure, and the height of its legend
@@ -182,7 +182,7 @@ def main() -> int:
                 write_atomically(Path(path), image_of(figure, ending if ending in ("svg", "png") else kind))
     except (OSError, ValueError) as error:
         reason = f"{error.filename}: cannot be written: {error.strerror}" if isinstance(error, OSError) else error
-        print(without_controls(str(reason)), file=sys.stderr)
+        print(one_line(str(reason)), file=sys.stderr)
         return 2
     return 0
 

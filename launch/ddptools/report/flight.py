@@ -6,6 +6,7 @@ from typing import Any
 
 from ddptools.common.errors import UsageError
 from ddptools.common.files import read_records
+from ddptools.common.text import one_line
 from ddptools.common.values import grouped
 from ddptools.common.table import Table, to_text
 
@@ -119,7 +120,7 @@ def report_flight(folder: pathlib.Path) -> int:
     flights = load(folder)
     for flight in flights:
         if flight.first["reason"] != "asked":
-            print(flight.first["message"])
+            print(one_line(str(flight.first["message"])))
     print("\n" + to_text(rank_table(flights)))
     print(f"First difference: {first_difference(flights)}")
     world_size = max(flight.first["world_size"] for flight in flights)

@@ -11,6 +11,7 @@ from typing import Any
 from ddptools.common.errors import UsageError
 from ddptools.common.files import Record, from_json
 from ddptools.common.programs import answer, flag_arguments
+from ddptools.common.runner import last_words
 from ddptools.common.values import finite, list_of, positive, table_of
 from ddptools.results.run import PLACEMENT_KEYS
 
@@ -141,7 +142,7 @@ def _described(program: pathlib.Path, arguments: tuple[str, ...]) -> Any:
     if done.returncode == 0 and told is not None:
         return told
     words = [line.removeprefix("ddptrain: ") for line in done.stderr.splitlines() if line.startswith("ddptrain: ")]
-    raise NotDescribed(" ".join(words) or f"{' '.join(command)} does not describe the run: {done.stderr.strip()}")
+    raise NotDescribed(" ".join(words) or f"{' '.join(command)} does not describe the run: {last_words(done.stderr)}")
 
 
 def language_model(

@@ -42,6 +42,7 @@ FAILURE = 1
 USAGE = 2
 NO_LIBRARY = 127  # the loader's exit code
 LONGEST_PAUSE = 300.0
+CONTROLS = dict.fromkeys([*range(32), 127], "?")  # characters that names of files may have, and that would split a line
 # Open MPI otherwise learns after eight minutes that a host is gone. Seconds, seconds, and probes: after 9 s.
 KEEPALIVE = {
     f"{version}_MCA_oob_tcp_keepalive_{name}": value
@@ -229,6 +230,7 @@ class Job:
         self.flags["resume"] = "auto"
 
     def log(self, text: str) -> None:
+        text = text.translate(CONTROLS)
         line = f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%dT%H:%M:%SZ} {text}"
         say(f"supervise: {text}\n".encode(errors="surrogateescape"))
         with contextlib.suppress(OSError):  # a full disk must not end the job

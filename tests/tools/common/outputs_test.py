@@ -27,7 +27,8 @@ class RuleTest(FolderCase):
 
     def test_files_of_an_earlier_call_are_overwritten_and_others_with_force_alone(self) -> None:
         for kind, text in ((PAGE, '<html><meta name="generator" content="ddpreport">'), (CSV, "table,run,end\n"),
-                           (MARKDOWN, "# x\n\n<!-- ddpreport -->\n"), (PLAN, '{\n "case": 1}')):  # fmt: skip
+                           (MARKDOWN, "# x\n\n<!-- ddpreport -->\n"),
+                           (PLAN, '{\n "case": {"work": {"model": "cnn"}}}')):  # fmt: skip
             self.write("own", text)
             self.assertEqual(self.message({"own": kind}), "")
             file = self.write("other", "words")
@@ -84,6 +85,14 @@ class ToolsTest(FolderCase):
             done = run_tool(*command, code=2)
             self.assertNotIn("\x1b", done.stderr)
             self.assertIn("?[2J", done.stderr)
+        for command in (["ddpreport", "a\nb"], ["ddpsweep", "a\nb.toml"], ["ddpplan", "--calibrate", "a\nb"],
+                        ["tensorboard-events", "a\nb"], ["ddpreport", "--flag\nb"]):  # fmt: skip
+            done = run_tool(*command, code=2)
+            self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+            self.assertRegex(done.stderr, "(a|flag)\\?b")
+        runs = write_lines(self.folder / "r\ns.jsonl", RUN)
+        done = run_tool("ddpreport", runs, "--out", self.folder / "p\nq")
+        self.assertEqual((done.stdout.count("\n"), "p?q" in done.stdout), (1, True), done.stdout)
 
     @unittest.skipUnless((BIN / "ddptrain").exists(), f"no ddptrain in {BIN}")
     def test_ddptrain_has_the_same_rule_and_words(self) -> None:
