@@ -7,6 +7,8 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
+from ddptools.common.text import one_line
+
 Record = dict[str, Any]
 
 
@@ -22,10 +24,17 @@ def read_records(path: pathlib.Path, bad_lines: list[int] | None = None, needed:
                 bad_lines.append(number)
 
 
+def unread_text(bad_lines: list[int]) -> str:
+    """About lines that read_records() left out."""
+    numbers = ", ".join(map(str, bad_lines[:5])) + (", ..." if len(bad_lines) > 5 else "")
+    lines = f"{len(bad_lines)} line{'s' if len(bad_lines) > 1 else ''}"
+    return f"{lines} could not be read and left out (line {numbers})"
+
+
 def short_names(paths: list[pathlib.Path]) -> list[str]:
     """The ends of the paths, as long as tells them apart."""
     for parts in range(1, max((len(path.parts) for path in paths), default=0) + 1):
-        names = ["/".join(path.parts[-parts:]) for path in paths]
+        names = [one_line("/".join(path.parts[-parts:])) for path in paths]
         if len(set(names)) == len(paths):
             return names
     return [f"{path} ({i})" for i, path in enumerate(paths, 1)]

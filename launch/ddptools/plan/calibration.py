@@ -69,11 +69,12 @@ class Calibration:
         return flags
 
 
-def load_records(path: pathlib.Path) -> list[Record]:
-    """JSON lines, or one JSON document; a folder stands for its results.jsonl. Other lines are left out."""
+def load_records(path: pathlib.Path, bad_lines: list[int] | None = None) -> list[Record]:
+    """JSON lines, or one JSON document; a folder stands for its results.jsonl. Other lines are left out, and their numbers
+    added to `bad_lines`."""
     file = path / "results.jsonl" if path.is_dir() else path
     whole = from_json(file.read_bytes())
-    return [whole] if isinstance(whole, dict) else list(read_records(file))
+    return [whole] if isinstance(whole, dict) else list(read_records(file, bad_lines))
 
 
 def calibrate(records: Iterable[Record]) -> Calibration:

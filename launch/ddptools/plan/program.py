@@ -10,7 +10,7 @@ from typing import Any
 
 from ddptools.common.arguments import Parser, number, path, size, whole
 from ddptools.common.errors import UsageError
-from ddptools.common.files import write_atomically
+from ddptools.common.files import unread_text, write_atomically
 from ddptools.common.outputs import PLAN, Input, Output, check_outputs
 from ddptools.common.programs import ROOT, flag_arguments, program_folder
 from ddptools.common.table import to_text
@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> int:
         read = [Input("--calibrate", file) for file in options.calibrate or []]
         read += [Input("--model", pathlib.Path(options.model))]
         check_outputs([Output("--json", options.json, PLAN)], read, options.force)
-    records = [record for file in options.calibrate or [] for record in load_records(file)]
+    records = [record for file in options.calibrate or [] for record in records_of(file)]
     complete(records, program_folder(options.bin) / "ddptrain")
     if warning := warning_of(records):
         print(f"ddpplan: {warning}", file=sys.stderr)
@@ -62,6 +62,15 @@ def main(arguments: list[str]) -> int:
     answer = make_answer(options, records)
     show(options, document(answer), text_of(answer))
     return 0
+
+
+def records_of(file: pathlib.Path) -> list[dict[str, Any]]:
+    """Says which lines of the file it leaves out."""
+    bad_lines: list[int] = []
+    records = load_records(file, bad_lines)
+    if bad_lines and records:
+        print(f"ddpplan: {file}: {unread_text(bad_lines)}", file=sys.stderr)
+    return records
 
 
 def show(options: argparse.Namespace, told: dict[str, Any], words: str) -> None:
@@ -94,9 +103,22 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         raise UsageError("--fit-ranks: give the runs with --calibrate")
     if options.mesh is not None and (options.params is not None or options.global_batch is not None):
         raise UsageError("--mesh: it takes a --model of ddptrain, and its --batch")
+    check_modes(options)
     if options.ddptrain_flags and options.params is not None:
         raise UsageError("--params: a model of which only the size is known takes no flags of ddptrain")
     return options
+
+
+def check_modes(options: argparse.Namespace) -> None:
+    """UsageError for a flag that a mode would ignore."""
+    others = {"--mesh": options.mesh, "--nodes": options.nodes, "--target": options.target, "--json": options.json}
+    given = [flag for flag, value in others.items() if value is not None]
+    if options.fit_ranks is not None and given:
+        raise UsageError(f"--fit-ranks: it compares predictions with measured runs: leave {', '.join(given)} out")
+    if options.mesh is not None and options.nodes is not None:
+        raise UsageError(f"--nodes: --mesh {options.mesh} is the number of GPUs, on nodes of --gpus-per-node: leave --nodes out")
+    if options.mesh is not None and options.target is not None:
+        raise UsageError("--target: it asks for the network of a data-parallel run: leave it or --mesh out")
 
 
 def add_work(work: Any) -> None:

@@ -6,8 +6,9 @@ import sys
 
 from ddptools.common.arguments import Parser, path
 from ddptools.common.errors import UsageError
-from ddptools.common.files import write_atomically
+from ddptools.common.files import unread_text, write_atomically
 from ddptools.common.outputs import CSV, MARKDOWN, PAGE, PICTURE, Input, Output, check_outputs
+from ddptools.common.text import one_line
 from ddptools.page.blocks import Block
 from ddptools.page.render import to_html, to_markdown
 from ddptools.report.csv_rows import Row, to_csv
@@ -35,7 +36,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     add("--md", type=path, metavar="FILE", help="also write the report as Markdown, without pictures")
     add("--title", help="title of the page")
     add("--watch", action="store_true", help="write the page again while runs of ddptrain --metrics go on, and let the "
-        "browser read it again; ends with the runs")  # fmt: skip
+        "browser read it again; ends with the runs, and with those that no process of this host has written for minutes")  # fmt: skip
     instead = parser.add_mutually_exclusive_group().add_argument
     instead("--trace", type=path, metavar="FILE", help="draw the timeline of ddptrain --trace, instead of results")
     instead("--flight", type=path, metavar="DIR",
@@ -78,12 +79,15 @@ def main(argv: list[str]) -> int:
     if are_runs(arguments.results):
         check_number_of_runs(arguments.results)
         runs = load_runs(arguments.results)
+        for run in runs:
+            if run.bad_lines:
+                print(f"ddpreport: {run.name}: {unread_text(run.bad_lines)}", file=sys.stderr)
         write_report(arguments, title_of_runs(runs), blocks_of_runs(runs), rows_of_runs(runs))
         print(f"{page_file(arguments)}: training runs: {len(runs)}")
         return 0
     results = load(arguments.results)
     for note in results.notes:
-        print(f"ddpreport: {note}", file=sys.stderr)
+        print(f"ddpreport: {one_line(note)}", file=sys.stderr)
     write_report(arguments, title_of(results.experiments), blocks_of(results), rows_of_experiments(results.experiments))
     runs_made = sum(len(experiment.runs) for experiment in results.experiments)
     print(f"{page_file(arguments)}: {len(results.experiments)} experiments, {runs_made} runs")

@@ -8,7 +8,11 @@ import pathlib
 from typing import Any
 
 from ddptools.common.errors import UsageError
-from ddptools.common.files import Record, errors_name, read_records, write_atomically
+from ddptools.common.files import Record, errors_name, from_json, read_records, write_atomically
+from ddptools.common.values import table_of
+
+# Files that are written anew, and what tells that ddpsweep wrote them.
+OWN_FIELDS = {"plan.json": ("sweep", "repeats", "cases"), "topology.json": ("hosts", "nccl")}
 
 
 class ResultFolder:
@@ -17,10 +21,13 @@ class ResultFolder:
     def __init__(self, path: pathlib.Path, sweep: str, resume: bool) -> None:
         self.path = path
         self.file = path / "results.jsonl"
+        if path.exists() and not path.is_dir():
+            raise UsageError(f"--out {path}: it is a file: give a folder")
         if self.file.exists() and self.file.stat().st_size > 0 and not resume:
             raise UsageError(f"{path} holds results already: go on with --resume, or give another --out")
+        self._check_files_of_others()
         (path / "logs").mkdir(parents=True, exist_ok=True)
-        self._lock = open(path / ".lock", "w")
+        self._lock = open(path / ".lock", "a")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -28,10 +35,20 @@ class ResultFolder:
         self._out = open(self.file, "ab")
         if self.file.read_bytes()[-1:] not in (b"", b"\n"):
             self._out.write(b"\n")  # a crash has cut the last line
-        others = {str(record.get("sweep")) for record in self.records()} - {sweep}
+        self.bad_lines: list[int] = []
+        others = {str(record.get("sweep")) for record in read_records(self.file, self.bad_lines)} - {sweep}
         if others:
             self.close()
             raise UsageError(f"{path} holds results of {', '.join(others)}, not of {sweep}: give another --out")
+
+    def _check_files_of_others(self) -> None:
+        for name, fields in OWN_FIELDS.items():
+            file = self.path / name
+            if not file.is_file() or file.stat().st_size == 0:
+                continue
+            told = table_of(from_json(file.read_bytes()))
+            if not all(field in told for field in fields):
+                raise UsageError(f"--out {self.path}: its {name} was not written by ddpsweep: give another folder")
 
     def append(self, record: Record) -> None:
         with errors_name(self.file):

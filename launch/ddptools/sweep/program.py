@@ -14,11 +14,11 @@ from typing import Any
 
 from ddptools.common.arguments import Parser, path, whole
 from ddptools.common.errors import UsageError
-from ddptools.common.files import Record, from_json, read_records
+from ddptools.common.files import Record, from_json, read_records, unread_text
 from ddptools.common.mpirun import permission
 from ddptools.common.programs import answer, ask, flag_arguments, program_folder
-from ddptools.common.runner import Outcome, run
-from ddptools.common.text import number
+from ddptools.common.runner import Outcome, last_words, run
+from ddptools.common.text import number, one_line
 from ddptools.common.values import table_of
 from ddptools.results.run import make_run, why_unusable
 from ddptools.sweep.cases import Case, expand, interleaved, label, varied_settings
@@ -83,8 +83,7 @@ class SweepRun:
             except subprocess.TimeoutExpired as error:
                 raise UsageError(f"{shlex.join(command)} --print-config does not end") from error
             if done.returncode == 2:
-                message = [line for line in done.stderr.splitlines() if line.startswith("ddptrain:")]
-                raise UsageError(f"{self.sweep.path}: product {case.product}: {' '.join(message) or done.stderr}")
+                raise UsageError(f"{self.sweep.path}: product {case.product}: {last_words(done.stderr)}")
 
     def lacks_gpus(self) -> str:
         """Why no case can run, if each needs a GPU and there is none; else empty. Names the sweep for CPUs."""
@@ -129,7 +128,8 @@ class SweepRun:
             each = (time.monotonic() - start) / max(place - counts["skipped"], 1)
             ahead = datetime.timedelta(seconds=round(each * (len(left) - place)))
             name = f"{label(case, self.varied)}, run {repeat + 1}/{repeats}"
-            print(f"[{place}/{len(left)}] {name}: {_result_text(record)}  ({ahead} left)", file=sys.stderr, flush=True)
+            told = one_line(f"[{place}/{len(left)}] {name}: {_result_text(record)}  ({ahead} left)")
+            print(told, file=sys.stderr, flush=True)
         return self.conclude(counts, folder)
 
     def conclude(self, counts: collections.Counter[str], folder: ResultFolder) -> int:
@@ -233,7 +233,7 @@ def _result_text(record: Record) -> str:
     if record["status"] != "ok":
         return f"{record['status']}: {record['reason']}"
     run, emulated = make_run(record), ", emulated" if record["emulated"] else ""
-    why = why_unusable(table_of(record.get("summary")))
+    why = why_unusable(table_of(record.get("summary") or record.get("bench")))
     disturbed = f", disturbed: {why}" if why else ""
     return f"{f'{number(run.rate)} {run.unit}' if run else 'ok'}{emulated} in {record['seconds']:.1f} s{disturbed}"
 
@@ -255,17 +255,20 @@ def main(argv: list[str]) -> int:
     machine = find_machine(os.environ, arguments.hostfile)
     machine.topology = read_topology(programs / "ddptopo")
     sweep_run = SweepRun(sweep, programs, machine)
+    if not arguments.dry_run:
+        sweep_run.check_programs()
+        if lacks_gpus := sweep_run.lacks_gpus():
+            raise UsageError(lacks_gpus)
     for note in sweep.notes:
-        print(f"ddpsweep: {note}", file=sys.stderr)
+        print(f"ddpsweep: {one_line(note)}", file=sys.stderr)
     if arguments.dry_run:
         sweep_run.dry_run()
         return 0
-    sweep_run.check_programs()
-    if lacks_gpus := sweep_run.lacks_gpus():
-        raise UsageError(lacks_gpus)
     sweep_run.check_flags()
     out = arguments.out or pathlib.Path("results") / sweep.name
     folder = ResultFolder(out, sweep.name, arguments.resume or arguments.retry_failed)
+    if folder.bad_lines:
+        print(f"ddpsweep: {folder.file}: {unread_text(folder.bad_lines)}: their runs are made again", file=sys.stderr)
     check_same_cases(folder, sweep_run.cases)
     folder.write_json("plan.json", sweep_run.plan(repeats))
     if machine.topology is not None:

@@ -284,6 +284,11 @@ class ProgramTest(unittest.TestCase):
             output("--bin", PROGRAMS.name)
         with self.assertRaisesRegex(UsageError, "^--fit-ranks: give the runs with --calibrate$"):
             output("--fit-ranks", "2")
+        for flags, message in ((["--mesh", "4", "--nodes", "2"], "^--nodes: --mesh 4 is the number of GPUs"),
+                               (["--mesh", "4", "--target", "0.9"], "^--target: it asks for the network"),
+                               (["--fit-ranks", "2", "--calibrate", "x", "--mesh", "4", "--json"], "leave --mesh, --json out")):  # fmt: skip
+            with self.assertRaisesRegex(UsageError, message):
+                output(*flags)
 
     def test_one_gpu_needs_no_link(self) -> None:
         text = output("--gpus-per-node", "1", "--nodes", "1,2", "--target", "0.9")

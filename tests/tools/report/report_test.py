@@ -329,6 +329,6 @@ class PageTest(ReportCase):
 
     def test_mistakes(self) -> None:
         (self.folder / "other.jsonl").write_text("# A text\n")
-        for name, said in (("missing", "no such file"), ("", "no results.jsonl"), ("other.jsonl", "is a run of ddpsweep")):
+        for name, said in (("missing", "no such file"), ("", "no results.jsonl"), ("other.jsonl", "not a line of it can be read")):
             self.assertIn(said, run_report(self.folder / name, "--out", self.folder / "r.html", code=2).stderr)
         self.assertFalse((self.folder / "r.html").exists())

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from ddptools.common.files import Record
+from ddptools.common.files import Record, unread_text
 from ddptools.common.table import Table
 from ddptools.common.text import duration, measured, number, percent
 from ddptools.common.values import finite, grouped, table_of
@@ -38,7 +38,7 @@ def title_of_runs(runs: list[TrainingRun]) -> str:
 
 def blocks_of_runs(runs: list[TrainingRun]) -> list[Block]:
     notes = [
-        f"{run.name}: {run.bad_lines} lines are cut or damaged, and left out." for run in runs if run.bad_lines > 0
+        f"{run.name}: {unread_text(run.bad_lines)}." for run in runs if run.bad_lines
     ]
     notes += [hint for run in runs if (hint := missing_curve(run))]
     blocks: list[Block] = [*disturbed_runs(runs), *(in_words(run) for run in runs if len(runs) == 1)]

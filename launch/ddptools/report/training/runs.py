@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import math
 import pathlib
 
@@ -12,6 +13,7 @@ from ddptools.results.efficiency import Efficiency, efficiency_of
 from ddptools.results.run import why_unusable
 
 MOST_RUNS = 10  # on a page
+MOST_FIRST_LINES = 3  # that tell what a file is: the first one may be cut
 WRITTEN_TO = ("metrics", "tensorboard")  # flags, also of older runs, that say where a run writes, not what it does
 
 
@@ -29,7 +31,7 @@ class TrainingRun:
     interruption: Record | None = None
     restarts: list[Record] = dataclasses.field(default_factory=list)
     evaluation: Record | None = None  # the last one of its weights, by ddptrain --evaluate
-    bad_lines: int = 0
+    bad_lines: list[int] = dataclasses.field(default_factory=list)  # their numbers
     began: float | None = None  # Unix time
 
     def add(self, line: Record) -> None:
@@ -143,9 +145,9 @@ def step_of(line: Record) -> int:
 
 
 def are_runs(paths: list[pathlib.Path]) -> bool:
-    """Whether these are files of ddptrain --metrics, by their first lines. UsageError for files of both kinds."""
-    firsts = {path: next(read_records(path), {}) if path.is_file() else {} for path in paths}
-    kinds = {path: isinstance(first.get("event"), str) for path, first in firsts.items()}
+    """Whether these are files of ddptrain --metrics, by their first lines. UsageError for files of both kinds, and for a
+    file of which no line can be read."""
+    kinds = {path: path.is_file() and _is_run(path) for path in paths}
     if not any(kinds.values()):
         return False
     others = [str(path) for path, is_run in kinds.items() if not is_run]
@@ -155,14 +157,30 @@ def are_runs(paths: list[pathlib.Path]) -> bool:
     return True
 
 
+def _is_run(path: pathlib.Path) -> bool:
+    firsts = list(itertools.islice(read_records(path), MOST_FIRST_LINES))
+    if not firsts:
+        why = "not a line of it can be read: it is cut, or another kind of file" if has_content(path) else "the file is empty"
+        raise UsageError(f"{path}: {why}. Give a file of ddptrain --metrics, or a folder of ddpsweep")
+    return any(isinstance(first.get("event"), str) for first in firsts)
+
+
+def has_content(path: pathlib.Path) -> bool:
+    with open(path, "rb") as file:
+        return any(line.strip() for line in file)
+
+
+def has_whole_line(path: pathlib.Path) -> bool:
+    with open(path, "rb") as file:
+        return file.readline().endswith(b"\n")
+
+
 def load_runs(paths: list[pathlib.Path], may_be_missing: bool = False) -> list[TrainingRun]:
     runs = []
     for path, name in zip(paths, short_names([path.with_suffix("") for path in paths])):
-        bad: list[int] = []
         run = TrainingRun(name)
         if path.exists() or not may_be_missing:
-            for line in read_records(path, bad, needed="event"):
+            for line in read_records(path, run.bad_lines, needed="event"):
                 run.add(line)
-        run.bad_lines = len(bad)
         runs.append(run)
     return runs
