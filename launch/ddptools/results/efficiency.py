@@ -10,6 +10,7 @@ from ddptools.common.values import finite
 from ddptools.results.run import is_too_noisy, why_unusable
 
 DISTURBED, TOO_NOISY = "disturbed", "too noisy"  # marks
+MOST_WIDTH = 1.0  # of an interval that tells something, as in the summary of ddptrain
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,23 +24,31 @@ class Efficiency:
     @property
     def mark(self) -> str:
         """Empty if nothing is known against it."""
-        if self.low is None and is_too_noisy(self.half_width):
+        if self.low is None and is_too_noisy(self.half_width) or not self.is_known:
             return TOO_NOISY
         return DISTURBED if self.reason else ""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether its interval is not most of what an efficiency can be."""
+        low, high = self.limits or (self.value, self.value)
+        return high - low <= MOST_WIDTH
 
     @property
     def interval(self) -> str:
         """In percent; empty where it is not known."""
         if self.low is not None and self.high is not None:
-            return f"{100 * self.low:.1f} to {100 * self.high:.1f}"
+            return f"{100 * max(self.low, 0.0):.1f} to {100 * self.high:.1f}"
         return "" if self.half_width is None else f"+- {100 * self.half_width:.1f}"
 
     @property
     def limits(self) -> tuple[float, float] | None:
         """Of the 95% interval; None where it is not known."""
         if self.low is not None and self.high is not None:
-            return self.low, self.high
-        return None if self.half_width is None else (self.value - self.half_width, self.value + self.half_width)
+            return max(self.low, 0.0), self.high
+        if self.half_width is None:
+            return None
+        return max(self.value - self.half_width, 0.0), self.value + self.half_width
 
     @property
     def text(self) -> str:

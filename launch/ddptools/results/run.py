@@ -35,6 +35,11 @@ class Run:
     bench: dict[str, Any]
     record: Record
 
+    @property
+    def disturbed(self) -> str:
+        """Why its numbers are not to be trusted; empty: nothing is known against them."""
+        return why_unusable(self.summary or self.bench)
+
 
 def make_run(record: Record) -> Run | None:
     """None where the record has no number that could be compared."""

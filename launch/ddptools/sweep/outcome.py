@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from ddptools.common.files import Record
 from ddptools.common.table import spread, text_table
 from ddptools.common.values import grouped
-from ddptools.results.efficiency import efficiency_of
+from ddptools.results.efficiency import DISTURBED, efficiency_of
 from ddptools.results.run import Run, make_run, quality_of, quality_text
 from ddptools.sweep.cases import Case, label
 
@@ -17,13 +17,19 @@ def outcome_table(cases: list[Case], varied: dict[str, list[str]], records: Iter
     measured = [(case, runs[case.key]) for case in cases if case.key in runs]
     columns = [
         ("case", [label(case, varied) for case, _ in measured]),
-        ("rate", [f"{spread([run.rate for run in of_case])} {of_case[0].unit}" for _, of_case in measured]),
+        ("rate", [_rate(case, of_case) for case, of_case in measured]),
         ("efficiency", [_efficiency(case, of_case) for case, of_case in measured]),
     ]
     columns += [(name, [_quality(of_case, name) for _, of_case in measured]) for name in _qualities(measured)]
     filled = [(name, cells) for name, cells in columns if any(cells)]
     rows = zip(*(cells for _, cells in filled))
     return text_table([[name for name, _ in filled], *map(list, rows)], indent=2) if measured else ""
+
+
+def _rate(case: Case, runs: list[Run]) -> str:
+    """Marked if the runs were disturbed and no efficiency carries the mark."""
+    is_marked = any(run.disturbed for run in runs) and not _efficiency(case, runs)
+    return f"{spread([run.rate for run in runs])} {runs[0].unit}{f', {DISTURBED}' if is_marked else ''}"
 
 
 def _efficiency(case: Case, runs: list[Run]) -> str:

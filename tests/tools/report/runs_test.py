@@ -3,7 +3,10 @@
 import contextlib
 import csv
 import io
+import json
+import os
 import pathlib
+import time
 from typing import Any
 from unittest import mock
 
@@ -45,7 +48,7 @@ class RunsTest(FolderCase):
     def test_what_a_resumed_run_did_again_counts_once(self) -> None:
         (run,) = runs.load_runs([self.write("a.jsonl", RESUMED, '{"event": "st')])
         self.assertEqual(run.curve("loss", "step"), [(10, 1.0, 2.5), (20, 101.0, 1.5)])
-        self.assertEqual((len(run.restarts), run.end, run.bad_lines), (1, "ended by SIGINT", 1))
+        self.assertEqual((len(run.restarts), run.end, run.bad_lines), (1, "ended by SIGINT", [len(RESUMED) + 1]))
         (run,) = runs.load_runs([self.write("a.jsonl", [*RESUMED[:4], RESUMED[4] | {"step": 9}])])
         self.assertEqual(run.curve("loss", "step"), [])  # it begins before all lines
 
@@ -242,6 +245,38 @@ class RunsTest(FolderCase):
         page = (self.folder / "r.html").read_text().partition("</h1>")[2].strip()
         self.assertTrue(page.startswith(f'<div class="disturbed"><p>Disturbed: b: {why}.'), page[:200])
 
+    def test_a_disturbed_run_without_an_efficiency_is_marked(self) -> None:
+        why = "other programs took 52% of the cores"
+        summary = WHOLE[-1] | {"event": "summary", "world_size": 1, "images_per_second": 5.0, "disturbed": why}
+        first = self.page_of([*WHOLE[:-1], summary]).partition("</h1>")[2].strip().partition("\n")[0]
+        self.assertIn(f"Disturbed: {why}. Do not trust its rate. Run it again on an idle machine.", first)
+        self.assertIn(("images per second", "5", "", "disturbed"), self.numbers([*WHOLE[:-1], summary]))
+
+    def test_an_interval_that_tells_nothing_is_too_noisy(self) -> None:
+        wide = {"world_size": 2, "scaling_efficiency": 0.8, "scaling_efficiency_low": -2.15, "scaling_efficiency_high": 3.76}
+        told = ("scaling efficiency", "80.0%", "0.0 to 376.0, 95% interval", "too noisy")
+        self.assertIn(told, self.numbers([*WHOLE[:-1], WHOLE[-1] | wide]))
+
+    def test_a_run_tells_what_it_sends(self) -> None:
+        sends = [{"axis": axis, "when": "", "times": 1, "bytes": size}
+                 for axis, size in (("data", 3e6), ("tensor", 1e6), ("tensor", 2e6))]  # fmt: skip
+        numbers = self.numbers([*WHOLE[:-1], WHOLE[-1] | {"description": gpt2_description(sends=sends)}])
+        self.assertIn(("sent by rank 0 in a step", "6 MB", "data 3 MB, tensor 3 MB", ""), numbers)
+
+    def test_lines_that_cannot_be_read_are_told(self) -> None:
+        file, lines = self.folder / "m.jsonl", [json.dumps(line) for line in WHOLE]
+        for bad, number in (([*lines[:2], lines[2][:20], *lines[3:]], 3), ([lines[0][30:], *lines[1:]], 1)):
+            file.write_text("\n".join(bad) + "\n")
+            with contextlib.redirect_stderr(io.StringIO()) as said:
+                self.report(file, "--md", "r.md")
+            self.assertEqual(said.getvalue(), f"ddpreport: m: 1 line could not be read and left out (line {number})\n")
+            self.assertIn(f"m: 1 line could not be read and left out (line {number}).", (self.folder / "r.md").read_text())
+        for text, message in (("", "the file is empty"), ("\n", "the file is empty"), (lines[0][:40], "not a line of it can be"),
+                              (lines[0][30:], "not a line of it can be read: it is cut, or another kind of file")):  # fmt: skip
+            file.write_text(text)
+            with self.assertRaisesRegex(UsageError, f"m.jsonl: {message}.*. Give a file of ddptrain --metrics"):
+                self.report(file)
+
     def test_a_run_has_the_parts_of_its_step(self) -> None:
         parts = {"world_size": 2, "step_seconds": 1e-3, "scaling_efficiency": 0.8, "step_seconds_without_communication": 9e-4,
                  "step_seconds_without_communication_mean": 8.5e-4}  # fmt: skip
@@ -299,6 +334,27 @@ class RunsTest(FolderCase):
         with mock.patch.object(watch.time, "sleep", side_effect=KeyboardInterrupt):
             self.assertIn("training runs: 1, not complete", self.report(file, "--watch"))
         self.assertIn("<body>", (self.folder / "report.html").read_text())
+
+    def test_watching_ends_with_a_run_that_was_killed(self) -> None:
+        file = self.write("m.jsonl", WHOLE[:2])
+        gone = "training runs: 1, not complete: no process of this host writes it"
+        os.utime(file, (0, 0))  # long ago
+        with mock.patch.object(watch.time, "sleep", side_effect=AssertionError("it goes on")):
+            self.assertIn(gone, self.report(file, "--watch"))
+        self.assertIn("<body>", (self.folder / "report.html").read_text())  # which is not read again
+        writer = open(file, "a")
+        with mock.patch.object(watch.time, "sleep", side_effect=KeyboardInterrupt):
+            self.assertNotIn("no process", self.report(file, "--watch"))
+
+        def kill(_: float) -> None:
+            self.assertFalse(writer.closed, "it goes on")
+            writer.close()
+            a_while_ago = time.time() - watch.GONE_SECONDS - 1
+            os.utime(file, (a_while_ago, a_while_ago))
+
+        os.utime(file)
+        with mock.patch.object(watch.time, "sleep", kill):
+            self.assertIn(gone, self.report(file, "--watch"))
 
     def test_only_runs_are_watched(self) -> None:
         results = self.write("results/results.jsonl", [{"record": 1, "sweep": "s"}])

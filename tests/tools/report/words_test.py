@@ -120,7 +120,10 @@ class WordsTest(ReportCase):
 
     def test_saturation_with_the_batch(self) -> None:
         rates = {32: 1050, 64: 1498, 256: 2192, 512: 2450, 1024: 2529, 1280: 2458}
-        text = self.words(over("batch", {batch: [rate] for batch, rate in rates.items()}))
+        single = self.words(over("batch", {batch: [rate] for batch, rate in rates.items()}))
+        self.assertIn("One run of each batch has no spread, so it tells no best batch: 1,050 images/s at batch 32", single)
+        self.assertNotIn("highest rate", single)
+        text = self.words(over("batch", {batch: [rate, rate] for batch, rate in rates.items()}))
         self.assertIn("The highest rate is at batch 1024", text)
         self.assertIn("from batch 512 on it is within 5.0%", text)
 

@@ -47,6 +47,10 @@ class SweepTest(FolderCase):
             done = sweep.run()
             self.assertEqual(", disturbed: other programs took 52% of the cores" in done.stderr, bool(disturbed))
             self.assertEqual([r["summary"]["disturbed"] for r in sweep.records()], [disturbed])
+            sweep = self.sweep("repeats = 1\n[[product]]\nranks = 1\n")  # which measures no efficiency
+            sweep.environment |= {"FAKE_SUMMARY": json.dumps({"disturbed": disturbed, "scaling_efficiency": None})}
+            table = sweep.run().stderr.partition("rate")[2]
+            self.assertEqual("images/s, disturbed" in table, bool(disturbed))
 
     def test_what_was_added_to_the_settings_is_said(self) -> None:
         sweep = self.sweep(SIX_CASES)
@@ -84,6 +88,23 @@ class SweepTest(FolderCase):
         done = sweep.run("--resume", code=2)
         self.assertEqual(done.stderr, f"ddpsweep: {sweep.out}/plan.json: Is a directory\n")
 
+    def test_files_of_others_are_kept(self) -> None:
+        sweep = self.sweep("repeats = 1\n[[product]]\nranks = 1\n")
+        sweep.out.mkdir()
+        for name, text in (("plan.json", '{"cases": "of holidays"}'), ("topology.json", "[]")):
+            (sweep.out / name).write_text(text)
+            done = sweep.run(code=2)
+            self.assertEqual(done.stderr, f"ddpsweep: --out {sweep.out}: its {name} was not written by ddpsweep: give another folder\n")
+            self.assertEqual((sweep.out / name).read_text(), text)
+            (sweep.out / name).unlink()
+        before = sweep.file.read_text()
+        done = sweep.run("--out", str(sweep.file), code=2)
+        self.assertEqual(done.stderr, f"ddpsweep: --out {sweep.file}: it is a file: give a folder\n")
+        self.assertEqual((sweep.file.read_text(), sweep.executed()), (before, []))
+        sweep.run()
+        (sweep.out / "results.jsonl").unlink()
+        sweep.run()  # a plan of ddpsweep may be replaced
+
     def test_resume_after_a_kill(self) -> None:
         sweep = self.sweep(SIX_CASES)
         hold = sweep.hold_after(3)
@@ -107,7 +128,8 @@ class SweepTest(FolderCase):
         file = sweep.out / "results.jsonl"
         data = file.read_bytes()
         file.write_bytes(data[:-40])
-        sweep.run("--resume")
+        done = sweep.run("--resume")
+        self.assertIn("results.jsonl: 1 line could not be read and left out (line 4): their runs are made again", done.stderr)
         self.assert_every_run_once(sweep, 4)
         file.write_bytes(data[:-1])  # whole, but for the end of the line
         sweep.run("--resume")

@@ -128,6 +128,13 @@ def _batch(experiment: Experiment) -> Iterator[str]:
         if len(points) < 3:
             continue
         best = max((case for _, case in points), key=lambda case: case.rate)
+        if any(len(case.runs) < 2 for _, case in points):
+            yield (
+                begin_of(context if context != experiment.product else "") + f"One run of each batch has no spread, so it "
+                f"tells no best batch: {number(points[0][1].rate)} {experiment.unit} at batch {points[0][1].settings.get('batch')}, "
+                f"{number(points[-1][1].rate)} at batch {points[-1][1].settings.get('batch')} (--repeats 3 repeats each run)"
+            )
+            continue
         enough = next(case for _, case in points if case.rate >= SATURATED * best.rate)
         yield (
             begin_of(context if context != experiment.product else "") + f"The highest rate is at batch "

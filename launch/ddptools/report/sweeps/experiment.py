@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ddptools.common.errors import UsageError
-from ddptools.common.files import Record, from_json, read_records
+from ddptools.common.files import Record, from_json, read_records, unread_text
 from ddptools.common.text import setting_text
 from ddptools.common.values import (
     finite,
@@ -21,7 +21,7 @@ from ddptools.common.values import (
     setting_value,
     table_of,
 )
-from ddptools.results.efficiency import Efficiency, efficiency_of, why_disturbed
+from ddptools.results.efficiency import Efficiency, efficiency_of
 from ddptools.results.run import (
     NCCL_CHOICES,
     PLACEMENT,
@@ -79,8 +79,8 @@ class Case:
 
     @property
     def disturbed(self) -> str:
-        """Why the efficiency and the parts of a step are not to be trusted; empty: nothing is known against them."""
-        return why_disturbed(self.summaries)
+        """Why its numbers are not to be trusted; empty: nothing is known against them."""
+        return next(filter(None, (run.disturbed for run in self.runs)), "")
 
     def nccl(self) -> tuple[str, ...] | None:
         """What NCCL chose, the same in all runs or joined with /; None where NCCL was not used."""
@@ -250,9 +250,7 @@ def _places(plan: dict[str, Any]) -> dict[str, int]:
 
 def _notes(records: list[Record], bad_lines: list[int], plan: dict[str, Any]) -> Iterator[str]:
     if bad_lines:
-        numbers = ", ".join(map(str, bad_lines[:5])) + (", ..." if len(bad_lines) > 5 else "")
-        lines = f"{len(bad_lines)} line{'s' if len(bad_lines) > 1 else ''}"
-        yield f"{lines} could not be read and left out (line {numbers})"
+        yield unread_text(bad_lines)
     places, runs = _places(plan), [(str(record.get("case")), str(record.get("repeat"))) for record in records]
     done = len({run for run in runs if run[0] in places})
     planned = len(places) * int(positive(plan.get("repeats")) or 0)

@@ -34,7 +34,7 @@ def _measured(experiment: Experiment, effects: Effects, case: Case) -> Row:
     row |= spread_row("efficiency_against_one_rank", experiment.efficiencies(case))
     if effect := effects.of(case):
         row |= {"change_from_reference": effect.change, "p": effect.p, "verdict": effect.text}
-    row |= summary_row(case.summaries)
+    row |= summary_row(case.summaries) | {"disturbed": case.disturbed}
     if not any(f"{unit}_per_second" in row for unit in ("images", "tokens", "samples")):
         row |= spread_row("busbw_gbs", case.rates)  # of ddpbench, at its largest size
     row |= dict(zip((f"nccl_{name}" for name in NCCL_CHOICES), case.nccl() or ()))

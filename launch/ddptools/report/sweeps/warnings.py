@@ -9,7 +9,7 @@ from ddptools.common.text import percent
 from ddptools.report.sweeps.answers import ABOVE_ALL, limited
 from ddptools.report.sweeps.experiment import Case, Experiment
 from ddptools.report.sweeps.noise import ALPHA, welch_p
-from ddptools.results.run import seconds_to_measure, why_unusable
+from ddptools.results.run import seconds_to_measure
 
 MOST_WARNINGS = 6
 
@@ -20,15 +20,19 @@ def warnings_of(experiment: Experiment) -> list[str]:
 
 
 def disturbed_cases(experiment: Experiment) -> list[str]:
-    """Cases whose efficiency and parts of a step are not to be trusted."""
+    """Cases whose numbers are not to be trusted."""
     return limited(_disturbed_cases(experiment), MOST_WARNINGS)
 
 
 def _disturbed_cases(experiment: Experiment) -> Iterator[str]:
     for case in experiment.measured:
-        reasons = [why for summary in case.summaries if (why := why_unusable(summary))]
-        if reasons:
-            runs = f"{len(reasons)} of {len(case.runs)} runs of {experiment.label(case)}"
+        reasons = [run.disturbed for run in case.runs if run.disturbed]
+        if not reasons:
+            continue
+        runs = f"{len(reasons)} of {len(case.runs)} runs of {experiment.label(case)}"
+        if case.efficiency() is None:
+            yield f"Do not trust the numbers of {runs}: {reasons[0]}. Repeat them on an idle machine."
+        else:
             yield (
                 f"Do not trust the efficiency and the parts of a step in {runs}: {reasons[0]}. Repeat them on an idle "
                 f"machine, with --calibration-seconds {seconds_to_measure(case.summaries)}."
@@ -38,12 +42,14 @@ def _disturbed_cases(experiment: Experiment) -> Iterator[str]:
 def first_line(experiments: list[Experiment]) -> str:
     """Of a page with disturbed runs; empty without one."""
     cases = [case for experiment in experiments for case in experiment.measured]
-    reasons = [why for case in cases for summary in case.summaries if (why := why_unusable(summary))]
+    reasons = [run.disturbed for case in cases for run in case.runs if run.disturbed]
     if not reasons:
         return ""
     runs = sum(len(case.runs) for case in cases)
     others = f" ({reasons[0]})" if len(reasons) == 1 else f" (the first one: {reasons[0]})"
-    return f"Disturbed: {len(reasons)} of {runs} runs{others}. Do not trust their efficiency and the parts of their steps."
+    has_efficiency = any(case.efficiency() is not None for case in cases if case.disturbed)
+    numbers = "efficiency and the parts of their steps" if has_efficiency else "numbers"
+    return f"Disturbed: {len(reasons)} of {runs} runs{others}. Do not trust their {numbers}."
 
 
 def _efficiencies_above_all(experiment: Experiment) -> Iterator[str]:

@@ -30,7 +30,7 @@ def quantities(units: list[str]) -> list[Quantity]:
         Quantity("Throughput of all ranks.", f"{unit}/s", f"{unit}_per_second", of_epoch=f"{unit}_per_second", from_zero=True)
         for unit in dict.fromkeys(units)
     ]
-    loss = "Loss: mean of the steps since the point before; dotted: of the test or validation data."
+    loss = "Loss: mean of the steps since the point before."
     exposed = "Communication that backward did not hide, per step."
     memory = "Memory in use on the GPU where most is."
     return [
@@ -49,7 +49,18 @@ def run_pictures(runs: list[TrainingRun]) -> list[Picture]:
     """Of each quantity that the runs have."""
     made = [(quantity, _curves(quantity, runs)) for quantity in quantities([run.unit for run in runs])]
     marked = " Dashed: the run was resumed there." if any(run.restarts for run in runs) else ""
-    return [Picture(quantity.caption + marked, curves) for quantity, curves in made if curves is not None]
+    return [
+        Picture(quantity.caption + _about_tests(quantity, runs) + marked, curves) for quantity, curves in made if curves is not None
+    ]
+
+
+def _about_tests(quantity: Quantity, runs: list[TrainingRun]) -> str:
+    """What the points of tests are, in a picture that has a curve of training, too."""
+    points = [len(run.curve(quantity.tested, "epoch", "evaluation")) for run in runs]
+    if not quantity.field or not quantity.tested or not any(points):
+        return ""
+    kinds = dict.fromkeys("validation" if run.unit == "tokens" else "test" for run in runs)
+    return f" {'Dotted line' if max(points) > 1 else 'Dot'}: loss on the {' or '.join(kinds)} data."
 
 
 def _curves(quantity: Quantity, runs: list[TrainingRun]) -> Curves | None:

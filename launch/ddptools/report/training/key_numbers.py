@@ -1,9 +1,11 @@
 """What a page begins with: the numbers of one run in large type, and which runs other programs disturbed."""
 
 from ddptools.common.text import duration, number, percent
-from ddptools.common.values import finite, median_of
+from ddptools.common.values import finite, grouped, median_of
 from ddptools.page.blocks import Disturbed, KeyNumber, KeyNumbers
 from ddptools.report.training.runs import TrainingRun, step_of
+from ddptools.results.description import parsed
+from ddptools.results.efficiency import DISTURBED
 from ddptools.results.run import seconds_to_measure
 
 Summary = dict[str, object]
@@ -15,16 +17,20 @@ def disturbed_runs(runs: list[TrainingRun]) -> list[Disturbed]:
     for run in runs:
         if run.disturbed:
             name = f"{run.name}: " if len(runs) > 1 else ""
-            lines.append(
-                f"Disturbed: {name}{run.disturbed}. Do not trust the efficiency and the parts of the step. Run it again "
-                f"on an idle machine, with --calibration-seconds {seconds_to_measure([run.summary or {}])}."
-            )
+            told = f"Disturbed: {name}{run.disturbed}."
+            if run.efficiency is None:
+                lines.append(f"{told} Do not trust its rate. Run it again on an idle machine.")
+            else:
+                lines.append(
+                    f"{told} Do not trust the efficiency and the parts of the step. Run it again on an idle machine, with "
+                    f"--calibration-seconds {seconds_to_measure([run.summary or {}])}."
+                )
     return [Disturbed(lines)] if lines else []
 
 
 def key_numbers(run: TrainingRun) -> KeyNumbers:
     """Those that the run has; before its end, how far it is."""
-    found = [_progress(run), _rate(run), _efficiency(run), _loss(run), *_tests(run), _hash(run)]
+    found = [_progress(run), _rate(run), _efficiency(run), _loss(run), *_tests(run), _sent(run), _hash(run)]
     return KeyNumbers([one for one in found if one is not None])
 
 
@@ -64,7 +70,8 @@ def _rate(run: TrainingRun) -> KeyNumber | None:
         return None
     low, high = (finite(summary.get(f"{run.unit}_per_second_{end}")) for end in ("min", "max"))
     about = f"{number(low)} to {number(high)}" if low is not None and high is not None and low < high else ""
-    return KeyNumber(f"{run.unit} per second", number(rate), about)
+    mark = DISTURBED if run.disturbed and run.efficiency is None else ""
+    return KeyNumber(f"{run.unit} per second", number(rate), about, mark)
 
 
 def _efficiency(run: TrainingRun) -> KeyNumber | None:
@@ -92,6 +99,17 @@ def _tests(run: TrainingRun) -> list[KeyNumber]:
     if accuracy is not None and run.unit != "tokens":
         found.append(KeyNumber("test accuracy", f"{100 * accuracy:.2f}%"))
     return found
+
+
+def _sent(run: TrainingRun) -> KeyNumber | None:
+    """As the line Sent of the summary."""
+    work = parsed((run.summary or {}).get("description"))
+    by_axis = grouped((each.axis, each.bytes) for each in work.sends) if work else {}
+    if not by_axis:
+        return None
+    axes = ", ".join(f"{axis} {1e-6 * sum(sizes):.3g} MB" for axis, sizes in by_axis.items())
+    sent = 1e-6 * sum(sum(sizes) for sizes in by_axis.values())
+    return KeyNumber("sent by rank 0 in a step", f"{sent:.3g} MB", axes)
 
 
 def _hash(run: TrainingRun) -> KeyNumber | None:
