@@ -28,12 +28,12 @@ fs::path find_fashion_mnist() {
   for (const fs::path place : {"data/downloads/fashion-mnist", "/usr/share/datasets/fashion-mnist"}) {
     std::error_code ignored;
     if (fs::is_directory(place, ignored) && find_idx_set(place)) return place;
-    looked += fmt::format("\n  {}", fs::absolute(place).string());
+    looked += fmt::format("\n  {}", one_line(fs::absolute(place).string()));
   }
   usage_error(
       "Fashion-MNIST not found. Looked in:{}\nFetch it with `launch/fetch-data fashion-mnist`, or install the "
       "package dataset-fashion-mnist, or give a folder of IDX files (or set $DDPTRAIN_DATA).",
-      looked);
+      Lines{looked});
 }
 
 /// Where images are looked for: see find_images().

@@ -76,7 +76,7 @@ json report_nccl_log(const std::string& log, const NcclJob& job) {
   if (outcome.exit_code == kNotStarted) {
     usage_error("{}: NCCL's log is read by python3, which is not here ({}). Install it.", kFlags, outcome.errors);
   }
-  if (outcome.exit_code != 0) fail("{} failed: {}", command[1], outcome.errors);
+  if (outcome.exit_code != 0) fail("{} failed: {}", command[1], Lines{outcome.errors});
   return json::parse(outcome.output);
 }
 
@@ -90,7 +90,7 @@ void draw_topology(const std::string& json, const std::string& svg, const std::s
     const Outcome outcome = run(command, json);
     if (outcome.exit_code == 0) return;
     if (outcome.exit_code != kNoMatplotlib && outcome.exit_code != kNotStarted) {
-      usage_error("--svg, --png: {}", outcome.errors.substr(0, outcome.errors.find_last_not_of('\n') + 1));
+      usage_error("--svg, --png: {}", Lines{outcome.errors.substr(0, outcome.errors.find_last_not_of('\n') + 1)});
     }
   }
   usage_error(

@@ -4,7 +4,11 @@
 
 #include <stdexcept>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <utility>
+
+#include "runtime/core/text.h"
 
 namespace ddptrain {
 
@@ -33,14 +37,36 @@ class OutOfMemory : public Error {
   using Error::Error;
 };
 
-template <class... Args>
-[[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) {
-  throw Error(fmt::format(format, std::forward<Args>(args)...));
+/// A text of several lines among the arguments of a message, such as a table.
+struct Lines {
+  std::string text;
+};
+
+/// The type of an argument as a message shows it. A text is on one line, because names of files may have line feeds.
+template <class T>
+using Shown =
+    std::conditional_t<std::is_same_v<std::remove_cvref_t<T>, Lines> || std::is_convertible_v<T, std::string_view>,
+                       std::string, T>;
+
+template <class T>
+Shown<T> shown(T&& argument) {
+  if constexpr (std::is_same_v<std::remove_cvref_t<T>, Lines>) {
+    return argument.text;
+  } else if constexpr (std::is_convertible_v<T, std::string_view>) {
+    return one_line(argument);
+  } else {
+    return std::forward<T>(argument);
+  }
 }
 
 template <class... Args>
-[[noreturn]] void usage_error(fmt::format_string<Args...> format, Args&&... args) {
-  throw UsageError(fmt::format(format, std::forward<Args>(args)...));
+[[noreturn]] void fail(fmt::format_string<Shown<Args>...> format, Args&&... args) {
+  throw Error(fmt::format(format, shown(std::forward<Args>(args))...));
+}
+
+template <class... Args>
+[[noreturn]] void usage_error(fmt::format_string<Shown<Args>...> format, Args&&... args) {
+  throw UsageError(fmt::format(format, shown(std::forward<Args>(args))...));
 }
 
 }  // namespace ddptrain

@@ -24,11 +24,11 @@
 namespace ddptrain {
 namespace {
 
-/// %v without characters that control a terminal.
+/// %v on one line, without characters that control a terminal.
 class VisibleText final : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& message, const std::tm&, spdlog::memory_buf_t& line) override {
-    const std::string text = without_controls({message.payload.data(), message.payload.size()});
+    const std::string text = one_line({message.payload.data(), message.payload.size()});
     line.append(text.data(), text.data() + text.size());
   }
   std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<VisibleText>(); }

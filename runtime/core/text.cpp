@@ -64,6 +64,13 @@ std::string without_controls(std::string_view text) {
   return shown;
 }
 
+std::string one_line(std::string_view text) {
+  std::string shown = without_controls(text);
+  std::replace_if(
+      shown.begin(), shown.end(), [](char c) { return c == '\n' || c == '\t'; }, '?');
+  return shown;
+}
+
 std::string printable(std::string_view text, std::size_t most) {
   std::string shown(text.substr(0, most));
   std::replace_if(

@@ -18,6 +18,9 @@ std::string printable(std::string_view text, std::size_t most = 90);
 /// control characters and of what is not UTF-8. Line feeds and tabs stay.
 std::string without_controls(std::string_view text);
 
+/// The same on one line, for a name or a value within a message: '?' in place of line feeds and tabs, too.
+std::string one_line(std::string_view text);
+
 /// "1 rank", "2 ranks".
 std::string counted(std::int64_t number, std::string_view thing);
 

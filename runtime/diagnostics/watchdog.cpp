@@ -337,7 +337,7 @@ class Watchdog::Guard {
 
   /// Straight to standard error: what is locked elsewhere must not hold it up.
   void say(const std::string& text) const {
-    const std::string line = fmt::format("{}: {}\n", name_, without_controls(text));
+    const std::string line = fmt::format("{}: {}\n", name_, one_line(text));
     (void)!write(STDERR_FILENO, line.data(), line.size());
   }
 

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include "runtime/core/error.h"
+#include "tests/support/says.h"
+
 namespace ddptrain {
 namespace {
 
@@ -26,6 +29,16 @@ TEST(WithoutControls, NothingReachesTheTerminalButText) {
                              "2J"),
             "?2J ?2J");  // the control characters of 8 bits
   EXPECT_EQ(without_controls("\xff\xc3"), "??");
+}
+
+TEST(OneLine, ANameDoesNotSplitAMessage) { EXPECT_EQ(one_line("a\nb\t\x1b\xc3\xb6"), "a?b??\xc3\xb6"); }
+
+/// Texts among the arguments are names; a table is given as Lines.
+TEST(Messages, AreOnOneLineUnlessTheyHaveATable) {
+  const std::string name = "a\nb";
+  EXPECT_EQ(error_message([&] { usage_error("{}: {} of {}, {}", name, name.c_str(), 2, std::string_view(name)); }),
+            "a?b: a?b of 2, a?b");
+  EXPECT_EQ(error_message([&] { usage_error("{}:\n{}", name, Lines{"1\n2\n"}); }), "a?b:\n1\n2\n");
 }
 
 TEST(Counted, OneIsSingular) {

@@ -49,7 +49,7 @@ int run_program(const char* name, int* argc, char*** argv, const std::function<v
       return dynamic_cast<const UsageError*>(&error) != nullptr ? 2 : 1;
     }
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s: MPI does not start: %s\n", name, error.what());
+    std::fprintf(stderr, "%s: MPI does not start: %s\n", name, one_line(error.what()).c_str());
     return 1;
   }
 }

@@ -145,7 +145,7 @@ void require_memory(const World& world, const RunPlan& plan, const Options& opti
     const std::size_t bytes = bytes_of(*kept);
     if (bytes - estimated_of(*kept) > room.bytes) {  // a part of the libraries' memory is taken already
       usage_error("there is too little memory: a rank would keep {}, and {}. A rank keeps on its device:\n{}{}",
-                  size_text(bytes), room.text, kept->table(), flags_that_help(plan, options, workload));
+                  size_text(bytes), room.text, Lines{kept->table()}, flags_that_help(plan, options, workload));
     }
     if (room.fits(bytes)) return;
     spdlog::warn("A rank keeps {}, and {}: memory may run out", size_text(bytes), room.text);

@@ -49,7 +49,7 @@ std::string text_of(const fs::path& path) {
   row("Ranks", mesh_text(run));
   row("Samples",
       fmt::format("{} per step: batch {}, {}", run.samples_per_step, run.batch, counted(run.grad_accum, "micro-step")));
-  row("Data", run.data);
+  row("Data", one_line(run.data));
   row("Seed", std::to_string(run.seed));
   row("Files", fmt::format("{}, {:.1f} MB", manifest.files.size(), 1e-6 * static_cast<double>(manifest.bytes())));
   for (const auto& [name, version] : run.versions) row(name, version);
@@ -57,8 +57,8 @@ std::string text_of(const fs::path& path) {
 }
 
 std::string inspected(const fs::path& path, const std::string& fault) {
-  if (!fault.empty()) return fmt::format("{}\n  NOT USABLE: {}\n", path.string(), fault);
-  return fmt::format("{}\n{}  complete and undamaged\n", path.string(), text_of(path));
+  if (!fault.empty()) return fmt::format("{}\n  NOT USABLE: {}\n", one_line(path.string()), one_line(fault));
+  return fmt::format("{}\n{}  complete and undamaged\n", one_line(path.string()), text_of(path));
 }
 
 }  // namespace
@@ -95,9 +95,9 @@ void export_weights(const World& world, const Options& options) {
     }
     const RunIdentity& run = checkpoint->manifest.run;
     make_workload(run.model)->export_weights(options.export_to, run.sizes, weights);
-    const std::string line = fmt::format("{}: weights of {} after step {}\n", options.export_to,
+    const std::string line = fmt::format("{}: weights of {} after step {}", options.export_to,
                                          checkpoint->path.string(), checkpoint->manifest.progress.step);
-    std::fputs(without_controls(line).c_str(), stdout);
+    std::fputs((one_line(line) + "\n").c_str(), stdout);
   });
 }
 

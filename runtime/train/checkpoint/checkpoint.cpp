@@ -198,10 +198,10 @@ std::optional<Checkpoint> find_checkpoint(const World& world, const fs::path& pa
     const std::string fault = agreed_fault(world, path / name);
     if (fault.empty()) return read(world, path / name);
     if (world.rank() == 0) spdlog::warn("Checkpoint skipped: {}", fault);
-    if (world.max(has_manifest(path / name) ? 1.0 : 0.0) > 0.0) faults += "\n  " + fault;
+    if (world.max(has_manifest(path / name) ? 1.0 : 0.0) > 0.0) faults += "\n  " + one_line(fault);
   }
   world.agree([&] {
-    if (!faults.empty()) usage_error("{}: none of its checkpoints can be used:{}", path.string(), faults);
+    if (!faults.empty()) usage_error("{}: none of its checkpoints can be used:{}", path.string(), Lines{faults});
   });
   return std::nullopt;
 }
