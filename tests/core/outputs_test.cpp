@@ -1,11 +1,15 @@
 #include "runtime/core/files/outputs.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
 
+#include "runtime/core/files/descriptor.h"
+#include "runtime/core/files/writable.h"
 #include "tests/support/says.h"
 #include "tests/support/temp_folder.h"
 
@@ -91,6 +95,15 @@ TEST_F(Outputs, TwoOutputsAreTwoFiles) {
 TEST_F(Outputs, APipeMayBeWrittenByAll) {
   ASSERT_EQ(mkfifo(path("pipe").c_str(), 0600), 0);
   EXPECT_EQ(message({metrics(path("pipe"))}, {{"--data", path("pipe")}}), "");
+}
+
+/// A check that opens it would end its reader, and the next opening would wait for another one.
+TEST_F(Outputs, TheCheckOfAPipeLeavesItAlone) {
+  ASSERT_EQ(mkfifo(path("pipe").c_str(), 0600), 0);
+  const Descriptor reader(open(path("pipe").c_str(), O_RDONLY | O_NONBLOCK));
+  require_writable("--metrics", path("pipe"));
+  pollfd state{reader.get(), POLLIN, 0};
+  EXPECT_EQ(poll(&state, 1, 0), 0) << "the pipe has had no writer";
 }
 
 TEST_F(Outputs, WeightsMayReplaceThoseTheyStartedFromIfForced) {

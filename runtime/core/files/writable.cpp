@@ -10,12 +10,22 @@
 #include "runtime/core/error.h"
 
 namespace ddptrain {
+namespace {
+
+/// A pipe is not opened for the check: that would wait for its reader, and closing it would end the reader.
+bool can_be_written(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_fifo(path, ignored)) return ::access(path.c_str(), W_OK) == 0;
+  return static_cast<bool>(std::ofstream(path, std::ios::app));
+}
+
+}  // namespace
 
 void require_writable(const std::string& flag, const std::string& path) {
   if (path == "-") usage_error("{} -: give the name of a file; standard output has the tables", flag);
   std::error_code ignored;
   const bool is_new = std::filesystem::symlink_status(path, ignored).type() == std::filesystem::file_type::not_found;
-  if (std::ofstream(path, std::ios::app)) {
+  if (can_be_written(path)) {
     if (is_new) std::filesystem::remove(path, ignored);
     return;
   }
