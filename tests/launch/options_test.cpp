@@ -209,6 +209,24 @@ TEST(Options, NamesOfOtherProgramsMeanTheSame) {
   EXPECT_CONTAINS(printed({"--bf16", "False", "--batch", "3"}), "batch = 3\n");
 }
 
+TEST(Options, NamesThatMeanSomethingElseElsewhereAreExplained) {
+  using Notes = std::vector<std::string>;
+  EXPECT_EQ(
+      parse({"--gradient_accumulation_steps=40"}).notes,
+      Notes{"--gradient_accumulation_steps is --grad-accum here: micro-steps of each rank in a step. nanoGPT divides "
+            "its number by the ranks"});
+  EXPECT_EQ(parse({"--save-freq", "10"}).notes,
+            Notes{"--save-freq is --checkpoint-every here: steps, or a time such as 10m. Some programs count epochs"});
+  EXPECT_EQ(parse({"--eval-freq=1"}).notes,
+            Notes{"--eval-freq is --eval-every here: steps. Some programs count epochs"});
+  EXPECT_EQ(parse({"--grad-accum=40", "--save-steps=5", "--eval-interval=5", "--batch-size", "8"}).notes, Notes{});
+  const std::string path = file_with("named.toml", "batch = 8\nsave_freq = 10\n");
+  EXPECT_EQ(
+      parse({"--config", path.c_str()}).notes,
+      Notes{path +
+            ":2:1: save_freq is --checkpoint-every here: steps, or a time such as 10m. Some programs count epochs"});
+}
+
 TEST(Options, FlagsOfOtherProgramsWithoutACounterpartHaveAHint) {
   for (const auto& [line, hint] :
        {std::pair{"--nproc-per-node 4", "unknown flag --nproc-per-node: mpirun sets the number of ranks: mpirun -np N"},
@@ -217,6 +235,17 @@ TEST(Options, FlagsOfOtherProgramsWithoutACounterpartHaveAHint) {
         {"-np 4", "unknown flag -np: mpirun"},
         {"--warmup-epochs 5", "--warmup counts steps"},
         {"-b 16", "unknown flag -b: --batch"},
+        {"-e d12", "llm.c's -e, the model, is --model gpt with --layers"},
+        {"-h 1", "-h 1: the flag prints the help; llm.c's -h, HellaSwag, has no counterpart"},
+        {"-d 524288", "llm.c's -d, the tokens of a step, is --batch x --seq"},
+        {"-n 5000", "llm.c's -n, the steps between checkpoints, is --checkpoint DIR"},
+        {"-nk 5", "unknown flag -nk: --keep N"},
+        {"-v 250", "llm.c's -v, the steps between evaluations, is --eval-every"},
+        {"-q 0.0", "for llm.c's -q, the last learning rate"},
+        {"-s 20000", "llm.c's -s, the steps between texts that the model writes, has no counterpart"},
+        {"-j val_*.bin", "--data finds val shards beside the training shards"},
+        {"-pn 8 -pr 0", "unknown flags -pn, -pr: MPI connects the ranks"},
+        {"-y 1", "unknown flag -y: --checkpoint DIR --resume auto"},
         {"--fp16", "there is no fp16: --precision bf16"},
         {"--n_layer 3", "unknown flag --n-layer, a flag (--layers here) of model gpt, not of cnn"}}) {
     EXPECT_CONTAINS(message_of_line(line), hint) << ": " << line;

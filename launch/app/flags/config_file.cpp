@@ -80,7 +80,8 @@ std::string config_text(const std::vector<Setting>& settings) {
   return text;
 }
 
-void read_config(Flags& flags, const std::string& path) {
+std::vector<std::string> read_config(Flags& flags, const std::string& path) {
+  std::vector<std::string> notes;
   const toml::table table = parse(path);
   std::map<toml::source_position, std::pair<std::string, const toml::node*>> lines;  // in the order of the file
   for (const auto& [key, node] : table) lines[key.source().begin] = {std::string(key.str()), &node};
@@ -103,9 +104,12 @@ void read_config(Flags& flags, const std::string& path) {
     const auto [earlier, is_first] = keys.try_emplace(own.name, key);
     if (!is_first) usage_error("{}: {} and {} are the same option: give one", place, printable(earlier->second), name);
     if (flag->given) continue;
+    const std::string note = note_about("--" + key, flags);
+    if (!note.empty()) notes.push_back(fmt::format("{}: {}", place, note.substr(2)));
     const std::string advice = own.value.empty() ? set(*flag, *node) : set(*flag, *toml::array{own.value}.get(0));
     if (!advice.empty()) usage_error("{}: {} = {}: give {}", place, name, printable(text_of(*node)), advice);
   }
+  return notes;
 }
 
 std::optional<std::string> text_in_config(const std::string& path, const std::string& name) {

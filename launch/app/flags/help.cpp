@@ -95,6 +95,8 @@ std::string help_text(const CLI::App& app, const std::string& topic) {
   if (topic == "names") return other_names_text();
   const auto models = model_names();
   if (std::find(models.begin(), models.end(), topic) == models.end()) {
+    const bool is_number = !topic.empty() && topic.find_first_not_of("0123456789") == std::string::npos;
+    if (is_number) usage_error("-h {}: the flag prints the help; llm.c's -h, HellaSwag, has no counterpart", topic);
     usage_error("--help {}: unknown topic. Topics: all, {}, names", printable(topic), fmt::join(models, ", "));
   }
   return model_help(topic) + "ddptrain --help lists the common flags, --help all every flag.\n";

@@ -219,7 +219,10 @@ CommandLine parse_command_line(int argc, const char* const* argv, const std::map
     result.same_on_all_ranks = program_and_task("--version");
     return result;
   }
-  if (!modes.config.empty()) read_config(flags, modes.config);
+  result.notes = notes_about(argc, argv, flags);
+  if (!modes.config.empty()) {
+    for (std::string& note : read_config(flags, modes.config)) result.notes.push_back(std::move(note));
+  }
   result.task = task_of(modes, options);
   options.model = model.name;
   check_flags(options, *result.workload);

@@ -103,6 +103,7 @@ struct CommandLine {
   NamedValues same_on_all_ranks;                ///< Program, task and settings.
   std::vector<InputPath> inputs;                ///< Files and folders that the flags name: see check_outputs().
   std::vector<OutputFile> outputs;
+  std::vector<std::string> notes;  ///< What flags with the names of other programs mean here.
 };
 
 /// Reads flags and the file of --config; flags win. `defaults` has values, by name, for flags that neither sets

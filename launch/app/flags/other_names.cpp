@@ -13,11 +13,13 @@
 namespace ddptrain {
 namespace {
 
-/// Names of other programs for a flag, separated by spaces. With `value`, they take no value themselves.
+/// Names of other programs for a flag, separated by spaces. With `value`, they take no value themselves. `note` says
+/// what the number means here, if it means something else in some programs.
 struct Alias {
   const char* flag;
   const char* names;
   const char* value = "";
+  const char* note = "";
 };
 
 constexpr Alias kAliases[] = {
@@ -38,9 +40,11 @@ constexpr Alias kAliases[] = {
      "batch-size-per-gpu batch-size-per-device batch-size-per-rank per-device-batch-size "
      "per-device-train-batch-size per-gpu-train-batch-size train-micro-batch-size-per-gpu"},
     {"--grad-accum",
-     "gradient-accumulation-steps gradient-accumulation grad-accumulation-steps grad-accumulation "
-     "grad-accum-steps grad-acc-steps accumulate-grad-batches accumulation-steps accum-steps accum-iter "
-     "update-freq batches-per-allreduce backward-passes-per-step"},
+     "gradient-accumulation grad-accumulation-steps grad-accumulation grad-accum-steps grad-acc-steps "
+     "accumulate-grad-batches accumulation-steps accum-steps accum-iter update-freq batches-per-allreduce "
+     "backward-passes-per-step"},
+    {"--grad-accum", "gradient-accumulation-steps", "",
+     "micro-steps of each rank in a step. nanoGPT divides its number by the ranks"},
     {"--seed", "random-seed manual-seed rng-seed"},
     {"--optimizer", "optim opt"},
     {"--lr", "learning-rate peak-lr max-lr"},
@@ -79,12 +83,15 @@ constexpr Alias kAliases[] = {
     {"--comm", "backend dist-backend distributed-backend"},
     {"--bucket-mb", "bucket-cap-mb fusion-threshold-mb"},
     {"--checkpoint", "checkpoint-dir checkpoint-folder ckpt-dir ckpt"},
-    {"--checkpoint-every", "checkpoint-interval checkpoint-freq save-steps save-interval save-every save-freq"},
+    {"--checkpoint-every", "save-steps"},
+    {"--checkpoint-every", "checkpoint-interval checkpoint-freq save-interval save-every save-freq", "",
+     "steps, or a time such as 10m. Some programs count epochs"},
     {"--keep", "save-total-limit keep-last max-to-keep"},
     {"--resume", "resume-from resume-from-checkpoint load-checkpoint restore load"},
     {"--metrics", "metrics-file log-file"},
     {"--log-every", "log-interval log-freq log-steps log-every-n-steps logging-steps print-freq disp-freq"},
-    {"--eval-every", "eval-interval eval-steps eval-freq val-interval val-check-interval val-loss-every"},
+    {"--eval-every", "eval-interval eval-steps val-loss-every"},
+    {"--eval-every", "eval-freq val-interval val-check-interval", "", "steps. Some programs count epochs"},
     {"--log-level", "loglevel logging-level"},
 };
 
@@ -96,7 +103,7 @@ struct Hint {
 
 constexpr Hint kHints[] = {
     {"--nproc-per-node --nproc --nnodes --num-nodes --num-processes --num-machines --world-size --ranks-per-node "
-     "--num-proc --np -np -n --num-gpus --ngpus --n-gpus --gpus --gpus-per-node --devices --n-devices",
+     "--num-proc --np -np --num-gpus --ngpus --n-gpus --gpus --gpus-per-node --devices --n-devices",
      "mpirun sets the number of ranks: mpirun -np N ddptrain ..., with one rank per GPU or core"},
     {"--master-addr --master-port --node-rank --local-rank --machine-rank --rank --rdzv-endpoint --rdzv-backend "
      "--rdzv-id --standalone --dist-url --init-method --main-process-ip --main-process-port --hosts -H --hostfile "
@@ -116,7 +123,7 @@ constexpr Hint kHints[] = {
     {"--warmup-epochs --warmup-ratio --warmup-fraction --warmup-proportion", "--warmup counts steps"},
     {"--adam-eps --adam-epsilon --eps --epsilon", "epsilon is fixed at 1e-8"},
     {"--nesterov", "--optimizer sgd --momentum M is without Nesterov's term"},
-    {"--workers --num-workers -j --dataloader-num-workers --pin-memory --prefetch-factor",
+    {"--workers --num-workers --dataloader-num-workers --pin-memory --prefetch-factor",
      "the data is in memory, so no processes load it: leave the flag out"},
     {"--val-data --val-data-path --val-dir --val-file --val-files --input-val-bin --test-data",
      "--data finds the test set: test images, or val shards beside the training shards, or --val-fraction of a text"},
@@ -139,23 +146,47 @@ constexpr Hint kHints[] = {
      "--graph on, the default, runs a step as one CUDA graph"},
     {"--flash --flash-attn --use-flash-attn --attn-implementation", "GPUs always use fused attention"},
     {"--profile --profiler --nsys", "--trace FILE writes a timeline of a few steps"},
-    {"--verbose -v --quiet -q", "--log-level debug or warn"},
+    {"--verbose --quiet", "--log-level debug or warn"},
     {"--iterations-per-epoch --steps-per-epoch", "an epoch is one pass over the training set; --steps N ends a run"},
+    {"-a", "--model; llm.c's -a, to train on one batch again and again, has no counterpart"},
     {"-b", "--batch (samples per rank)"},
-    {"-e", "--epochs, or --evaluate"},
-    {"-i -d", "--data"},
-    {"-l", "--lr"},
-    {"-t", "--seq (tokens per sample)"},
-    {"-x", "--steps"},
-    {"-u", "--warmup"},
     {"-c", "--weight-decay, or --config"},
-    {"-z", "--zero"},
-    {"-r", "--recompute, or --resume"},
-    {"-m -a", "--model"},
+    {"-d", "--data; llm.c's -d, the tokens of a step, is --batch x --seq x --grad-accum x ranks: give --grad-accum"},
+    {"-e",
+     "--epochs, or --evaluate; llm.c's -e, the model, is --model gpt with --layers, --width and --heads, or --init "
+     "DIR"},
+    {"-f", "--precision tf32 or fp32"},
+    {"-g",
+     "mpirun -np N starts a rank per GPU, and CUDA_VISIBLE_DEVICES=0,3 chooses them; llm.c's -g, the length of a text "
+     "that the model writes, has no counterpart"},
+    {"-i", "--data (training files)"},
+    {"-j",
+     "the data is in memory, so no processes load it: leave the flag out; for llm.c's -j, --data finds val shards "
+     "beside "
+     "the training shards"},
+    {"-k", "--schedule"},
+    {"-l", "--lr"},
+    {"-lg", "--metrics FILE has the clocks, the power and the memory of GPUs"},
+    {"-m", "--model; llm.c's -m, the batches of an evaluation, is --eval-samples"},
+    {"-n",
+     "mpirun -np N sets the number of ranks; llm.c's -n, the steps between checkpoints, is --checkpoint DIR with "
+     "--checkpoint-every"},
+    {"-nk", "--keep N"},
     {"-o", "--save DIR, --checkpoint DIR or --metrics FILE"},
-    {"-s", "--seed or --steps"},
     {"-p", "--log-every N"},
-    {"-g", "mpirun -np N starts a rank per GPU; CUDA_VISIBLE_DEVICES=0,3 chooses them"},
+    {"-pn -pr -pg -pm -pf -ps", "MPI connects the ranks: mpirun -np N --hostfile FILE ddptrain ..."},
+    {"-q",
+     "--log-level warn; for llm.c's -q, the last learning rate, --schedule cosine ends at 0 and constant at --lr"},
+    {"-r", "--recompute, or --resume"},
+    {"-s", "--seed or --steps; llm.c's -s, the steps between texts that the model writes, has no counterpart"},
+    {"-sg -sl", "--on-nonfinite skip leaves out steps whose loss or gradient is NaN or infinite"},
+    {"-t", "--seq (tokens per sample)"},
+    {"-u", "--warmup (steps)"},
+    {"-v", "--log-level debug; llm.c's -v, the steps between evaluations, is --eval-every"},
+    {"-w", "master weights are always fp32: leave the flag out"},
+    {"-x", "--steps"},
+    {"-y", "--checkpoint DIR --resume auto"},
+    {"-z", "--zero"},
 };
 
 /// Values of other programs that mean the same as a value of the flag.
@@ -212,6 +243,22 @@ std::optional<bool> truth_of(const std::string& word) {
 }
 
 }  // namespace
+
+std::string note_about(const std::string& name, const Flags& flags) {
+  const Alias* const alias = alias_of(hyphened(name), flags);
+  if (alias == nullptr || *alias->note == '\0' || !has(flags, alias->flag)) return {};
+  return fmt::format("{} is {} here: {}", name, alias->flag, alias->note);
+}
+
+std::vector<std::string> notes_about(int argc, const char* const* argv, const Flags& flags) {
+  std::vector<std::string> notes;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    const std::string note = note_about(word.substr(0, word.find('=')), flags);
+    if (!note.empty()) notes.push_back(note);
+  }
+  return notes;
+}
 
 std::vector<std::string> with_own_names(int argc, const char* const* argv, const Flags& flags) {
   const std::vector<std::string> typed(argv + std::min(argc, 1), argv + argc);
@@ -283,6 +330,7 @@ std::string other_names_text() {
     std::istringstream in(alias.names);
     for (std::string name; in >> name;) names += (names.empty() ? "--" : " --") + name;
     text += fmt::format("  {}{}{}\n{}", alias.flag, fixed ? " " : "", alias.value, wrapped(names, 6));
+    if (*alias.note != '\0') text += wrapped(alias.note, 8);
   }
   text += "\nFlags of other programs that have no counterpart, and what to do instead:\n";
   for (const Hint& hint : kHints) text += fmt::format("{}{}", wrapped(hint.names, 2), wrapped(hint.text, 6));

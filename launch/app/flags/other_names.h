@@ -14,6 +14,13 @@ namespace ddptrain {
 /// in names by hyphens. Words that name no flag stay as they are.
 std::vector<std::string> with_own_names(int argc, const char* const* argv, const Flags& flags);
 
+/// What to tell about the name of a flag, with dashes, whose value means something else in some programs: "--save-freq
+/// is
+/// --checkpoint-every here: ...". Empty: nothing.
+std::string note_about(const std::string& name, const Flags& flags);
+/// The same for all words of a command line after the program's name.
+std::vector<std::string> notes_about(int argc, const char* const* argv, const Flags& flags);
+
 /// A line of a file of --config under the name of one of `flags`. `value` is changed if the alias stands for a value:
 /// bf16 = true is precision = "bf16". The name is empty if the line asks for nothing, as bf16 = false does.
 struct OwnLine {
