@@ -25,6 +25,14 @@ std::pair<bench::CommandLine, std::exception_ptr> read_command_line(int argc, ch
   }
 }
 
+/// UsageError or a warning about processes that MPI has not connected, if this one knows no other.
+void check_launch(const Launch& launch, const bench::Task& task) {
+  const bool is_mistake = !launch.mistake.empty();
+  if (is_mistake && bench::needs_ranks(task)) usage_error("{}", launch.mistake);
+  const std::string& text = is_mistake ? launch.mistake : launch.warning;
+  if (!text.empty()) spdlog::warn("{}", text);
+}
+
 /// One subcommand for each kind of options.
 struct Run {
   const World& world;
@@ -51,14 +59,13 @@ int main(int argc, char** argv) {
   World world(&argc, &argv);
   int exit_code = 0;
   try {
-    if (world.size() == 1 && !launch.mistake.empty()) usage_error("{}", launch.mistake);
     if (mistake) std::rethrow_exception(mistake);
     if (command_line.print) {
       bench::print(world, *command_line.print);
       return 0;
     }
     init_logging("warn", world.rank());
-    if (world.size() == 1 && !launch.warning.empty()) spdlog::warn("{}", launch.warning);
+    if (world.size() == 1) check_launch(launch, command_line.task);
     std::visit(Run{world, command_line.common, exit_code}, command_line.task);
   } catch (const UsageError& error) {  // the same on every rank
     if (world.rank() == 0) std::fprintf(stderr, "ddpbench: %s\n", without_controls(error.what()).c_str());

@@ -325,6 +325,13 @@ std::vector<std::string> with_subcommand(const CLI::App& app, std::vector<std::s
   return words;
 }
 
+/// The subcommands of with_subcommand(), for --help.
+std::string collectives_text() {
+  std::string names;
+  for (const Collective collective : all_collectives()) names += fmt::format(" {}", name_of(collective));
+  return "Collectives are subcommands, too, each with the flags of allreduce:\n" + wrapped(names, 2);
+}
+
 /// The words without the flags of nccl-tests that give a process several GPUs.
 std::string without_gpus_per_process(const std::vector<std::string>& words) {
   std::string text;
@@ -342,6 +349,17 @@ std::string without_gpus_per_process(const std::vector<std::string>& words) {
 
 }  // namespace
 
+bool needs_ranks(const Task& task) {
+  if (const auto* step = std::get_if<StepOptions>(&task)) {
+    const auto only_prints = [](const std::string& word) {
+      return word == "--help" || word == "-h" || word == "--version";
+    };
+    return std::none_of(step->arguments.begin(), step->arguments.end(), only_prints);
+  }
+  return !std::holds_alternative<P2pOptions>(task) && !std::holds_alternative<GemmOptions>(task) &&
+         !std::holds_alternative<MemoryOptions>(task);
+}
+
 CommandLine parse_command_line(int argc, const char* const* argv) {
   Parser parser;
   CommandLine result;
@@ -354,6 +372,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
                 "ddpbench --help and ddpbench SUBCOMMAND --help list");
   } catch (const CLI::CallForHelp&) {
     result.print = help_page(parser.app);
+    if (parser.app.get_subcommands().empty()) *result.print += collectives_text();
     return result;
   } catch (const CLI::CallForVersion&) {
     result.print = version_text();

@@ -93,6 +93,9 @@ struct StepOptions {
 using Task = std::variant<P2pOptions, AllreduceOptions, SplitOptions, OverlapOptions, GemmOptions, MemoryOptions,
                           DoctorOptions, StepOptions>;
 
+/// Whether several processes of the benchmark have to know each other. Otherwise each measures by itself.
+bool needs_ranks(const Task& task);
+
 /// The request of a command line: a benchmark, or a text to print.
 struct CommandLine {
   CommonOptions common;

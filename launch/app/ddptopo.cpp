@@ -250,7 +250,8 @@ Findings parse_logs(const std::vector<std::string>& paths) {
 void check_files(const Options& options) {
   std::vector<InputPath> logs;
   for (const std::string& log : options.logs) logs.push_back({"--parse", log == "-" ? "" : log});
-  check_outputs({{"--json", options.json == "-" ? "" : options.json, {"{\"hosts\":"}},
+  const std::vector<std::string> own = {R"({"hosts":[{"all_pairs_equal":)", R"({"hosts":[],"nccl":{"channels":)"};
+  check_outputs({{"--json", options.json == "-" ? "" : options.json, own},
                  {"--svg", options.svg, {"<?xml", "\x89PNG"}, "ddptrain"},
                  {"--png", options.png, {"<?xml", "\x89PNG"}, "ddptrain"}},
                 logs, options.force);
@@ -297,6 +298,6 @@ int main(int argc, char** argv) {
     if (options.share_gpu) let_ranks_share_gpus();
   };
   const auto work = [&](const World& world) { run(world, options); };
-  const auto needs_ranks = [&] { return !options.print && options.logs.empty(); };
+  const auto needs_ranks = [&] { return !options.print && options.nccl; };
   return run_program("ddptopo", &argc, &argv, prepare, work, std::make_shared<Watch>(), needs_ranks);
 }

@@ -120,6 +120,12 @@ TEST(Options, HelpHasNoHiddenFlags) {
   EXPECT_EQ(help.find("--parallel_init"), std::string::npos);
 }
 
+TEST(Options, TheHelpListsCollectives) {
+  const std::string help = parse({"--help"}).print.value();
+  for (const Collective collective : all_collectives()) EXPECT_CONTAINS(help, std::string(" ") + name_of(collective));
+  EXPECT_EQ(parse({"overlap", "--help"}).print.value().find("all-to-all"), std::string::npos);
+}
+
 TEST(Options, MistakesAreUsageErrors) {
   std::istringstream lines(
       "; allreduces; allreduce --foo; allreduce -b; allreduce -b many; allreduce -f 1; allreduce -n 0; "

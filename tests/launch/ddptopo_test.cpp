@@ -37,6 +37,7 @@ TEST(Ddptopo, JsonAloneOnStandardOutput) {
   EXPECT_EQ(host.at("p2p").size(), gpus);
   EXPECT_EQ(host.at("nearest_pair").is_null(), gpus < 2) << host.dump();
   EXPECT_TRUE(all.at("nccl").is_null());
+  EXPECT_EQ(ddptopo("", "WORLD_SIZE=4 RANK=0 LOCAL_RANK=0").exit_code, 0) << "a host is described by one process";
 }
 
 TEST(Ddptopo, OneMatrixForEachHost) {
@@ -45,6 +46,7 @@ TEST(Ddptopo, OneMatrixForEachHost) {
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_EQ(outcome.count("Host "), 1) << outcome.output;
   EXPECT_EQ(json::parse(content_of(path)).at("hosts").size(), 1u);
+  EXPECT_EQ(ddptopo("--json " + path).exit_code, 0) << "it may replace its own file";
 }
 
 TEST(Ddptopo, ParsesALog) {
@@ -55,6 +57,11 @@ TEST(Ddptopo, ParsesALog) {
   const json all = json::parse(content_of(path));
   EXPECT_TRUE(all.at("hosts").empty());
   EXPECT_EQ(all.at("nccl").at("ranks"), 4);
+  EXPECT_EQ(ddptopo("--parse " + log_file("a100_2x2_trees.log") + " --json " + path).exit_code, 0) << "twice the same";
+  std::ofstream(path) << R"({"hosts": ["of another program"]})";
+  const Outcome foreign = ddptopo("--parse " + log_file("a100_2x2_trees.log") + " --json " + path);
+  EXPECT_EQ(foreign.exit_code, 2) << foreign.output;
+  EXPECT_EQ(content_of(path), R"({"hosts": ["of another program"]})");
 }
 
 TEST(Ddptopo, ParsesALogFromAPipe) {
