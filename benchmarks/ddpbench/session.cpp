@@ -17,6 +17,14 @@
 namespace ddptrain::bench {
 namespace {
 
+/// How the file of each benchmark begins, without white space.
+std::vector<std::string> beginnings() {
+  return {R"({"benchmark":"allreduce","op":)",    R"({"benchmark":"doctor","ranks":)",
+          R"({"benchmark":"gemm","device":)",     R"({"benchmark":"memory","device":)",
+          R"({"benchmark":"overlap","library":)", R"({"benchmark":"p2p","gpus":)",
+          R"({"benchmark":"split","library":)",   R"({"benchmark":"step","model":)"};
+}
+
 /// In one line: the range of the clocks, the highest power and temperature, and why clocks were held down.
 std::string sensor_text(const std::vector<SensorWindow>& of_ranks) {
   SensorWindow all;
@@ -36,7 +44,7 @@ ResultFile::ResultFile(const World& world, const CommonOptions& common) {
   world.agree([&] {
     if (world.rank() != 0 || common.json.empty()) return;
     path_ = common.json;
-    check_outputs({{"--json", path_, {"{\"benchmark\":"}}}, {}, common.force);
+    check_outputs({{"--json", path_, beginnings()}}, {}, common.force);
     require_writable("--json", path_);
   });
 }
@@ -95,17 +103,23 @@ void require_ranks(const World& world, const char* what) {
   usage_error("{} needs at least 2 ranks: start it with mpirun -np 2 --bind-to none ddpbench ...", what);
 }
 
-SensorLog::SensorLog(const World& world, DeviceKind kind) : world_(world) {
-  if (kind != DeviceKind::cuda) return;
+SensorLog::SensorLog(const World& world, const Device& device) : world_(world) {
+  if (device.kind() == DeviceKind::cpu) {
+    cores_.emplace(world, device.options().threads);
+    return;
+  }
   const std::string gpu = cuda_pci_bus_id(own_gpu(world));
   if (!use_gpus(world, gpu, /*share=*/true).is_first) return;
   if (ReadSensors read = gpu_sensors(gpu)) sampler_.emplace(std::move(read));
 }
 
-Json SensorLog::tell() {
+void SensorLog::tell(Json& result) {
   const auto of_ranks = gather_sensors(world_, sampler_ ? sampler_->take() : SensorWindow{});
   if (!of_ranks.empty()) print(world_, fmt::format("# GPUs: {}\n", sensor_text(of_ranks)));
-  return sensor_fields(of_ranks);
+  result["gpus"] = sensor_fields(of_ranks);
+  const std::string disturbed = cores_ ? cores_->disturbance() : "";
+  result["disturbed"] = disturbed;
+  if (!disturbed.empty()) print(world_, fmt::format("# Disturbed: {}: do not trust these numbers\n", disturbed));
 }
 
 std::string library_version(const Communicator& communicator) {

@@ -13,6 +13,7 @@
 #include "runtime/comm/world.h"
 #include "runtime/device/device.h"
 #include "runtime/device/sensors.h"
+#include "runtime/train/measure/core_share.h"
 
 namespace ddptrain::bench {
 
@@ -49,17 +50,19 @@ void require_gpu(DeviceKind kind, bool given, const char* flag);
 /// UsageError if there is only one rank: `what` needs at least two.
 void require_ranks(const World& world, const char* what);
 
-/// Reads the sensors of this rank's GPU while it lives, if the rank is the first of those that share the GPU; nothing
-/// on CPUs.
+/// What disturbs a benchmark while this object lives. It reads the sensors of this rank's GPU, if the rank is the first
+/// of those that share the GPU; on CPUs it counts the cores that other programs take.
 class SensorLog {
  public:
-  SensorLog(const World& world, DeviceKind kind);  ///< Collective.
-  /// Prints the readings of the GPUs of all ranks, and returns them as the field `gpus` of metrics files. Collective.
-  Json tell();
+  SensorLog(const World& world, const Device& device);  ///< Collective.
+  /// Prints the readings of the GPUs of all ranks, or why times of CPUs are not to be trusted. Adds them to `result`:
+  /// the fields `gpus` and `disturbed` of metrics files. Collective.
+  void tell(Json& result);
 
  private:
   const World& world_;
   std::optional<SensorSampler> sampler_;
+  std::optional<CoreShare> cores_;  ///< On CPUs.
 };
 
 inline double seconds_since(std::chrono::steady_clock::time_point start) {

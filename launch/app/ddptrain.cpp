@@ -113,6 +113,9 @@ void run(const World& world, CommandLine command_line, EarlyStart& early) {
     return;
   }
   init_logging(command_line.options.log_level, world.rank());
+  for (const std::string& note : command_line.notes) {
+    if (world.rank() == 0) spdlog::info("{}", note);
+  }
   world.agree([&] {
     if (world.rank() == 0) check_outputs(command_line.outputs, command_line.inputs, command_line.options.force);
   });

@@ -192,6 +192,24 @@ TEST(Ddpbench, ARankAloneExposesNoCommunication) {
   EXPECT_EQ(result["communication_alone_us"], 0.0);
 }
 
+TEST(Ddpbench, ReplicasThatTrainOnTheirOwnExposeNoCommunication) {
+  const json result = run("step --batch 4 --data synthetic:100 --overlap none");
+  for (const json& row : result["results"]) {
+    if (row["part"] == "exposed_communication") {
+      EXPECT_EQ(row["time_us"], 0.0);
+    }
+  }
+  EXPECT_EQ(result["communication_alone_us"], 0.0);
+}
+
+/// More threads than cores: the job takes cores from itself.
+TEST(Ddpbench, SaysWhatDisturbedIt) {
+  Outcome outcome;
+  const json result = run_on(2, "memory --device cpu --bytes 1M --rounds 1 --threads 500", &outcome);
+  EXPECT_CONTAINS(result["disturbed"].get<std::string>(), "1000 threads share ");
+  EXPECT_TRUE(outcome.says("# Disturbed: 1000 threads share ")) << outcome.output;
+}
+
 /// options_test.cpp has what is refused before anything runs.
 TEST(Ddpbench, MistakesAreOneMessageAndOverwriteNothing) {
   struct Mistake {
@@ -200,7 +218,7 @@ TEST(Ddpbench, MistakesAreOneMessageAndOverwriteNothing) {
     const char* message;
   };
   const std::string path = temporary("untouched.json");
-  const std::string before = "{\"benchmark\": \"of an earlier run\"}\n";
+  const std::string before = "{\"benchmark\": \"gemm\", \"device\": \"of an earlier run\"}\n";
   std::ofstream(path) << before;
   for (const auto& [ranks, arguments, message] :
        {Mistake{1, "p2p", "measures copies between GPUs"},
@@ -240,6 +258,33 @@ TEST(Ddpbench, JsonPathMustBeWritable) {
   EXPECT_EQ(outcome.exit_code, 2);
   EXPECT_EQ(outcome.count("ddpbench: --json /nonexistent/folder/x.json"), 1) << outcome.output;
   EXPECT_EQ(train_on_cpu(1, "memory --device cpu --bytes 1M --json -").exit_code, 2);
+  const std::string foreign = "{\"benchmark\": \"of another program\"}";
+  std::ofstream(temporary("foreign.json")) << foreign;
+  EXPECT_EQ(train_on_cpu(1, "memory --device cpu --bytes 1M --json " + temporary("foreign.json")).exit_code, 2);
+  EXPECT_EQ(content_of(temporary("foreign.json")), foreign);
+}
+
+/// Variables of torchrun: MPI has not connected the processes.
+TEST(Ddpbench, BenchmarksOfOneProcessNeedNoOtherRanks) {
+  const auto run_alone = [](const std::string& arguments) {
+    return run_command(fmt::format("WORLD_SIZE=4 RANK=0 LOCAL_RANK=0 timeout 600 {} {}", DDPTRAIN_PROGRAM, arguments));
+  };
+  for (const char* arguments :
+       {"gemm --device cpu --cube 64 --tokens 16 --width 32 --vocabulary 64 --seconds 0.001 --rounds 1",
+        "memory --device cpu --bytes 1M --rounds 1"}) {
+    const Outcome outcome = run_alone(arguments);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    EXPECT_TRUE(outcome.says("WORLD_SIZE=4")) << outcome.output;
+  }
+  for (const char* arguments : {"--help", "--version", "step --help"}) {
+    const Outcome outcome = run_alone(arguments);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  }
+  for (const char* arguments : {"allreduce --device cpu", "step --device cpu --batch 4 --data synthetic:100"}) {
+    const Outcome outcome = run_alone(arguments);
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
+    EXPECT_TRUE(outcome.says("mpirun -np 4 ddpbench")) << outcome.output;
+  }
 }
 
 TEST(Ddpbench, NotEnoughMemorySaysSo) {

@@ -316,7 +316,7 @@ void run_allreduce(const World& world, const CommonOptions& common, const Allred
   // Before NCCL starts. NCCL logs a line per call; without a graph, that adds a microsecond to small calls.
   std::optional<NcclLogCapture> nccl_log;
   if (options.graph_launches > 0 && world.rank() == 0) nccl_log.emplace();
-  SensorLog sensors(world, device->kind());
+  SensorLog sensors(world, *device);
   AllreduceBench bench(world, *device, options, end, common.min_seconds);
   Json result = begin_result(world, *device, options, bench.communicator());
   Totals totals;
@@ -332,7 +332,7 @@ void run_allreduce(const World& world, const CommonOptions& common, const Allred
     add_nccl(result, nccl_log->log(), options.collective);
     print(world, fmt::format("# NCCL chose           : {}\n", choices_text(result["results"])));
   }
-  result["gpus"] = sensors.tell();
+  sensors.tell(result);
   file.write(result);
   if (wrong > 0) fail("{} elements of results are wrong", wrong);
 }

@@ -202,7 +202,7 @@ void run_overlap(const World& world, const CommonOptions& common, const OverlapO
   const auto device = make_device(world, common, kind, choose_precision("auto", kind));
   const auto communicator =
       make_communicator(world, *device, {.symmetric = options.symmetric, .comm_ctas = options.comm_ctas});
-  SensorLog sensors(world, device->kind());
+  SensorLog sensors(world, *device);
   OverlapBench bench(world, *device, *communicator, options, common.min_seconds);
   const auto buckets = bucket_sizes(options, bench.bytes());
 
@@ -243,7 +243,7 @@ void run_overlap(const World& world, const CommonOptions& common, const OverlapO
                                  {"compute_beside_us", 1e6 * times.together.compute},
                                  {"compute_slow_down", slow_down}});
   }
-  result["gpus"] = sensors.tell();
+  sensors.tell(result);
   file.write(result);
 }
 

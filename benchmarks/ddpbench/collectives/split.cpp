@@ -62,7 +62,7 @@ void run_split(const World& world, const CommonOptions& common, const SplitOptio
   const Buffer buffer = communicator->allocate(total);
   const Tensor all = buffer.view(options.dtype, {static_cast<std::int64_t>(elements)});
 
-  SensorLog sensors(world, device->kind());
+  SensorLog sensors(world, *device);
   Json result = {{"benchmark", "split"},           {"library", library_version(*communicator)},
                  {"device", device->name()},       {"ranks_per_gpu", device->options().ranks},
                  {"ranks", world.size()},          {"nodes", world.nodes()},
@@ -90,7 +90,7 @@ void run_split(const World& world, const CommonOptions& common, const SplitOptio
                                  {"busbw_gbs", bw.busbw},
                                  {"share_of_one_piece", share}});
   }
-  result["gpus"] = sensors.tell();
+  sensors.tell(result);
   file.write(result);
 }
 

@@ -100,7 +100,7 @@ void run_gemm(const World& world, const CommonOptions& common, const GemmOptions
   const ResultFile file(world, common);
   const DeviceKind kind = choose_device(world, common.device, common.share_gpu);
   const auto device = make_device(world, common, kind, choose_precision(options.precision, kind));
-  SensorLog sensors(world, device->kind());
+  SensorLog sensors(world, *device);
   GemmBench bench(world, *device, options, common.min_seconds);
   const auto [peak, peak_source] = device->peak();
   Json result = {{"benchmark", "gemm"},
@@ -142,7 +142,7 @@ void run_gemm(const World& world, const CommonOptions& common, const GemmOptions
                                    {"share_of_peak", peak > 0.0 ? Json(rate.flops / peak) : Json(nullptr)}});
     }
   }
-  result["gpus"] = sensors.tell();
+  sensors.tell(result);
   file.write(result);
 }
 

@@ -97,7 +97,7 @@ void run_memory(const World& world, const CommonOptions& common, const MemoryOpt
   const ResultFile file(world, common);
   const DeviceKind kind = choose_device(world, common.device, common.share_gpu);
   const auto device = make_device(world, common, kind, Precision::fp32);
-  SensorLog sensors(world, device->kind());
+  SensorLog sensors(world, *device);
   MemoryBench bench(world, *device, options, common);
   Json result = {{"benchmark", "memory"}, {"device", device->name()},  {"ranks_per_gpu", device->options().ranks},
                  {"ranks", world.size()}, {"threads", common.threads}, {"results", Json::array()}};
@@ -123,7 +123,7 @@ void run_memory(const World& world, const CommonOptions& common, const MemoryOpt
                                  {"rate_gbs", rate},
                                  {"rate_slowest_rank_gbs", slowest}});
   }
-  result["gpus"] = sensors.tell();
+  sensors.tell(result);
   file.write(result);
 }
 

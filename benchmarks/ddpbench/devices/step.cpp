@@ -193,7 +193,7 @@ void run_step(const World& world, const CommonOptions& common, const StepOptions
   if (!data_in_forward) {
     input = std::make_unique<InputSteps>(*images, trainer.sampler(), trainer_options, *device);
   }
-  SensorLog sensors(world, device->kind());
+  SensorLog sensors(world, *device);
   const StepTimes times =
       profile_step(world, trainer, input ? &input->steps() : nullptr, *device, options.run.min_seconds);
 
@@ -207,7 +207,7 @@ void run_step(const World& world, const CommonOptions& common, const StepOptions
   if (world.size() > 1)
     print(world, fmt::format("# stragglers {} us, within the parts\n", microseconds(times.stragglers)));
   if (gpu) print(world, fmt::format("# step launched kernel by kernel {} us\n", microseconds(times.eager_step)));
-  result["gpus"] = sensors.tell();
+  sensors.tell(result);
   file.write(result);
 }
 

@@ -96,15 +96,15 @@ StepTimes profile_step(const World& job, Trainer& trainer, StepGraph* data_steps
   std::vector<Series*> all = {&step, &eager, &forward, &passes, &compute, &communication};
   if (data) all.push_back(&*data);
   const int rounds = measure(all, job, device, min_seconds);
-  const bool several_replicas = trainer.replicas().size() > 1;
+  const bool communicates = trainer.replicas().size() > 1 && trainer.options().overlap != OverlapMode::none;
   StepTimes result = step_times_of({.step = step.slowest(),
                                     .eager_step = eager.slowest(),
                                     .data = data ? data->slowest() : 0.0,
                                     .forward = forward.slowest(),
                                     .forward_and_backward = passes.slowest(),
-                                    .compute_step = several_replicas ? compute.slowest() : step.slowest(),
-                                    .compute_step_mean = several_replicas ? compute.mean() : step.mean(),
-                                    .communication = several_replicas ? communication.slowest() : 0.0});
+                                    .compute_step = communicates ? compute.slowest() : step.slowest(),
+                                    .compute_step_mean = communicates ? compute.mean() : step.mean(),
+                                    .communication = communicates ? communication.slowest() : 0.0});
   result.rounds = rounds;
   return result;
 }

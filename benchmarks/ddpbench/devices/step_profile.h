@@ -14,7 +14,7 @@ struct StepTimes {
   double forward = 0.0;  ///< Without data, and without what of the backward pass a model begins in it.
   double backward = 0.0;
   double optimizer = 0.0;              ///< The part that does not overlap with backward.
-  double exposed_communication = 0.0;  ///< Step - step without communication; 0 with one replica.
+  double exposed_communication = 0.0;  ///< Step - step without communication; 0 if there is none.
   double stragglers =
       0.0;  ///< Slowest rank - mean of the ranks, in a step without communication. The parts contain it.
   double communication = 0.0;  ///< The all-reduces alone.
@@ -30,7 +30,7 @@ struct TimedPasses {
   double data = 0.0;                  ///< Alone.
   double forward = 0.0;               ///< With data.
   double forward_and_backward = 0.0;  ///< With data.
-  double compute_step = 0.0;          ///< The step without communication; of one rank the step.
+  double compute_step = 0.0;          ///< The step without communication; the step if it has none.
   double compute_step_mean = 0.0;     ///< The same, mean over the ranks.
   double communication = 0.0;
 };

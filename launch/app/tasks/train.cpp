@@ -15,6 +15,7 @@
 #include "runtime/diagnostics/nccl_log.h"
 #include "runtime/topology/machine.h"
 #include "runtime/train/checkpoint/checkpoint_writer.h"
+#include "runtime/train/measure/core_share.h"
 #include "runtime/train/replica/replica_check.h"
 #include "runtime/train/replica/trainer.h"
 #include "runtime/train/run/training_run.h"
@@ -126,7 +127,10 @@ void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator&
   const Watch::Phase phase(*world.watch(), "training");
   work_or_end_job(job, plan, [&] {
     std::optional<Report> report = begin_report(job, rank, start, trainer, std::move(topology), metrics);
+    std::optional<CoreShare> cores;
+    if (device.kind() == DeviceKind::cpu) cores.emplace(world, device.options().threads);
     RunResult result = run_training(trainer, world, run, report ? &*report : nullptr, hooks);
+    if (cores) result.disturbed = cores->disturbance();
     if (uses_nccl(plan, world) && job.early.nccl_log) result.nccl = usage_of(job.early.nccl_log->log());
     if (report) report->summary(result);
     if (!plan.saves_model) require_a_checkpoint(result);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -34,11 +35,11 @@ constexpr double kRecoverySeconds = 1.0;  // time in which such a GPU gets from 
 constexpr double kRecoveriesOfARound = 2.0;
 constexpr double kFewestRounds = 4.0;
 constexpr std::size_t kRoundsOfAnInterval = 8;  // with fewer rounds, an interval is too often narrow by chance
+constexpr std::size_t kConfirmingRounds = 3;    // rounds after which it is narrow, before it ends the rounds
 constexpr double kNarrow = 0.01;                // width of an efficiency's interval that ends the rounds
 constexpr double kClockFell = 0.97;
 constexpr double kWide = 0.05;  // width of that interval with which rounds go on beyond the limit of time
 constexpr double kLongerIfWide = 3.0;
-constexpr double kDisturbed = 0.05;         // waits for a core, as a share of a rank's time
 constexpr std::uint64_t kMostPieces = 250;  // of a window: half a millisecond each; reading their clocks takes 3 us
 
 std::size_t index_of(TimedWork work) { return static_cast<std::size_t>(work); }
@@ -53,7 +54,7 @@ std::vector<double> column(const std::vector<CalibrationRound>& rounds, Get get)
 }
 
 /// The halves of a round have their windows in opposite orders.
-Estimate efficiency(const std::vector<CalibrationRound>& rounds) {
+Estimate efficiency(std::span<const CalibrationRound> rounds) {
   std::vector<double> alone;
   std::vector<double> step;
   for (const CalibrationRound& round : rounds) {
@@ -67,8 +68,25 @@ Estimate efficiency(const std::vector<CalibrationRound>& rounds) {
 
 bool is_wide(const std::vector<CalibrationRound>& rounds) { return 2.0 * efficiency(rounds).half_width > kWide; }
 
+/// The efficiency after each of the newest rounds: an interval may be narrow by chance, and then measuring would end.
+std::vector<Estimate> newest_efficiencies(std::span<const CalibrationRound> rounds) {
+  std::vector<Estimate> newest;
+  while (newest.size() < kConfirmingRounds) newest.push_back(efficiency(rounds.first(rounds.size() - newest.size())));
+  return newest;
+}
+
 bool is_narrow(const std::vector<CalibrationRound>& rounds) {
-  return rounds.size() >= kRoundsOfAnInterval && 2.0 * efficiency(rounds).half_width < kNarrow;
+  if (rounds.size() < kRoundsOfAnInterval || 2.0 * efficiency(rounds).half_width >= kNarrow) return false;
+  return std::ranges::all_of(newest_efficiencies(rounds),
+                             [](const Estimate& e) { return 2.0 * e.half_width < kNarrow; });
+}
+
+/// If the rounds ended because the interval was narrow, with the widest of those that ended them.
+Estimate final_efficiency(const std::vector<CalibrationRound>& rounds) {
+  Estimate result = efficiency(rounds);
+  if (!is_narrow(rounds)) return result;
+  for (const Estimate& e : newest_efficiencies(rounds)) result.half_width = std::max(result.half_width, e.half_width);
+  return result;
 }
 
 class Calibrator {
@@ -93,14 +111,15 @@ class Calibrator {
     Calibration result;
     std::vector<CalibrationRound>& rounds = result.rounds;
     double limit = limit_.seconds;
+    double after_next = 0.0;  // seconds, if there is one more round
     bool done = false;
     while (!done) {
       const double before = seconds_;
       const double waited_before = job_waited_;
-      job_.progress(seconds_, limit);
+      job_.progress(seconds_, limit_.if_wide_seconds);
       measure(rounds.emplace_back());
       find_disturbance(result);
-      const double after_next = seconds_ + (seconds_ - before);
+      after_next = seconds_ + (seconds_ - before);
       const double with_cores = after_next - job_waited_ - (job_waited_ - waited_before);
       const bool goes_beyond =
           after_next > limit_.seconds && is_wide(rounds) && (result.disturbed.empty() || with_cores <= limit_.seconds);
@@ -109,6 +128,8 @@ class Calibrator {
     }
     mark_fallen_clocks(rounds);
     if (!is_narrow(rounds)) result.limit_seconds = limit;
+    if (!result.limit_seconds && limit_.is_fixed && after_next <= limit) result.unspent_limit_seconds = limit;
+    result.seconds = seconds_;
     return result;
   }
 
@@ -228,10 +249,8 @@ class Calibrator {
 
   std::string disturbance(const Calibration& result, const std::optional<CoreShare::Taken>& taken) const {
     if (!crowd_.empty()) return crowd_;
-    const bool waits = result.core_wait >= kDisturbed;
-    if (taken && taken->share >= kDisturbed && (waits || taken->lacking)) {
-      return fmt::format("other programs took {:.0f}% of the cores", 100.0 * taken->share);
-    }
+    const bool waits = result.core_wait >= CoreShare::kDisturbed;
+    if (taken && taken->share >= CoreShare::kDisturbed && (waits || taken->lacking)) return taken->text();
     if (!waits) return "";
     return fmt::format("rank {} waited {:.0f}% of its time for a core", result.core_wait_rank,
                        100.0 * result.core_wait);
@@ -336,7 +355,7 @@ void evaluate(Calibration& result) {
   result.alone_seconds = mean(column(rounds, &CalibrationRound::alone));
   result.step_seconds = mean(column(rounds, &CalibrationRound::step));
   result.communication_seconds = mean(communication);
-  result.scaling_efficiency = efficiency(rounds);
+  result.scaling_efficiency = final_efficiency(rounds);
   result.exposed_fraction = estimate_ratio(column(rounds, exposed), communication);
   result.together = observed([](const CalibrationRound& r) { return mean(r.compute_step) - r.alone; });
   result.exposed = observed(exposed);

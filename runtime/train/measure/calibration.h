@@ -43,13 +43,14 @@ class TimedJob {
 
 /// When the baseline measurement ends: no round begins later, but there is always one.
 struct CalibrationLimit {
-  CalibrationLimit(double of_all) : seconds(of_all), if_wide_seconds(of_all) {}
-  CalibrationLimit(double of_most, double if_wide) : seconds(of_most), if_wide_seconds(if_wide) {}
+  CalibrationLimit(double of_all) : seconds(of_all), if_wide_seconds(of_all), is_fixed(true) {}
+  CalibrationLimit(double of_most, double if_wide) : seconds(of_most), if_wide_seconds(if_wide), is_fixed(false) {}
 
   double seconds;
   /// If the efficiency's interval is wider than 5 points. A disturbed job ends earlier: once its ranks have had cores
   /// for `seconds`.
   double if_wide_seconds;
+  bool is_fixed;  ///< The user asked for it.
 };
 
 /// `asked`. If that is 0, a quarter of the longer of the others, but 4 to 20 s; three times as long for a wide

@@ -14,6 +14,7 @@ namespace ddptrain {
 namespace {
 
 constexpr double kLacking = 0.05;  // cores that are wanted beyond those that there are, relative to these
+constexpr double kShortest = 0.5;  // seconds: the system counts what a core does in hundredths
 
 struct RankCores {
   int node;
@@ -80,6 +81,17 @@ std::vector<CoreShare::Reading> CoreShare::read() const {
   return world_.all_gather(std::vector{Reading{monotonic_seconds(), busy, process_cpu_seconds()}});
 }
 
+std::string CoreShare::Taken::text() const {
+  return fmt::format("other programs took {:.0f}% of the cores", 100.0 * share);
+}
+
+std::string CoreShare::disturbance() const {
+  const std::optional<Taken> others = taken();
+  if (!crowd_.empty()) return crowd_;
+  const bool is_known = others && others->seconds >= kShortest;
+  return is_known && others->share >= kDisturbed && others->lacking ? others->text() : "";
+}
+
 std::optional<CoreShare::Taken> CoreShare::taken() const {
   const std::vector<Reading> now = read();
   const std::vector<int> nodes = world_.all_gather(std::vector{world_.node()});
@@ -98,6 +110,7 @@ std::optional<CoreShare::Taken> CoreShare::taken() const {
     const auto cores = static_cast<double>(hosts_[node].cores.size());
     const double share = seconds > 0.0 ? std::clamp((busy - own) / (seconds * cores), 0.0, 1.0) : 0.0;
     most.share = std::max(most.share, share);
+    most.seconds = std::max(most.seconds, seconds);
     most.lacking = most.lacking || hosts_[node].threads + share * cores > (1.0 + kLacking) * cores;
   }
   return most;

@@ -12,6 +12,8 @@ namespace ddptrain {
 /// The cores of the job: those on which its ranks may run. Tells which part of them other programs take.
 class CoreShare {
  public:
+  static constexpr double kDisturbed = 0.05;  ///< From this share of the cores, or of a rank's time, on.
+
   /// Every rank computes with `threads` threads. Begins to count. Collective.
   CoreShare(const World& world, int threads);
 
@@ -19,10 +21,17 @@ class CoreShare {
   const std::string& crowd() const { return crowd_; }
   struct Taken {
     double share = 0.0;    ///< Of the cores, by other programs since this object began: 0 to 1.
+    double seconds = 0.0;  ///< Since then.
     bool lacking = false;  ///< Other programs and the ranks together want more cores than there are.
+
+    std::string text() const;  ///< "other programs took 52% of the cores"
   };
   /// On the host where it is most. Nothing if a host hides what its cores do. Collective.
   std::optional<Taken> taken() const;
+  /// Why times that were measured since this object began are not to be trusted: the crowd, or other programs that
+  /// took cores which the ranks needed. Empty: nothing is known against them, as after less than half a second.
+  /// Collective.
+  std::string disturbance() const;
 
  private:
   struct Host {

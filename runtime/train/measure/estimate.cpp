@@ -35,6 +35,10 @@ double effective_count(const std::vector<double>& deviations, double squares, do
   return std::max(kFewest, n * (1.0 - correlation) / (1.0 + correlation));
 }
 
+/// The fewest degrees of freedom of an interval of `n` observations of two kinds. With fewer than 16, a correlation
+/// that they do not show can be high.
+double fewest_degrees(double n) { return n < 16.0 ? std::max(1.0, 2.0 - 2.0 * std::pow(4.0 / n, 3.0)) : 2.0; }
+
 /// What is left of each numerator without what the ratio of the means explains, relative to the denominators' mean.
 std::vector<double> ratio_deviations(const std::vector<double>& numerators, const std::vector<double>& denominators) {
   DDP_CHECK(numerators.size() == denominators.size(), "{} numerators, {} denominators", numerators.size(),
@@ -84,8 +88,7 @@ Estimate estimate_ratio(const std::vector<double>& numerators, const std::vector
 }
 
 Estimate estimate_alternating_ratio(const std::vector<double>& numerators, const std::vector<double>& denominators) {
-  constexpr double kCaution = 0.6;  // chosen by simulation: see the header
-  constexpr double kFewestDegrees = 2.0;
+  constexpr double kCaution = 0.6;  // chosen by simulation, as fewest_degrees(): see the header
   std::vector<double> deviations = ratio_deviations(numerators, denominators);
   Estimate result{mean(numerators) / mean(denominators)};
   if (deviations.size() < 4) return result;
@@ -96,9 +99,9 @@ Estimate estimate_alternating_ratio(const std::vector<double>& numerators, const
     for (std::size_t i = kind; i < deviations.size(); i += 2) deviations[i] -= middle;
   }
   const double squares = std::inner_product(deviations.begin(), deviations.end(), deviations.begin(), 0.0);
-  const double degrees = std::max(effective_count(deviations, squares, kCaution) - 2.0, kFewestDegrees);
-  const double variance = squares / static_cast<double>(deviations.size()) / degrees;
-  result.half_width = student_quantile(0.025, degrees) * std::sqrt(variance);
+  const auto n = static_cast<double>(deviations.size());
+  const double degrees = std::max(effective_count(deviations, squares, kCaution) - 2.0, fewest_degrees(n));
+  result.half_width = student_quantile(0.025, degrees) * std::sqrt(squares / n / degrees);
   return result;
 }
 

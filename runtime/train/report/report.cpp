@@ -127,10 +127,11 @@ void add_calibration(Json& line, const std::optional<Calibration>& calibration, 
   line["step_seconds_without_communication_per_rank"] = c.compute_step_seconds;
   line["cpu_share_per_rank"] = c.cpu_share;
   line["communication_seconds"] = c.communication_seconds;
-  line["disturbed"] = c.disturbed;
+  if (!c.rounds.empty()) line["disturbed"] = c.disturbed;
   line["cores_taken"] = c.cores_taken;
   line["core_wait"] = c.core_wait;
-  line["scaling_efficiency_low"] = c.scaling_efficiency.low();
+  const bool has_interval = std::isfinite(c.scaling_efficiency.half_width);
+  line["scaling_efficiency_low"] = has_interval ? Json(std::max(0.0, c.scaling_efficiency.low())) : Json(nullptr);
   line["scaling_efficiency_high"] = c.scaling_efficiency.high();
   for (const auto& [name, estimate, scale] : {std::tuple{"scaling_efficiency", c.scaling_efficiency, 1.0},
                                               {"exposed_comm_fraction", c.exposed_fraction, 1.0},
@@ -145,6 +146,7 @@ void add_calibration(Json& line, const std::optional<Calibration>& calibration, 
   }
   line["calibration_rounds"] = c.rounds.size();
   line["calibration_limit_seconds"] = c.limit_seconds;
+  line["calibration_seconds"] = c.seconds;
   line["calibration"] = Json::array();
   for (const CalibrationRound& round : c.rounds) line["calibration"].push_back(round_fields(round));
 }
@@ -273,6 +275,7 @@ void Report::summary(const RunResult& result) {
   line[run().unit + "_per_second_min"] = units(result.rate.min);
   line[run().unit + "_per_second_max"] = units(result.rate.max);
   line["windows"] = result.rate.windows;
+  line["disturbed"] = result.disturbed;
   add_calibration(line, result.calibration, run());
   const double flops = flops_per_device(info_, result.rate.median);
   line["mfu"] = info_.peak.flops > 0.0 ? Json(flops / info_.peak.flops) : Json(nullptr);

@@ -64,28 +64,39 @@ std::string speed_line(const RunInfo& info, const RunResult& result) {
   std::string value = fmt::format("{} {}/s", significant(units * rate.median), info.description.unit);
   if (rate.windows > 1)
     value += fmt::format(" ({} to {})", significant(units * rate.min), significant(units * rate.max));
+  const bool is_marked_below = result.calibration && info.description.mesh.ranks() > 1;
+  if (!result.disturbed.empty() && !is_marked_below) value += ", disturbed: " + result.disturbed;
   std::string note = flops_text(info, rate.median);
   if (const ClockWindows& clocks = result.clocks; clocks.fell > 0)
     note += fmt::format("; a GPU's clock fell in {} of {} windows", clocks.fell, clocks.known);
   return line("Speed", value, note);
 }
 
-/// "94.7% (93.2 to 96.2)"; whole numbers where the interval is wider than 10 points.
+/// Whether the interval tells something about the efficiency. Below, it is most of what an efficiency can be.
+bool is_known(const Estimate& efficiency) { return efficiency.half_width <= 0.5; }
+
+/// "94.7% (93.2 to 96.2) of linear"; whole numbers if the interval is wider than 10 points.
 std::string efficiency_text(const Estimate& efficiency) {
   const double value = 100.0 * efficiency.value;
-  if (!std::isfinite(efficiency.half_width)) return fmt::format("{:.0f}% (one round: no interval)", value);
+  const double low = std::max(100.0 * efficiency.low(), 0.0), high = 100.0 * efficiency.high();
+  if (!std::isfinite(efficiency.half_width)) return fmt::format("{:.0f}% (one round: no interval) of linear", value);
+  if (!is_known(efficiency)) {
+    return fmt::format("{:.0f}% of linear, not known better than {:.0f} to {:.0f}%", value, low, high);
+  }
   const int decimals = 2.0 * efficiency.half_width <= 0.1 ? 1 : 0;
-  return fmt::format("{:.{}f}% ({:.{}f} to {:.{}f})", value, decimals, 100.0 * efficiency.low(), decimals,
-                     100.0 * efficiency.high(), decimals);
+  return fmt::format("{:.{}f}% ({:.{}f} to {:.{}f}) of linear", value, decimals, low, decimals, high, decimals);
 }
 
 std::string scaling_line(const Calibration& c, const Description& run) {
-  const std::string text = efficiency_text(c.scaling_efficiency) + " of linear";
+  const std::string text = efficiency_text(c.scaling_efficiency);
   if (!c.disturbed.empty()) return line("Scaling", fmt::format("{}, disturbed: {}", text, c.disturbed));
   const auto rate = [&](double samples) { return significant(samples * static_cast<double>(run.units_per_sample), 4); };
+  const std::string early = c.unspent_limit_seconds ? fmt::format("; {} of {} s sufficed", significant(c.seconds, 2),
+                                                                  significant(*c.unspent_limit_seconds))
+                                                    : "";
   return line("Scaling", text,
-              fmt::format("{} ranks {} {}/s; one rank alone {}", run.mesh.ranks(), rate(c.samples_per_second), run.unit,
-                          rate(c.baseline_per_second)));
+              fmt::format("{} ranks {} {}/s; one rank alone {}{}", run.mesh.ranks(), rate(c.samples_per_second),
+                          run.unit, rate(c.baseline_per_second), early));
 }
 
 /// The difference of the baseline's rank from the mean rank. Empty within the noise.
@@ -115,7 +126,7 @@ std::string step_line(const Calibration& c) {
   const std::string step = fmt::format("{} {}", significant(c.step_seconds / unit), name);
   if (c.by_others) return line("Step", step + " without waits for cores; causes cannot be told apart");
   const std::string parts = findings(c, unit, name);
-  if (!std::isfinite(c.scaling_efficiency.half_width)) return line("Step", step);
+  if (!is_known(c.scaling_efficiency)) return line("Step", step);
   if (c.scaling_efficiency.contains(1.0)) {
     return line("Step", step + ", as long as on one rank within the noise" +
                             (parts.empty() ? "" : "; beyond the noise: " + parts));

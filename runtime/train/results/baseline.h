@@ -45,9 +45,10 @@ struct CalibrationRound {
 
 /// The baseline measurement: what a job measures about itself after training. A round has windows of the four kinds of
 /// work and then the same windows in reverse order, so that a drift cancels. The means of a round are one observation.
-/// No round begins after the limit of time, after a signal, or once the interval of the efficiency is narrower than a
-/// point. Seconds are per step. An idle GPU is faster for a while, until it reaches its power limit again. So if steps
-/// are long enough to heat a GPU, the lead is longer after a window in which a rank was idle.
+/// No round begins after the limit of time, after a signal, or once the interval of the efficiency has been narrower
+/// than a point after three rounds in a row. Seconds are per step. An idle GPU is faster for a while, until it reaches
+/// its power limit again. So if steps are long enough to heat a GPU, the lead is longer after a window in which a rank
+/// was idle.
 ///
 /// The parts below add up from the step of rank 0 alone to the step of the job. Each has a sign. "Compute step" is the
 /// step without communication, in which all ranks run at once.
@@ -89,6 +90,9 @@ struct Calibration {
   std::vector<CalibrationRound> rounds;
   /// The limit of time, if it ended the rounds before the interval of the efficiency was narrow enough.
   std::optional<double> limit_seconds;
+  /// The limit of time that was asked for, if the rounds ended earlier because that interval was narrow.
+  std::optional<double> unspent_limit_seconds;
+  double seconds = 0.0;  ///< Of all windows.
 
   double compute_step_slowest_seconds() const {
     return compute_step_seconds.empty() ? 0.0 : compute_step_seconds[slowest_rank];

@@ -32,7 +32,8 @@ std::string time_text(double seconds) {
 /// What the run does besides training steps.
 std::string activity_text(std::string_view phase, Watch::Part part, const std::string& after) {
   if (phase == "baseline") {
-    const std::string time = part.total > 0 ? fmt::format(": {} of at most {} s", part.done, part.total) : "";
+    const std::string time =
+        part.total > 0 ? fmt::format(": {} of at most {} s of timed steps", part.done, part.total) : "";
     return "Measuring one rank alone" + time;
   }
   if (phase == "evaluation") {

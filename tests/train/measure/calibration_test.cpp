@@ -299,7 +299,12 @@ TEST(Calibration, RoundsLastASecondAndGoOnUntilTheIntervalIsNarrow) {
   EXPECT_GT(measure(hopeless, times, 20.0).scaling_efficiency.half_width, 0.01);
   EXPECT_LE(hopeless.now, 20.0);
   EXPECT_EQ(measure(hopeless, times, 20.0).limit_seconds, 20.0);
+  EXPECT_FALSE(measure(hopeless, times, 20.0).unspent_limit_seconds);
   EXPECT_FALSE(c.limit_seconds);
+  EXPECT_EQ(c.unspent_limit_seconds, 200.0);
+  EXPECT_NEAR(c.seconds, noisy.now, 1.0);
+  FakeJob unasked(times, 0.0005);
+  EXPECT_FALSE(measure(unasked, times, {20.0, 60.0}).unspent_limit_seconds) << "nobody asked for 20 s";
   FakeJob hurried(times, 0.02);
   EXPECT_EQ(measure(hurried, times, 2.0).rounds.size(), 4u);  // of half a second
 }
@@ -415,7 +420,7 @@ class TakenJob final : public TimedJob {
 
   std::vector<double> time_compute(bool /*communicates*/) override { return times_.compute; }
   std::string crowd() override { return times_.crowd; }
-  std::optional<CoreShare::Taken> taken() override { return CoreShare::Taken{times_.taken, true}; }
+  std::optional<CoreShare::Taken> taken() override { return CoreShare::Taken{times_.taken, 1.0, true}; }
 
  private:
   void meet(std::vector<TakenCore>& cores, std::vector<double>& now) const {
@@ -497,6 +502,51 @@ TEST(Calibration, AWideIntervalOfAnUndisturbedJobIsMeasuredForLonger) {
   EXPECT_EQ(measure(disturbed, taken, {8.0, 24.0}).limit_seconds, 8.0);  // of time with cores, which is half of it
   EXPECT_GE(disturbed.seconds, 9.0);
   EXPECT_LE(disturbed.seconds, 20.0);
+}
+
+/// A job whose steps have noise that lasts for several rounds: successive windows have a correlation of 0.78, and
+/// rounds of 0.7.
+class CorrelatedJob final : public TimedJob {
+ public:
+  CorrelatedJob(double noise, std::mt19937& random) : noise_(noise), random_(random), state_(normal_(random_)) {}
+
+  Window time(TimedWork work, std::uint64_t steps, std::uint64_t /*lead*/) override {
+    constexpr double kStep = 1e-3;
+    double seconds = kStep * static_cast<double>(steps);
+    if (work == TimedWork::communication) seconds *= 0.1;
+    if (work == TimedWork::step) seconds *= 1.0 + noise_ * next();
+    return {{seconds, work == TimedWork::alone ? 0.0 : seconds}};
+  }
+  std::vector<double> time_compute(bool /*communicates*/) override { return {1e-3, 1e-3}; }
+
+ private:
+  double next() {
+    constexpr double kCorrelation = 0.78;
+    const double now = state_;
+    state_ = kCorrelation * state_ + std::sqrt(1.0 - kCorrelation * kCorrelation) * normal_(random_);
+    return now;
+  }
+
+  double noise_;
+  std::mt19937& random_;
+  std::normal_distribution<double> normal_;
+  double state_;
+};
+
+/// Measuring ends when the interval is narrow, which it may be by chance.
+TEST(Calibration, AnIntervalThatEndedTheRoundsHoldsTheTruth) {
+  constexpr unsigned kRuns = 400;
+  std::mt19937 random(1);
+  unsigned held = 0;
+  unsigned early = 0;
+  for (unsigned run = 0; run < kRuns; ++run) {
+    CorrelatedJob job(0.007, random);
+    const Calibration c = calibrate(job, 64.0, 1e-3, false, 17.0);
+    held += c.scaling_efficiency.contains(1.0);
+    early += c.unspent_limit_seconds.has_value();
+  }
+  EXPECT_GE(held, 0.935 * kRuns) << "fewer if one narrow interval ends the rounds";
+  EXPECT_GT(early, 0.1 * kRuns);
 }
 
 TEST(Calibration, TakesAQuarterOfTheTimedStepsAndMoreForAWideInterval) {

@@ -74,6 +74,20 @@ TEST(Summary, OneRankHasNoScaling) {
             "Hash     4b80f0c2ce6edec4a06d37eaafda0dd2      the same command gives the same hash\n");
 }
 
+/// The line of the scaling carries its own mark.
+TEST(Summary, ADisturbedRunWithoutABaselineIsMarked) {
+  RunResult result = measured_on_cpus();
+  result.disturbed = "other programs took 52% of the cores";
+  EXPECT_EQ(line_of("Speed", two_cpus(), result), "Speed    2,970 images/s (2,810 to 3,060)");
+  const std::string marked =
+      "Speed    2,970 images/s (2,810 to 3,060), disturbed: other programs took 52% of the cores";
+  RunInfo one_rank = two_cpus();
+  one_rank.description.mesh.replicas = 1;
+  EXPECT_EQ(line_of("Speed", one_rank, result), marked);
+  result.calibration.reset();
+  EXPECT_EQ(line_of("Speed", two_cpus(), result), marked);
+}
+
 TEST(Summary, ACauseIsAFindingOnlyIfItsIntervalExcludesZero) {
   RunResult result = measured_on_cpus();
   Calibration& c = *result.calibration;
@@ -127,7 +141,21 @@ TEST(Summary, ScalingIsAlwaysANumber) {
   EXPECT_EQ(scaling().find("Scaling  71.0% (66.0 to 76.0) of linear"), 0u);
   c.scaling_efficiency.half_width = std::numeric_limits<double>::infinity();
   EXPECT_EQ(scaling().find("Scaling  71% (one round: no interval) of linear"), 0u);
+  c.scaling_efficiency = {0.05, 0.08};
+  EXPECT_EQ(scaling().find("Scaling  5% (0 to 13) of linear"), 0u) << "no efficiency is below 0";
+  c.scaling_efficiency = {0.80, 2.96};
+  EXPECT_EQ(scaling().find("Scaling  80% of linear, not known better than 0 to 376%"), 0u) << scaling();
   EXPECT_EQ(line_of("Step", two_cpus(), result), "Step     41.3 ms");
+}
+
+TEST(Summary, AMeasurementThatNeededLessTimeThanWasAskedForSaysSo) {
+  RunResult result = measured_on_cpus();
+  result.calibration->unspent_limit_seconds = 60.0;
+  result.calibration->seconds = 8.31;
+  EXPECT_EQ(
+      line_of("Scaling", two_cpus(), result),
+      "Scaling  94.7% (92.5 to 96.9) of linear        2 ranks 3,098 images/s; one rank alone 1,636; 8.3 of 60.0 s "
+      "sufficed");
 }
 
 /// However narrow the interval is.

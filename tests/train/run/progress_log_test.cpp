@@ -62,7 +62,7 @@ TEST(ProgressLog, SaysWhatGoesOnBesidesTraining) {
   EXPECT_CONTAINS(logged("evaluation", 0), "Evaluating, after step 100/800\n");
   EXPECT_CONTAINS(logged("evaluation", 0, 20), "Evaluating: batch 3 of 20, after step 100/800\n");
   EXPECT_CONTAINS(logged("checkpoint", 0), "Writing a checkpoint, after step 100/800\n");
-  EXPECT_CONTAINS(logged("baseline", 900, 8), "Measuring one rank alone: 3 of at most 8 s\n");
+  EXPECT_CONTAINS(logged("baseline", 900, 8), "Measuring one rank alone: 3 of at most 8 s of timed steps\n");
 }
 
 TEST(ProgressLog, StepsOfMeasurementsAfterTrainingDoNotCount) {
