@@ -31,8 +31,8 @@ def long_only(test):
 
 class FaultsBase(JobTest):
     world_size = 3
-    timeout = 5.0  # more than a healthy rank may need for a step where it has little of a processor
-    start_timeout = 5.0
+    timeout = 3.0  # more than a healthy rank may need for a step where it has little of a processor
+    start_timeout = 3.0
     settings = ["--device", "cpu", "--data", "synthetic:400", "--batch", "8"]
 
     def faulty(self, *flags: str, timeout: float | None = None, mpirun: list[str] = MPIRUN) -> Job:
@@ -166,7 +166,7 @@ class Faults(FaultsBase):
 
     def test_stopped_as_a_whole_and_continued_goes_on(self) -> None:
         """The others have waited for the last rank, but not for so long, when they are stopped as well."""
-        timeout = 8.0  # far more than they have waited
+        timeout = 6.0  # far more than they have waited
         job = self.training(timeout=timeout)
         ranks = range(self.world_size)
         job.signal(ranks[-1], signal.SIGSTOP)
@@ -225,7 +225,6 @@ class Faults(FaultsBase):
 
 class FaultsOfFourRanks(FaultsBase):
     world_size = 4
-    timeout = 3.0
 
     def test_a_rank_that_stood_still_does_not_hide_the_one_that_hangs(self) -> None:
         job = self.faulty("--hang-at=3:evaluation", "--baseline=off", "--steps=20")

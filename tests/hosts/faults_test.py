@@ -112,7 +112,7 @@ class FaultsOverHosts(HostsTest):
         self.assertNotIn("outlives", self.text(), "mpirun ends by itself")
 
     def test_rank_stopped(self) -> None:
-        self.training()
+        self.training(timeout=4)  # all links are up: keepalive has nothing to notice
         fault = self.kill(self.hosts.names[2], signal.SIGSTOP)
         self.check_end(fault, (76,), rf"rank 2 \({self.hosts.names[2]}\)")
 
@@ -163,7 +163,7 @@ class LinkDownWithoutSupervise(HostsTest):
     def test_link_down(self) -> None:
         """mpirun, without keepalive, notices nothing for minutes. Each rank ends by itself, and one names the other."""
         lost = self.hosts.names[1]
-        self.start([], "--steps=10000000", "--log-every=5", "--flight=flight", timeout=5)
+        self.start([], "--steps=10000000", "--log-every=5", "--flight=flight", timeout=4)
         self.job.wait_until(lambda: "Step 10/" in self.text())
         self.addCleanup(self.hosts.mend, lost)
         self.hosts.cut(lost)

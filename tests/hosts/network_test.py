@@ -103,7 +103,8 @@ class NetworkTest(HostsCase):
     def test_sweep_over_layouts(self) -> None:
         (self.folder / "hosts").write_text("".join(f"{name}\n" for name in self.hosts.names))
         sweep = [str(BIN / "ddpsweep"), str(ROOT / "configs" / "sweeps" / "node-layout-network.toml"), "--hostfile=hosts"]
-        short = ["--repeats=1", "--set=batch=2", "--set=steps=4", "--set=log-every=2", "--set=data=synthetic:256"]
+        short = ["--repeats=1", "--set=batch=2", "--set=steps=4", "--set=log-every=2", "--set=data=synthetic:256",
+                 "--set=calibration-seconds=1"]  # fmt: skip
         self.call(*sweep, *short, "--out=out")
         self.assertEqual(len(self.lines("out/results.jsonl")), 9)
         self.call(str(BIN / "ddpreport"), "out", "--md=report.md")

@@ -72,6 +72,6 @@ class ReadmesExample(unittest.TestCase):
         command = self.command.replace("build/bin/ddptrain", str(BIN / "ddptrain")).split()
         environment = os.environ | AS_ROOT
         environment |= {"OMPI_MCA_rmaps_base_oversubscribe": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
-        done = run(command, env=environment)
+        done = run([*command, "--calibration-seconds", "2"], env=environment)
         self.check_lines(done.stdout)
         self.assertAlmostEqual(accuracy(done.stdout), accuracy(self.output), delta=0.01)
