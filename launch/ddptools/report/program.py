@@ -36,7 +36,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     add("--md", type=path, metavar="FILE", help="also write the report as Markdown, without pictures")
     add("--title", help="title of the page")
     add("--watch", action="store_true", help="write the page again while runs of ddptrain --metrics go on, and let the "
-        "browser read it again; ends with the runs, and with those that no process of this host has written for minutes")  # fmt: skip
+        "browser read it again; ends with the runs, and if no process of this host has written them for minutes")  # fmt: skip
     instead = parser.add_mutually_exclusive_group().add_argument
     instead("--trace", type=path, metavar="FILE", help="draw the timeline of ddptrain --trace, instead of results")
     instead("--flight", type=path, metavar="DIR",

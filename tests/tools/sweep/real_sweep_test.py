@@ -6,7 +6,8 @@ from ddptools.common.mpirun import HYDRA, find_mpirun
 from tests.tools.report.support import run_report
 from tests.tools.support import BIN, ROOT, FolderCase, run_tool
 
-SHORT = "--repeats 1 --timeout 400 --set steps=6 --set log-every=2 --set data=synthetic:512 --set batch=16 --set calibration-seconds=1".split()
+SHORT = ["--repeats=1", "--timeout=400", "--set=steps=6", "--set=log-every=2", "--set=data=synthetic:512", "--set=batch=16",
+         "--set=calibration-seconds=1"]  # fmt: skip
 
 
 class RealSweepTest(FolderCase):

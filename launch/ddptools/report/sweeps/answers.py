@@ -129,10 +129,11 @@ def _batch(experiment: Experiment) -> Iterator[str]:
             continue
         best = max((case for _, case in points), key=lambda case: case.rate)
         if any(len(case.runs) < 2 for _, case in points):
+            smallest, largest = points[0][1], points[-1][1]
             yield (
-                begin_of(context if context != experiment.product else "") + f"One run of each batch has no spread, so it "
-                f"tells no best batch: {number(points[0][1].rate)} {experiment.unit} at batch {points[0][1].settings.get('batch')}, "
-                f"{number(points[-1][1].rate)} at batch {points[-1][1].settings.get('batch')} (--repeats 3 repeats each run)"
+                begin_of(context if context != experiment.product else "") + "One run of each batch has no spread, so it tells "
+                f"no best batch: {number(smallest.rate)} {experiment.unit} at batch {smallest.settings.get('batch')}, "
+                f"{number(largest.rate)} at batch {largest.settings.get('batch')} (--repeats 3 repeats each run)"
             )
             continue
         enough = next(case for _, case in points if case.rate >= SATURATED * best.rate)

@@ -50,7 +50,9 @@ def run_pictures(runs: list[TrainingRun]) -> list[Picture]:
     made = [(quantity, _curves(quantity, runs)) for quantity in quantities([run.unit for run in runs])]
     marked = " Dashed: the run was resumed there." if any(run.restarts for run in runs) else ""
     return [
-        Picture(quantity.caption + _about_tests(quantity, runs) + marked, curves) for quantity, curves in made if curves is not None
+        Picture(quantity.caption + _about_tests(quantity, runs) + marked, curves)
+        for quantity, curves in made
+        if curves is not None
     ]
 
 
