@@ -199,6 +199,9 @@ class SweepTest(FolderCase):
     def test_a_sweep_of_gpus_names_its_cpu_version_in_one_line(self) -> None:
         sweep = self.sweep('[[product]]\nranks = 2\ndevice = "cuda"\nbatch = [1, 2, 3]\n')
         sweep.environment["CUDA_VISIBLE_DEVICES"] = ""
+        noted = self.sweep(SIX_CASES + 'device = "cuda"\n')  # which tells what is added to the settings, if it runs
+        noted.environment["CUDA_VISIBLE_DEVICES"] = ""
+        self.assertEqual(noted.run(code=2).stderr.count("\n"), 1)
         line = f"ddpsweep: {sweep.file} needs GPUs, and this machine has none. "
         self.assertEqual(sweep.run(code=2).stderr, f"{line}It has no CPU version\n")
         (sweep.folder / "fake-cpu.toml").touch()
