@@ -34,6 +34,7 @@ StepGraph::Step MeasuredSteps::communication() {
   const auto reducer = std::make_shared<GradientReducer>(trainer_.arena(), *path.gradients, trainer_.overlap_mode(),
                                                          follow, path.virtual_ranks.get());
   return [this, &optimizer, &weights, updates, reducer](std::uint32_t offset) {
+    trainer_.device().finish_unfinished();  // updates of the step before
     optimizer.begin_step({trainer_.state().step(), offset}, weights);
     for (const Pass& pass : trainer_.order().passes) communicate(pass, *reducer, weights);
     if (updates) return optimizer.finish_step();
