@@ -17,7 +17,14 @@ namespace {
 
 /// Of a process on a CPU, for code, the MPI library and its shared memory, threads and tables: alone, and one of
 /// several ranks. Measured: see docs/reference/description.md.
-constexpr double kAloneBytes = 0.05e9, kProcessBytes = 0.06e9;
+constexpr double kAloneBytes = 0.05e9;
+constexpr double kProcessBytes = 0.06e9;
+/// What cuBLAS and the other libraries of a program with CUDA allocate when it starts, whether it uses a GPU or not.
+constexpr double kCudaLibraryBytes = 0.16e9;
+
+double process_bytes(const MeshShape& mesh) {
+  return (mesh.ranks() == 1 ? kAloneBytes : kProcessBytes) + (built_with_cuda() ? kCudaLibraryBytes : 0.0);
+}
 
 /// Of a rank with a GPU, for CUDA's context, kernels, workspaces, graphs and NCCL's buffers. Fitted to measurements:
 /// see docs/reference/description.md.
@@ -80,7 +87,7 @@ std::vector<MemoryUse> host_memory(const RunPlan& plan, int rank, const Replica&
   if (plan.saves_model) {  // two copies in fp32
     memory.push_back({"saved model", 8 * static_cast<std::size_t>(element_count(replica.model().parameters()))});
   }
-  memory.push_back({"libraries", static_cast<std::size_t>(plan.mesh.ranks() == 1 ? kAloneBytes : kProcessBytes)});
+  memory.push_back({"libraries", static_cast<std::size_t>(process_bytes(plan.mesh))});
   return memory;
 }
 
