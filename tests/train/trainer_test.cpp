@@ -210,26 +210,34 @@ TEST_P(EachDevice, SameSeedSameRunAndSameParametersOnEveryRank) {
   EXPECT_NE(hash_after(rig, options, 4), first);
 }
 
-/// --evaluate has a replica without a trainer.
-TEST(Replicas, AreEvaluatedAlikeWithAndWithoutATrainer) {
+/// Of a replica that has no trainer, as --evaluate evaluates it.
+MetricSums evaluated(Rig& rig, Replica& replica, const World& world, const TrainerOptions& options, std::int64_t most) {
+  replica.initialise(options.seed, world.rank());
+  const auto weights = make_replicated_weights();
+  MetricBuffers metrics(replica.ranks(), false, world, *rig.device);
+  return Evaluator(replica, data().test_count(), options.batch, *weights, metrics).evaluate(most);
+}
+
+TEST(Replicas, AreEvaluatedAlikeWithAndWithoutATrainerAndOnOneRank) {
   Rig rig(DeviceKind::cpu, Precision::fp32);
   TrainerOptions options = options_for_ranks();
   options.zero = Zero::weights;
   const auto trainer = rig.trainer(options, data());
   Replica replica(options, ReplicaUse::evaluation, rig.cnn(options, data()), *rig.device, *rig.communicator);
-  replica.initialise(options.seed, test_world().rank());
-  EXPECT_EQ(replica.parameter_hash(), trainer->parameter_hash());
   EXPECT_EQ(replica.arena().state_bytes(), 0u) << "there is no optimizer";
-  const auto weights = make_replicated_weights();
-  MetricBuffers metrics(replica.ranks(), false, test_world(), *rig.device);
-  Evaluator evaluator(replica, data().test_count(), options.batch, *weights, metrics);
+  const auto self = make_self_communicator(*rig.device);
+  const auto alone = test_world().split(test_world().rank());
+  Replica one(options, ReplicaUse::evaluation, rig.cnn(options, data()), *rig.device, *self);
   for (const std::int64_t most : {0, 7}) {
-    const MetricSums alone = evaluator.evaluate(most);
+    const MetricSums sums = evaluated(rig, replica, test_world(), options, most);
     const MetricSums in_training = trainer->evaluate(most);
-    EXPECT_EQ(alone.samples, in_training.samples);
-    EXPECT_EQ(alone.correct, in_training.correct);
-    EXPECT_EQ(alone.loss, in_training.loss);
+    const MetricSums of_one = evaluated(rig, one, *alone, options, most);
+    EXPECT_EQ(sums.samples, of_one.samples);
+    EXPECT_EQ(sums.correct, in_training.correct);
+    EXPECT_EQ(sums.loss, in_training.loss);
+    EXPECT_NEAR(sums.loss, of_one.loss, 1e-5 * of_one.loss);
   }
+  EXPECT_EQ(replica.parameter_hash(), trainer->parameter_hash());
 }
 
 /// Measurements run steps of their own from outside of the trainer.

@@ -35,8 +35,8 @@ class Replica {
   Replica(const Replica&) = delete;
   Replica& operator=(const Replica&) = delete;
 
-  /// Binds the model to its memory, and sets parameters to the initial values of rank 0; `rank` is this rank among those
-  /// with replicas of the model. A replica that is only described needs none of this. Collective; waits.
+  /// Binds the model to its memory, and sets parameters to the initial values of rank 0; `rank` is this rank among
+  /// those with replicas of the model. A replica that is only described needs none of this. Collective; waits.
   void initialise(std::uint64_t seed, int rank);
   /// Call it after values have been copied into state().arrays().
   void restored();
