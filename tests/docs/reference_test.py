@@ -13,7 +13,9 @@ from typing import Any
 import flags_page
 
 sys.path.insert(0, str(flags_page.ROOT))
-from tests.tools.support import AS_ROOT, BIN, ROOT, FolderCase, run  # noqa: E402
+from tests.tools.support import (  # noqa: E402
+    AS_ROOT, BIN, LOG_PASSWORD, ROOT, FolderCase, LogServer, run, skip_without_log,
+)  # fmt: skip
 from ddptools.common.mpirun import find_mpirun  # noqa: E402
 from ddptools.sweep import sweep_file  # noqa: E402
 
@@ -69,7 +71,7 @@ class FieldsTest(FolderCase):
             self.assertEqual(written - documented.keys(), set(), f"{name}: not on the page")
             always = {field for field, when in documented.items() if when == "always"}
             self.assertEqual(always - written, set(), f"{name}: not in the file")
-        elsewhere = re.compile(r"GPUs|NICs|NUMA")
+        elsewhere = re.compile(r"GPUs|NICs|NUMA|--outer")
         here = {field for field, when in documented.items() if not elsewhere.search(when)}
         self.assertEqual(here - seen, set(), f"{name}: in no file")
 
@@ -94,16 +96,30 @@ class FieldsTest(FolderCase):
         self.call(BIN / "ddptrain", *saving, "--steps", 4, "--metrics", "saved.jsonl")
         self.interrupt([BIN / "ddptrain", *saving, "--steps", 10**9, "--resume", "auto", "--metrics", "saved.jsonl"])
         self.use_models(text, gpt)
+        self.train_in_a_group()
         written: dict[str, list[Any]] = {}
-        for line in [line for name in ("cnn", "gpt", "pp", "tp", "saved", "used") for line in self.lines(f"{name}.jsonl")]:
+        for line in [line for name in ("cnn", "gpt", "pp", "tp", "saved", "used", "group") for line in self.lines(f"{name}.jsonl")]:
             written.setdefault(line["event"], []).append(line)
         documented = {name.removeprefix("metrics.") for name in self.documented if name.startswith("metrics.")}
+        if not self.lines("group.jsonl"):  # this machine has no log
+            documented.remove("exchange")
         self.assertEqual(written.keys(), documented)
         for event, samples in written.items():
             self.expect(f"metrics.{event}", samples)
 
         manifest = sorted(self.folder.glob("c/step-*/manifest.json"))[0]
         self.expect("checkpoint.manifest", [json.loads(manifest.read_text(encoding="utf-8"))])
+
+    def train_in_a_group(self) -> None:
+        (self.folder / "group.jsonl").touch()
+        with contextlib.suppress(unittest.SkipTest):
+            skip_without_log()
+            log = LogServer(self.folder / "log")
+            self.addCleanup(log.kill)
+            mlp = ["--model", "mlp", "--device", "cpu", "--data", "synthetic:64", "--batch", 8, "--steps", 4]
+            outer = ["--outer", log.url("x"), "--group", "a", "--outer-steps", 2, "--metrics", "group.jsonl"]
+            environment = ENVIRONMENT | {LOG_PASSWORD: log.password}
+            run([BIN / "ddptrain", *mlp, *outer], cwd=self.folder, env=environment)
 
     def use_models(self, text: pathlib.Path, gpt: list[Any]) -> None:
         mlp = ["--model", "mlp", "--device", "cpu", "--data", "synthetic:64", "--batch", 8, "--steps", 1]

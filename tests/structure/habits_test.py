@@ -33,6 +33,9 @@ CATCHES = {
     "runtime/device/timeline.cpp": "a destructor may not throw",
     "runtime/train/step/gradient_reducer.cpp": "a destructor may not throw",
     "runtime/diagnostics/flight_record.cpp": "the process is ending already",
+    "runtime/outer/log_client.cpp": "no exception may leave a thread, which connects again",
+    "runtime/outer/record.cpp": "the message gets the file's name",
+    "runtime/train/groups/outer_loop.cpp": "another library's exception",
     "runtime/train/checkpoint/checkpoint.cpp": "the fault of a file is the answer",
     "runtime/train/checkpoint/checkpoint_writer.cpp": "no exception may leave a thread; its text is the result",
 }

@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNTIME = ["runtime/core", "runtime/device", "runtime/ops", "runtime/comm", "runtime/topology", "runtime/diagnostics",
-           "runtime/train"]
+           "runtime/outer", "runtime/train"]
 
 # What each folder may include besides itself.
 MAY_INCLUDE = {
@@ -17,7 +17,9 @@ MAY_INCLUDE = {
     "runtime/comm": ["runtime/core", "runtime/device"],
     "runtime/topology": ["runtime/core"],
     "runtime/diagnostics": ["runtime/core", "runtime/device", "runtime/comm"],
-    "runtime/train": ["runtime/core", "runtime/device", "runtime/ops", "runtime/comm", "runtime/diagnostics"],
+    "runtime/outer": ["runtime/core"],
+    "runtime/train": ["runtime/core", "runtime/device", "runtime/ops", "runtime/comm", "runtime/diagnostics",
+                      "runtime/outer"],
     "data": RUNTIME,
     "models": [*RUNTIME, "data"],
     "launch": [*RUNTIME, "data", "models"],
@@ -37,7 +39,7 @@ MAY_IMPORT = {
     "nccl": ["common"],
 }
 # The rooms of runtime/train, and what each may include besides itself and the headers directly in runtime/train.
-# step <- replica <- measure, checkpoint, report <- run
+# step <- replica <- measure, checkpoint, report, groups <- run
 STEP = ["step", "step/store", "step/sync"]
 ROOMS = {
     "": [],  # dataset.h, model.h, split.h
@@ -49,7 +51,8 @@ ROOMS = {
     "measure": ["results", *STEP, "replica"],
     "checkpoint": ["results", *STEP, "replica"],
     "report": ["results", *STEP, "replica"],
-    "run": ["results", *STEP, "replica", "measure", "checkpoint", "report"],
+    "groups": ["results", *STEP, "replica", "checkpoint"],
+    "run": ["results", *STEP, "replica", "measure", "checkpoint", "report", "groups"],
 }
 MOST_FILES = 25  # in a folder of Python
 
@@ -59,6 +62,7 @@ LIBRARIES = {
     r"nccl": r"nccl|comm/",
     r"mpi\.h": r"mpi|comm/",
     r"omp\.h": r"device/cpu/",
+    r"hiredis": r"outer/log_client\.cpp",
 }
 
 IMPORT = re.compile(r"^\s*(?:from|import) ddptools\.(\w+)", re.MULTILINE)

@@ -7,6 +7,9 @@ import importlib.util
 import json
 import os
 import pathlib
+import shutil
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -23,6 +26,8 @@ from ddptools.common.mpirun import find_mpirun
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("DDPTRAIN_BIN", ROOT / "build" / "bin")).resolve()
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+LOG_PASSWORD = "DDPTRAIN_OUTER_PASSWORD"
+PATIENCE = 120.0  # seconds after which what takes a moment hangs
 
 
 class FolderCase(unittest.TestCase):
@@ -72,6 +77,45 @@ def run_ranks(ranks: int, *arguments: Any, **settings: Any) -> subprocess.Comple
     """ddptrain on this number of ranks."""
     command = ["mpirun", "-np", ranks, *find_mpirun().here(), BIN / "ddptrain", *arguments]
     return run(command, env=os.environ | AS_ROOT, **settings)
+
+
+def skip_without_log() -> None:
+    """SkipTest if this build or this machine cannot have groups that share a log."""
+    if shutil.which("redis-server") is None:
+        raise unittest.SkipTest("there is no redis-server (package redis-server)")
+    trial = [BIN / "ddptrain", "--outer", "redis://here/x", "--group", "a", "--print-config"]
+    if "without hiredis" in run(trial, None, env=os.environ | AS_ROOT).stderr:
+        raise unittest.SkipTest("this build has no hiredis (package libhiredis-dev)")
+
+
+class LogServer:
+    """A server of launch/outer-log in `folder`, which may be killed and started again."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.folder = folder
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.start()
+
+    def start(self) -> None:
+        command = [str(ROOT / "launch" / "outer-log"), "--dir", str(self.folder), "--port", str(self.port)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        wait_for(self.answers, "the log does not start", PATIENCE)
+        self.password = (self.folder / "password").read_text()
+
+    def answers(self) -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1.0):
+            return True
+        return False
+
+    def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
+        self.process.send_signal(number)
+        self.process.wait(PATIENCE)
+        self.process.stdout.close()
+
+    def url(self, name: str) -> str:
+        return f"redis://127.0.0.1:{self.port}/{name}"
 
 
 def run_tool(name: str, *arguments: Any, **settings: Any) -> subprocess.CompletedProcess:

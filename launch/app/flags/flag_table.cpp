@@ -13,6 +13,8 @@
 #include "models/registry.h"
 #include "models/workload.h"
 #include "runtime/comm/communicator.h"
+#include "runtime/core/text.h"
+#include "runtime/outer/log_client.h"
 
 namespace ddptrain {
 namespace {
@@ -215,6 +217,82 @@ Flags checkpoint_flags(Options& o) {
            "Resume although flags that decide the parameters have other values", Effect::output, "", kNotInFile}};
 }
 
+/// A number or auto, which is the default.
+FlagValue or_auto(bool& chosen, FlagValue number) {
+  FlagValue value = or_word("auto", chosen, std::move(number));
+  value.text = "auto";
+  return value;
+}
+
+Flags group_flags(Options& o) {
+  OuterOptions& outer = o.outer;
+  OuterRule& rule = outer.rule;
+  return {
+      {"--outer", text(outer.address, "URL"),
+       "Train as one of several groups, jobs of their own that share a log: redis://[USER@]HOST[:PORT]/NAME, or "
+       "rediss:// "
+       "for TLS. NAME is the run. The environment variables DDPTRAIN_OUTER_PASSWORD and, for TLS, DDPTRAIN_OUTER_CA "
+       "have "
+       "the password and the file of the certificate authority",
+       Effect::output, "", kNotInFile},  // it belongs to a network
+      {"--group", text(outer.group, "NAME"), "Name of this group, different from the other groups' (with --outer)"},
+      {"--outer-steps", number(outer.steps, {"1 to 10^9", 1, 1e9}), "Steps between two exchanges with the log"},
+      {"--outer-groups", number(rule.groups, {"0 to 1024", 0, OuterFold::kMostGroups}),
+       "Groups of a synchronous round: each exchange waits for all of them, and every run gives the same bits. 0: "
+       "asynchronous, no group waits for another"},
+      {"--outer-optimizer",
+       choice(o.outer_optimizer,
+              {{"auto", std::nullopt}, {"nesterov", OuterOptimizer::nesterov}, {"sgd", OuterOptimizer::sgd}}),
+       "Update rule of the outer weights. auto: nesterov with --outer-groups, else sgd"},
+      {"--outer-lr", or_auto(o.auto_outer_lr, number(rule.learning_rate, kPositive)),
+       "Learning rate of the outer weights; auto: 0.7 with nesterov, 1 with sgd"},
+      {"--outer-momentum", number(rule.momentum, kBelowOne), "Momentum of --outer-optimizer nesterov"},
+      {"--outer-dtype",
+       choice(outer.codec, {{"int8", OuterCodec::int8},
+                            {"int4", OuterCodec::int4},
+                            {"bf16", OuterCodec::bf16},
+                            {"fp32", OuterCodec::fp32}}),
+       "Number format of differences in the log. int8 and int4 have a scale for each 64 values. The rounding error of "
+       "a "
+       "difference is added to the next one"},
+      {"--outer-delay", number(outer.delay, {"0 to 10^9", 0, 1e9}),
+       "Steps of training between sending a difference and taking the new outer weights, below --outer-steps. 0: "
+       "training "
+       "stands still meanwhile"},
+      {"--outer-fragments", number(outer.fragments, {"1 to 4096", 1, 4096}),
+       "Parts of the weights that are sent at different steps"},
+      {"--outer-max-age", number(rule.most_age, {"0 to 10^9", 0, 1e9}),
+       "Without --outer-groups: a difference is skipped if the outer weights have advanced by more versions since its "
+       "group took them"},
+      {"--outer-record", text(outer.record, "FILE"),
+       "Write what this group reads from the log to a file, for --replay-log", Effect::output}};
+}
+
+/// What groups need of other flags.
+void check_group(const Options& o) {
+  const OuterOptions& outer = o.outer;
+  if (outer.address.empty()) {
+    if (!outer.group.empty())
+      usage_error("--group {}: it is for groups that share a log: add --outer URL", outer.group);
+    if (!outer.record.empty()) usage_error("--outer-record {}: there is no log without --outer URL", outer.record);
+    return;
+  }
+  about("--outer", [&] { require_log_client(parse_log_address(outer.address)); });
+  if (outer.group.empty()) usage_error("--outer {}: name this group with --group NAME", outer.address);
+  if (!is_group_name(outer.group)) {
+    usage_error("--group '{}': give up to {} letters, digits, dots, dashes and underscores", printable(outer.group),
+                kLongestGroupName);
+  }
+  if (outer.delay >= outer.steps) {
+    usage_error(
+        "--outer-delay {}: a difference must be back before the next one is sent. Give less than --outer-steps {}.",
+        outer.delay, outer.steps);
+  }
+  if (o.trainer.overlap == OverlapMode::none) {
+    usage_error("--outer with --overlap none: the replicas of a group must agree. Use --overlap on.");
+  }
+}
+
 /// A number of steps; auto: empty; off: 0.
 FlagValue steps_or_auto(std::optional<std::int64_t>& steps) {
   std::int64_t number_of_steps = 0;
@@ -344,6 +422,7 @@ Flags flags_of(Options& options, const std::string& model, Workload& workload) {
   add("Training", training_flags(options));
   add("Optimizer", optimizer_flags(options));
   add("Communication", communication_flags(options));
+  add("Groups", group_flags(options));
   add("Checkpoints", checkpoint_flags(options));
   add("Measurement and output", output_flags(options));
   add("Failures", failure_flags(options));
@@ -355,6 +434,7 @@ void check_flags(const Options& o, const Workload& workload) {
     usage_error("--precision fp8: model {} has no FP8 layers. Use bf16.", o.model);
   }
   workload.check_flags();
+  check_group(o);
   if (o.stages > 1 || o.tensor > 1) check_parts_of_model(o, workload);
   if (o.trainer.zero >= Zero::gradients && o.trainer.overlap >= OverlapMode::off) {
     usage_error(

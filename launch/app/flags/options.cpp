@@ -11,6 +11,8 @@
 #include "launch/app/flags/other_names.h"
 #include "models/registry.h"
 #include "runtime/comm/communicator.h"
+#include "runtime/core/hash.h"
+#include "runtime/outer/record.h"
 
 namespace ddptrain {
 namespace {
@@ -105,6 +107,8 @@ Flags mode_flags(Modes& modes, Options& options) {
        "Print the content of a checkpoint, or of each checkpoint in a folder", Effect::output},
       {"--export", text(options.export_to, "DIR"),
        "Write the weights of the checkpoint that --resume names, in the format of --save", Effect::output},
+      {"--replay-log", text(options.replay, "FILE"),
+       "Fold the log in a file of --outer-record again, and print the hash of the outer weights", Effect::output},
       {"--describe", given(modes.describe), "Print compute, communication and memory of the run as JSON",
        Effect::output},
       {"--dry-run", given(modes.dry_run), "Check all that needs no GPU, and print the memory that a rank needs",
@@ -127,7 +131,7 @@ Flags mode_flags(Modes& modes, Options& options) {
 
 std::vector<InputPath> inputs_of(Flags& flags) {
   std::vector<InputPath> inputs;
-  for (const char* name : {"--data", "--init", "--config", "--resume"}) {
+  for (const char* name : {"--data", "--init", "--config", "--resume", "--replay-log"}) {
     const Flag* const flag = find_flag(flags, name);
     if (flag == nullptr || flag->value.text.empty()) continue;
     const std::string& path = flag->value.text;
@@ -145,7 +149,8 @@ std::vector<OutputFile> outputs_of(Flags& flags) {
   };
   std::vector<OutputFile> outputs = {
       {"--metrics", path_of("--metrics"), {"{\"event\":\"start\",\"version\":"}},
-      {"--trace", path_of("--trace"), {"{\"traceEvents\":[{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":0"}}};
+      {"--trace", path_of("--trace"), {"{\"traceEvents\":[{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":0"}},
+      {"--outer-record", path_of("--outer-record"), {kOuterRecordStart}}};
   for (const char* name : {"--save", "--export"}) {
     if (path_of(name).empty()) continue;
     const OutputFile weights = saved_weights(name, path_of(name));
@@ -163,6 +168,7 @@ Task task_of(const Modes& modes, const Options& options) {
     if (options.resume.empty()) usage_error("--export {}: name the checkpoint with --resume PATH", options.export_to);
     return Task::export_weights;
   }
+  if (!options.replay.empty()) return Task::replay;
   if (!options.inspect.empty()) return Task::inspect;
   if (modes.evaluate) return Task::evaluate;
   if (options.ranks > 0 && !modes.describe && !modes.dry_run) {
@@ -174,8 +180,24 @@ Task task_of(const Modes& modes, const Options& options) {
 }
 
 std::string name_of(Task task) {
-  constexpr std::array kNames = {"training", "--describe", "--dry-run", "--evaluate", "--inspect", "--export"};
+  constexpr std::array kNames = {"training",  "--describe", "--dry-run",   "--evaluate",
+                                 "--inspect", "--export",   "--replay-log"};
   return kNames.at(static_cast<std::size_t>(task));
+}
+
+/// Groups draw their samples in orders of their own.
+std::uint64_t order_seed_of(std::uint64_t seed, const std::string& group) {
+  const std::string text = fmt::format("{} {}", seed, group);
+  return xxh3_128_value(text.data(), text.size())[0];
+}
+
+/// Values of groups that follow from several flags. Momentum diverges with differences that are applied one by one.
+void settle_groups(Options& options) {
+  OuterOptions& outer = options.outer;
+  OuterRule& rule = outer.rule;
+  rule.optimizer = options.outer_optimizer.value_or(rule.groups > 0 ? OuterOptimizer::nesterov : OuterOptimizer::sgd);
+  if (options.auto_outer_lr) rule.learning_rate = rule.optimizer == OuterOptimizer::sgd ? 1.0f : 0.7f;
+  if (!outer.address.empty()) options.trainer.order_seed = order_seed_of(options.trainer.seed, outer.group);
 }
 
 void check_evaluation(const Options& options, const Workload& workload) {
@@ -226,6 +248,7 @@ CommandLine parse_command_line(int argc, const char* const* argv, const std::map
   result.task = task_of(modes, options);
   options.model = model.name;
   check_flags(options, *result.workload);
+  settle_groups(options);
   if (result.task == Task::evaluate) check_evaluation(options, *result.workload);
   result.settings = settings_of(flags);
   result.inputs = inputs_of(flags);

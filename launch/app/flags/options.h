@@ -15,6 +15,7 @@
 #include "runtime/device/device.h"
 #include "runtime/diagnostics/watchdog.h"
 #include "runtime/train/checkpoint/checkpoint_writer.h"
+#include "runtime/train/groups/outer_loop.h"
 #include "runtime/train/run/run_options.h"
 #include "runtime/train/step/trainer_options.h"
 
@@ -65,7 +66,11 @@ struct Options {
   bool allow_change = false;  ///< A resume may change flags that decide parameters.
   std::string inspect;        ///< For Task::inspect.
   std::string export_to;      ///< For Task::export_weights.
+  std::string replay;         ///< For Task::replay.
 
+  OuterOptions outer;
+  std::optional<OuterOptimizer> outer_optimizer;  ///< Empty: nesterov in rounds, else sgd.
+  bool auto_outer_lr = true;
   RunOptions run;
   WatchdogOptions watchdog;
   HangAt hang;
@@ -76,6 +81,7 @@ struct Options {
 
   Options() {
     run.epochs = 4;
+    outer.rule.most_age = 100;
     checkpoint.every_seconds = 600.0;
   }
 };
@@ -88,6 +94,7 @@ enum class Task : std::uint8_t {
   evaluate,  ///< Evaluate a saved model.
   inspect,   ///< Print the content of checkpoints.
   export_weights,
+  replay,  ///< Fold a recorded log again.
 };
 
 inline bool uses_device(Task task) { return task == Task::train || task == Task::evaluate; }

@@ -21,6 +21,10 @@ void inspect_checkpoints(const World& world, const std::string& path);
 /// Workload. Needs neither data nor flags of the model. Collective.
 void export_weights(const World& world, const Options& options);
 
+/// Rank 0 folds the entries of a file of --outer-record again, and prints the hash of the outer weights. UsageError if
+/// it is no such file. Collective.
+void replay_log(const World& world, const std::string& path);
+
 /// Rank 0 makes model and arena of each stage on the meta device, and prints the description of the stage with the most
 /// memory: as JSON, or its memory as a table. The job has options.ranks ranks; 0: as many as the world. It uses no GPU.
 /// UsageError as in training. Collective.

@@ -2,8 +2,11 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <future>
 #include <optional>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -32,11 +35,22 @@ std::future<std::string> find_topology(const World& world, const std::string& pc
   return std::async(std::launch::async, topology_label, world.size(), world.nodes(), gpus);
 }
 
+/// A run that has trained with groups goes on with them.
+void check_groups_of(const Checkpoint& checkpoint, bool has_groups) {
+  const bool had_groups = std::ranges::any_of(
+      checkpoint.manifest.arrays, [](const ArrayInfo& array) { return array.name.starts_with(kOuterArrays); });
+  if (had_groups && !has_groups) {
+    usage_error("--resume {}: it is of a group that shares a log: add --outer URL", checkpoint.path.string());
+  }
+}
+
 /// Continues from a checkpoint. Collective.
 void restore(const Job& job, const Checkpoint& checkpoint, Trainer& trainer) {
   const RunProgress& progress = checkpoint.manifest.progress;
   const MeshShape& mesh = job.mesh.shape();
-  restore_arrays(checkpoint, trainer.state(), job.world, trainer.device(), mesh.stages == 1);
+  const bool has_groups = !job.options().outer.address.empty();
+  job.world.agree([&] { check_groups_of(checkpoint, has_groups); });
+  restore_arrays(checkpoint, trainer.state(), job.world, trainer.device(), mesh.stages == 1 && !has_groups);
   std::vector<MetricSums> sums;
   if (job.mesh.stage() + 1 == mesh.stages) {
     sums = restored_sums(progress, job.mesh.replicas().rank(), mesh.replicas, trainer.metrics().training().size());
@@ -87,6 +101,31 @@ void heed_late_signal(const Job& job, const RunPlan& plan, const RunResult& resu
                         "weights are lost, as at the end of every such run");
 }
 
+std::string without_quotes(std::string text) {
+  std::erase(text, '"');
+  return text;
+}
+
+/// What the groups of a run must have in common.
+OuterLoop::Settings settings_of_groups(const Job& job, const RunPlan& plan) {
+  const OuterRule& rule = job.options().outer.rule;
+  const bool rounds = rule.groups > 0;
+  OuterLoop::Settings settings = {{"the program", fmt::format("ddptrain {}", DDPTRAIN_VERSION)},
+                                  {"--model", plan.model}};
+  for (const auto& [name, size] : job.workload().sizes()) {
+    settings.emplace_back("the model's " + name, std::to_string(size));
+  }
+  settings.emplace_back("--outer-optimizer", rule.optimizer == OuterOptimizer::sgd ? "sgd" : "nesterov");
+  settings.emplace_back("--outer-lr", fmt::format("{}", rule.learning_rate));
+  std::set<std::string> names = {"outer-groups", "outer-momentum", "outer-dtype", "outer-fragments", "outer-max-age"};
+  if (rounds) names.insert({"outer-steps", "outer-delay"});
+  for (const Setting& setting : job.command_line.settings) {
+    if (names.contains(setting.name)) settings.emplace_back("--" + setting.name, without_quotes(setting.value));
+  }
+  if (rounds) settings.emplace_back("steps in all", std::to_string(plan.length->steps));
+  return settings;
+}
+
 std::optional<SensorSampler> start_sensors(const RankDevice& rank) {
   ReadSensors read = gpu_sensors(rank.gpus.is_first ? rank.pci_bus_id : "");
   if (!read) return std::nullopt;
@@ -108,9 +147,16 @@ void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator&
                   device, communicator, replica.stages());
   if (start.resumed) restore(job, *start.resumed, trainer);
   job.clock.mark("replica");
+  std::optional<OuterLoop> outer;
+  if (!job.options().outer.address.empty()) {
+    outer.emplace(job.options().outer, settings_of_groups(job, plan), plan.length->steps, trainer, world,
+                  start.resumed ? &*start.resumed : nullptr);
+    job.clock.mark("log of groups");
+  }
   std::optional<CheckpointWriter> checkpoints;
   if (start.folder) {
-    checkpoints.emplace(job.options().checkpoint, start.identity, trainer, world);
+    checkpoints.emplace(job.options().checkpoint, start.identity, trainer, world,
+                        outer ? outer->arrays() : std::vector<StateArray>{});
     job.clock.mark("checkpoint buffers");
   }
   std::optional<SensorSampler> sensors = start_sensors(rank);
@@ -119,9 +165,12 @@ void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator&
   const auto save_tuned = [tuned] {
     if (tuned != nullptr) tuned->save();
   };
-  const RunHooks hooks{checkpoints ? &*checkpoints : nullptr, job.early.signals.get(),
-                       start.resumed ? &start.resumed->manifest.progress : nullptr, sensors ? &*sensors : nullptr,
-                       save_tuned};
+  const RunHooks hooks{checkpoints ? &*checkpoints : nullptr,
+                       job.early.signals.get(),
+                       start.resumed ? &start.resumed->manifest.progress : nullptr,
+                       sensors ? &*sensors : nullptr,
+                       save_tuned,
+                       outer ? &*outer : nullptr};
   heed_signals(job);
   log_training(job, plan, trainer);
   const Watch::Phase phase(*world.watch(), "training");

@@ -47,11 +47,12 @@ std::string error_in(const json& result) { return result.value("error", ""); }
 }  // namespace
 
 CheckpointWriter::CheckpointWriter(CheckpointOptions options, RunIdentity run, const Trainer& trainer,
-                                   const World& world)
+                                   const World& world, std::vector<StateArray> more)
     : options_(std::move(options)),
       run_(std::move(run)),
       trainer_(trainer),
       world_(world),
+      more_(std::move(more)),
       device_(trainer.device()),
       file_name_(arrays_file_name(world.rank())) {
   lay_out();
@@ -60,11 +61,19 @@ CheckpointWriter::CheckpointWriter(CheckpointOptions options, RunIdentity run, c
 
 CheckpointWriter::~CheckpointWriter() = default;
 
+/// What this rank can write of its state.
+std::vector<StateArray> CheckpointWriter::all_arrays() const {
+  const int rank = world_.rank();
+  std::vector<StateArray> all = arrays_of(trainer_.state(), run_.mesh.stage_of(rank), run_.mesh.tensor_rank_of(rank));
+  all.insert(all.end(), more_.begin(), more_.end());
+  return all;
+}
+
 std::vector<std::string> CheckpointWriter::own_arrays() const {
   std::vector<std::string> arrays;
   const int rank = world_.rank();
   if (run_.mesh.replica_of(rank) != 0 || run_.mesh.tensor_rank_of(rank) != 0) return arrays;
-  for (const StateArray& array : arrays_of(trainer_.state(), run_.mesh.stage_of(rank), 0)) {
+  for (const StateArray& array : all_arrays()) {
     arrays.push_back(to_json(ArrayInfo{array.name, array.shape(), name_of(array.dtype), array.placement}));
   }
   return arrays;
@@ -74,9 +83,7 @@ void CheckpointWriter::lay_out() {
   std::vector<NamedTensor> tensors;
   std::map<std::string, Tensor> values;
   const int rank = world_.rank();
-  std::vector<StateArray> arrays =
-      arrays_of(trainer_.state(), run_.mesh.stage_of(rank), run_.mesh.tensor_rank_of(rank));
-  for (const StateArray& array : arrays_to_write(std::move(arrays), run_.mesh.replica_of(rank), run_.mesh.replicas)) {
+  for (const StateArray& array : arrays_to_write(all_arrays(), run_.mesh.replica_of(rank), run_.mesh.replicas)) {
     for (const StateArray::Piece& piece : array.pieces) {
       const std::string name = piece_name(array, piece);
       const bool whole = name == array.name;

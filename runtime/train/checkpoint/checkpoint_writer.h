@@ -28,8 +28,10 @@ struct CheckpointOptions {
 /// has the size of this rank's share of the state and is allocated once.
 class CheckpointWriter {
  public:
-  /// Trainer and world outlive the writer. Collective.
-  CheckpointWriter(CheckpointOptions options, RunIdentity run, const Trainer& trainer, const World& world);
+  /// `more`: arrays of this rank besides the training state. Trainer, world and the memory of these arrays outlive the
+  /// writer. Collective.
+  CheckpointWriter(CheckpointOptions options, RunIdentity run, const Trainer& trainer, const World& world,
+                   std::vector<StateArray> more = {});
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
@@ -53,6 +55,7 @@ class CheckpointWriter {
   };
   enum class Phase : std::uint8_t { idle, writing, publishing };
 
+  std::vector<StateArray> all_arrays() const;
   /// The names of this stage's arrays, on the first rank of the stage; empty on the others.
   std::vector<std::string> own_arrays() const;
   void lay_out();
@@ -66,6 +69,7 @@ class CheckpointWriter {
   RunIdentity run_;
   const Trainer& trainer_;
   const World& world_;
+  const std::vector<StateArray> more_;
   Device& device_;
   std::vector<Place> places_;
   std::string file_name_;

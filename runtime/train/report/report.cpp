@@ -256,6 +256,19 @@ void Report::checkpoint(const WrittenCheckpoint& checkpoint) {
          {"error", checkpoint.error}});
 }
 
+void Report::exchange(const OuterExchange& exchange) {
+  write({{"event", "exchange"},
+         {"step", exchange.step},
+         {"fragment", exchange.fragment},
+         {"version", exchange.version},
+         {"age", exchange.age},
+         {"steps_in_flight", exchange.steps_in_flight},
+         {"seconds", exchange.seconds},
+         {"bytes_sent", exchange.bytes_sent},
+         {"bytes_received", exchange.bytes_received},
+         {"entries_skipped", exchange.skipped}});
+}
+
 void Report::interrupted(std::int64_t step, const std::string& signal, const std::string& checkpoint) {
   write({{"event", "interrupted"}, {"step", step}, {"signal", signal}, {"checkpoint", checkpoint}});
 }
@@ -308,6 +321,14 @@ void Report::summary(const RunResult& result) {
     line["checkpoint_pause_seconds"] = totals->pause_seconds;
     line["checkpoint_pause_seconds_total"] = totals->pause_seconds_total;
     line["checkpoint_write_seconds"] = totals->write_seconds;
+  }
+  if (const auto& outer = result.outer) {
+    line["exchanges"] = outer->exchanges;
+    line["exchange_seconds"] = outer->seconds;
+    line["exchange_bytes_sent"] = outer->bytes_sent;
+    line["exchange_bytes_received"] = outer->bytes_received;
+    line["exchange_entries_skipped"] = outer->skipped;
+    line["outer_hash"] = outer->hash;
   }
   line["description"] = Json::parse(run().summary());
   line["topology"] = info_.topology;

@@ -69,6 +69,7 @@ class Report {
   void epoch(const EpochResult& result);
   void evaluation(std::int64_t step, double loss, double accuracy);  ///< Within an epoch.
   void checkpoint(const WrittenCheckpoint& checkpoint);
+  void exchange(const OuterExchange& exchange);
   void interrupted(std::int64_t step, const std::string& signal, const std::string& checkpoint);
   void summary(const RunResult& result);
 

@@ -189,6 +189,16 @@ std::string lines_of_axes(const RunInfo& info, const RunResult& result) {
   return lines + line("Sent", fmt::format("{}", fmt::join(texts, ", ")), "by rank 0 in a step");
 }
 
+std::string groups_line(const std::optional<OuterTotals>& outer) {
+  if (!outer) return "";
+  std::string sent =
+      fmt::format("{} sent, {} received", size_text(outer->bytes_sent), size_text(outer->bytes_received));
+  if (outer->skipped > 0) sent += fmt::format("; skipped entries of the log: {}", outer->skipped);
+  return line("Groups",
+              fmt::format("{}, which took {} s", counted(outer->exchanges, "exchange"), significant(outer->seconds)),
+              sent);
+}
+
 std::string memory_line(const std::vector<SensorWindow>& gpus) {
   double used = 0.0;
   for (const SensorWindow& gpu : gpus) used = std::max(used, gpu.memory_used_bytes.max);
@@ -222,8 +232,8 @@ double flops_per_device(const RunInfo& info, double samples_per_second) {
 
 std::string summary_text(const RunInfo& info, const RunResult& result) {
   return result_line(info, result) + speed_line(info, result) + lines_of_ranks(info, result) +
-         lines_of_axes(info, result) + memory_line(result.gpus) + nccl_line(info, result.nccl) +
-         line("Hash", result.parameter_hash, hash_note(info));
+         lines_of_axes(info, result) + groups_line(result.outer) + memory_line(result.gpus) +
+         nccl_line(info, result.nccl) + line("Hash", result.parameter_hash, hash_note(info));
 }
 
 }  // namespace ddptrain

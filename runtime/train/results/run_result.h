@@ -9,6 +9,7 @@
 #include "runtime/diagnostics/nccl_log.h"
 #include "runtime/train/results/baseline.h"
 #include "runtime/train/results/checkpoints.h"
+#include "runtime/train/results/outer.h"
 #include "runtime/train/results/rate.h"
 #include "runtime/train/results/steps.h"
 
@@ -34,6 +35,7 @@ struct RunResult {
   ClockWindows clocks;                          ///< The windows of training.
   std::vector<SensorWindow> gpus;               ///< Per rank: its sensors during training. Empty without sensors.
   std::optional<CheckpointTotals> checkpoints;  ///< Empty if no checkpoints are asked for.
+  std::optional<OuterTotals> outer;             ///< Empty if the run has no groups.
   /// A signal that asked for the end after the last step, so that measurements were left out.
   std::optional<int> end_signal;
 };

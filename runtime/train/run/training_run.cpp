@@ -94,13 +94,27 @@ class TrainingRun {
   }
 
   void do_what_is_due() {
+    if (hooks_.outer != nullptr && hooks_.outer->is_due(step_)) exchange_with_groups();
     for (const Periodic& each : after_windows_) {
       if (step_ % each.every == 0 || (each.also_at_end && step_ == steps_)) each.act();
     }
   }
 
+  /// A signal while the group waits for others ends the run.
+  void exchange_with_groups() {
+    const int signal = hooks_.outer->exchange(step_);
+    for (const OuterExchange& exchange : hooks_.outer->take_exchanges()) {
+      if (report_ != nullptr) report_->exchange(exchange);
+    }
+    if (step_ == steps_) result_.outer = hooks_.outer->totals();
+    if (signal == 0) return;
+    checkpoints_.ask();
+    if (checkpoints_.is_due(step_)) write_checkpoint();
+    end_run(signal);
+  }
+
   std::int64_t end_of_window() const {
-    std::int64_t end = steps_;
+    std::int64_t end = hooks_.outer != nullptr ? hooks_.outer->next_stop(step_) : steps_;
     for (const Periodic& each : after_windows_) end = std::min(end, (step_ / each.every + 1) * each.every);
     const bool is_first = times_.windows() == 0;
     return is_first ? std::min<std::int64_t>(end, step_ + StepGraphOptions{}.eager_steps) : end;

@@ -8,6 +8,7 @@
 #include "runtime/train/checkpoint/checkpoint_writer.h"
 #include "runtime/train/replica/trainer.h"
 #include "runtime/train/report/report.h"
+#include "runtime/train/groups/outer_loop.h"
 #include "runtime/train/run/run_options.h"
 
 namespace ddptrain {
@@ -19,6 +20,7 @@ struct RunHooks {
   const RunProgress* resumed = nullptr;     ///< The progress of the checkpoint that has been restored.
   SensorSampler* sensors = nullptr;         ///< This rank's GPU.
   std::function<void()> after_first_steps;  ///< Called after the eager steps, when the other steps are captured.
+  OuterLoop* outer = nullptr;               ///< Exchanges weights with other groups.
 };
 
 /// Trains, evaluates after every epoch, and measures the baseline. Reports through `report`, which is null except on

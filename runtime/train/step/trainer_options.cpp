@@ -54,8 +54,9 @@ std::int64_t dealt_ranks(const TrainerOptions& options, int replicas) {
 
 DistributedSampler make_sampler(const TrainerOptions& options, const Dataset& data, int rank, int world_size) {
   const VirtualRanks ranks = virtual_ranks(options, rank, world_size);
-  return {data.train_count(),          options.batch, options.grad_accum, static_cast<int>(ranks.first),
-          static_cast<int>(ranks.all), options.seed};
+  return {data.train_count(),          options.batch,
+          options.grad_accum,          static_cast<int>(ranks.first),
+          static_cast<int>(ranks.all), options.order_seed.value_or(options.seed)};
 }
 
 TrainerOptions capturable(TrainerOptions options, const Communicator& communicator, const Stages& stages) {

@@ -22,6 +22,7 @@ struct TrainerOptions {
   std::int64_t grad_accum = 1;
   std::int64_t virtual_ranks = 0;  ///< Train as if on this many ranks (VirtualRanks). 0: the world size.
   std::uint64_t seed = 1;
+  std::optional<std::uint64_t> order_seed = {};  ///< Seed of the order of samples; empty: `seed`.
   OptimizerSettings optimizer;
   float clip_norm = 0.0f;  ///< 0: no clipping.
   OnNonFinite on_nonfinite = OnNonFinite::stop;

@@ -1,0 +1,95 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/comm/world.h"
+#include "runtime/outer/codec.h"
+#include "runtime/outer/fold.h"
+#include "runtime/outer/log_client.h"
+#include "runtime/train/checkpoint/checkpoint.h"
+#include "runtime/train/groups/whole_weights.h"
+#include "runtime/train/replica/trainer.h"
+#include "runtime/train/results/outer.h"
+
+namespace ddptrain {
+
+/// Training in groups that share a log: see runtime/outer/.
+struct OuterOptions {
+  std::string address;  ///< See parse_log_address(). Empty: no groups.
+  std::string group;
+  OuterRule rule;
+  OuterCodec codec = OuterCodec::int8;
+  std::int64_t steps = 50;     ///< Between two differences of a fragment.
+  std::int64_t delay = 0;      ///< Steps of training between sending a difference and taking the new outer weights.
+  std::int64_t fragments = 1;  ///< Sent at different steps.
+  std::string record;          ///< File for OuterRecorder. Empty: none.
+};
+
+/// The names of the arrays of a checkpoint that have the outer state begin so.
+inline constexpr const char* kOuterArrays = "outer/";
+
+/// A group's part of it, on every rank of the group: sends what the group has learned to the log every `steps` steps,
+/// and replaces its weights by the outer weights. Rank 0 has the outer state in host memory, and folds the log. Steps
+/// between due() ones have no part in it.
+class OuterLoop {
+ public:
+  using Settings = std::vector<std::pair<std::string, std::string>>;
+
+  /// `settings`: names and values that all groups of a run must share, besides those in the options. `steps`: of the
+  /// whole run. `resumed`: the checkpoint that has been restored; null: none. Without rounds, the weights become the
+  /// newest outer weights of the log. UsageError if the log is out of reach or of a run with other settings, or if the
+  /// checkpoint has no outer state. Collective.
+  OuterLoop(const OuterOptions& options, const Settings& settings, std::int64_t steps, const Trainer& trainer,
+            const World& world, const Checkpoint* resumed);
+  ~OuterLoop();
+  OuterLoop(const OuterLoop&) = delete;
+  OuterLoop& operator=(const OuterLoop&) = delete;
+
+  /// The next step after `step` at which exchange() is due. The last step is one.
+  std::int64_t next_stop(std::int64_t step) const;
+  bool is_due(std::int64_t step) const { return next_stop(step - 1) == step; }
+
+  /// Sends and takes what is due after `step` steps. In rounds, and after the last step, it waits for other groups or
+  /// the log. Returns the signal that ended a wait, else 0. Until it returns 0, it must be called again for the same
+  /// step, also after a resume. Collective.
+  int exchange(std::int64_t step);
+  /// What exchange() has done since the last call. Empty except on rank 0.
+  std::vector<OuterExchange> take_exchanges() { return std::exchange(exchanges_, {}); }
+  OuterTotals totals() const;  ///< For rank 0. After the last step.
+
+  /// The outer state as of the last exchange(), in host memory, for checkpoints. Empty except on rank 0.
+  std::vector<StateArray> arrays() const;
+
+ private:
+  struct State;  ///< Rank 0's.
+  struct Part {
+    bool in_flight = false;
+    std::int64_t sent_at = 0;  ///< Step of the last difference.
+  };
+
+  void restore(const Checkpoint& checkpoint);
+  void share_parts();
+  bool sends_at(std::int64_t fragment, std::int64_t step) const;
+  int exchange(std::int64_t fragment, std::int64_t step);
+  void send(std::int64_t fragment, std::int64_t step);
+  int merge(std::int64_t fragment, std::int64_t step);
+  void take_outer_weights(std::int64_t fragment, bool keep_since_sent);
+  void catch_up();
+
+  OuterOptions options_;
+  std::int64_t steps_;
+  const World& world_;
+  Device& device_;
+  WholeWeights weights_;
+  OuterLayout layout_;
+  std::vector<Part> parts_;
+  std::unique_ptr<State> state_;  ///< Null except on rank 0.
+  std::vector<OuterExchange> exchanges_;
+  double seconds_ = 0.0;  ///< In exchange().
+};
+
+}  // namespace ddptrain

@@ -1,0 +1,246 @@
+"""Groups that train apart and share a log: the same bits in rounds whatever the groups are and whatever fails, and what
+does not belong in the log changes nothing. With real servers of Redis; `outer_test.py --long N` kills N times."""
+
+import contextlib
+import random
+import re
+import signal
+import socket
+import sys
+import time
+import unittest
+from typing import Any
+
+from support import BIN, ENVIRONMENT, MPIRUN, TINY, Job, JobTest, kill, run, wait_for, words
+from tests.tools.support import LOG_PASSWORD, LogServer, skip_without_log
+
+PATIENCE = 120.0  # seconds after which what takes a moment hangs
+GPT = ["--device", "cpu", "--baseline", "off", "--model", "gpt", "--layers", "2", "--width", "32", "--heads", "2", "--ff",
+       "64", "--seq", "16", "--data", "synthetic:4000:200", "--batch", "4", "--eval-samples", "32"]  # fmt: skip
+
+
+class Log(LogServer):
+    def add(self, name: str, *fields: bytes) -> None:
+        """An entry in the log of a run."""
+        arguments = [b"XADD", b"ddptrain:" + name.encode() + b":log", b"*", *fields]
+        with socket.create_connection(("127.0.0.1", self.port), PATIENCE) as connection:
+            for command in ([b"AUTH", self.password.encode()], arguments):
+                parts = b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in command)
+                connection.sendall(b"*%d\r\n%s" % (len(command), parts))
+                answer = connection.recv(200)
+                if answer.startswith(b"-"):
+                    raise AssertionError(answer)
+
+    def entries(self, name: str) -> int:
+        """Of the groups of a run."""
+        with socket.create_connection(("127.0.0.1", self.port), PATIENCE) as connection:
+            connection.sendall(b"AUTH %s\r\nXREAD COUNT 100000 STREAMS ddptrain:%s:log 0\r\n" % (
+                self.password.encode(), name.encode()))
+            connection.settimeout(2.0)
+            data = b""
+            with contextlib.suppress(TimeoutError):
+                while more := connection.recv(1 << 20):
+                    data += more
+        return data.count(b"DDPO")
+
+
+class OuterTest(JobTest):
+    @classmethod
+    def setUpClass(cls) -> None:
+        skip_without_log()
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.log = Log(self.folder / "log")
+        self.addCleanup(self.log.kill)
+        ENVIRONMENT[LOG_PASSWORD] = self.log.password
+        self.addCleanup(ENVIRONMENT.pop, LOG_PASSWORD, None)
+
+    def group(self, name: str, run_name: str, *arguments: Any, ranks: int = 1) -> Job:
+        """Starts it, in a folder of its own."""
+        folder = self.folder / run_name / name
+        folder.mkdir(parents=True, exist_ok=True)
+        outer = ["--outer", self.log.url(run_name), "--group", name, "--metrics", "m.jsonl", "--outer-record", "record"]
+        command = [*MPIRUN, "-np", str(ranks), str(BIN / "ddptrain"), *words(*outer, *arguments)]
+        job = Job(command, folder)
+        self.addCleanup(job.end)
+        return job
+
+    def result(self, job: Job) -> dict[str, Any]:  # type: ignore[override]
+        """The summary of a group that ends well. What it has folded gives the same bits again."""
+        self.assertEqual(job.wait(), 0, job.text())
+        summary = self.lines(str((job.folder / "m.jsonl").relative_to(self.folder)))[-1]
+        self.assertEqual(summary["event"], "summary", job.text())
+        self.assertEqual(self.replayed(job), summary["outer_hash"])
+        return summary
+
+    def results(self, jobs: list[Job]) -> list[dict[str, Any]]:
+        """Of groups of one run. If one fails, the others would wait for it."""
+        wait_for(lambda: not all(map(Job.running, jobs)), "no group ends", 300.0, lambda: jobs[0].text())
+        for job in sorted(jobs, key=Job.running):
+            self.assertIn(job.process.poll(), (None, 0), job.text())
+        return [self.result(job) for job in jobs]
+
+    def replayed(self, job: Job) -> str:
+        text = run([BIN / "ddptrain", "--replay-log", job.folder / "record"], cwd=self.folder, env=ENVIRONMENT).stdout
+        return re.search(r"Hash +(\w{32})", text)[1]
+
+    def refused(self, *arguments: Any, says: str) -> None:
+        job = self.job(1, *TINY, "--steps", "4", *arguments)
+        self.assertEqual(job.wait(), 2, job.text())
+        self.assertRegex(job.text(), says)
+
+    # --- rounds ------------------------------------------------------------------------------------------------------
+
+    ROUNDS = ["--outer-steps", "4", "--steps", "18"]
+
+    def hashes(self, run_name: str, groups: dict[str, tuple[int, list[str]]], *flags: str) -> set[str]:
+        """The different hashes of groups of one run: of their weights, and of the outer weights."""
+        flags = (*self.ROUNDS, "--outer-groups", str(len(groups)), *flags)
+        jobs = [self.group(name, run_name, *GPT, *own, *flags, ranks=ranks) for name, (ranks, own) in groups.items()]
+        results = self.results(jobs)
+        for result in results:
+            self.assertEqual(result["exchange_entries_skipped"], 0)
+        return {result[kind] for result in results for kind in ("parameter_hash", "outer_hash")}
+
+    def test_groups_of_every_mesh_have_the_same_weights(self) -> None:
+        groups = {"a": (2, ["--zero", "3"]), "b": (4, ["--pp", "2", "--grad-accum", "2"]), "c": (1, []),
+                  "d": (2, ["--tp", "2"])}  # fmt: skip
+        first = self.hashes("first", groups, "--outer-dtype", "int4")
+        self.assertEqual(len(first), 1, first)
+        self.assertEqual(self.hashes("second", groups, "--outer-dtype", "int4"), first)
+
+    def test_fragments_and_delay(self) -> None:
+        groups = {"a": (1, []), "b": (1, [])}
+        flags = ["--outer-fragments", "3", "--outer-delay", "2"]
+        first = self.hashes("first", groups, *flags)
+        self.assertEqual(len(first), 1, first)
+        self.assertEqual(self.hashes("second", groups, *flags), first)
+        self.assertNotEqual(self.hashes("third", groups), first)
+
+    def test_killed_groups_and_servers(self) -> None:
+        self.check_kills(random.Random(1), 3)
+
+    def check_kills(self, chance: random.Random, kills: int) -> None:
+        """Two groups, of which one or the server is killed and started again, end as they do without that."""
+        flags = [*GPT, "--outer-groups", "2", "--outer-steps", "3", "--outer-delay", "1", "--outer-dtype", "int8", "--steps",
+                 str(30 + 30 * kills), "--checkpoint", "c", "--checkpoint-every", "5", "--resume", "auto"]  # fmt: skip
+
+        def start(name: str, run_name: str) -> Job:
+            return self.group(name, run_name, *flags, ranks=2 if name == "a" else 1)
+
+        expected = {result["outer_hash"] for result in self.results([start(name, "calm") for name in "ab"])}
+        jobs = {name: start(name, "wild") for name in "ab"}
+
+        def say() -> str:
+            return "".join(f"{name}: {job.text()}" for name, job in jobs.items())
+
+        for number in range(kills):
+            victim = "log" if number % 3 == 0 else chance.choice("ab")
+            folder = self.folder / "wild" / "ab"[number % 2] / "c"
+            before = set(folder.glob("step-*"))
+            wait_for(lambda: set(folder.glob("step-*")) - before, "no progress", 100.0, say,  # noqa: B023
+                     lambda: all(map(Job.running, jobs.values())))  # fmt: skip
+            time.sleep(chance.random())
+            if victim == "log":
+                self.log.kill()
+                time.sleep(1.0)
+                self.log.start()
+            elif jobs[victim].running():
+                for process in jobs[victim].ranks():
+                    kill(process)
+                jobs[victim].wait()
+                jobs[victim] = start(victim, "wild")
+        found = {result["outer_hash"] for result in self.results(list(jobs.values()))}
+        self.assertEqual(found, expected)
+
+    # --- without rounds ----------------------------------------------------------------------------------------------
+
+    FREE = [*TINY, "--batch", "8", "--outer-steps", "5"]
+
+    def test_a_killed_group_stops_nobody(self) -> None:
+        lost = self.group("lost", "free", *self.FREE, "--steps", "100000000")
+        lost.wait_until(lambda: self.log.entries("free") > 3)
+        for process in lost.ranks():
+            kill(process)
+        lost.wait()
+        result = self.result(self.group("here", "free", *self.FREE, "--steps", "200"))
+        self.assertEqual(result["exchanges"], 40)
+        self.assertEqual(result["parameter_hash"], result["outer_hash"])
+
+    def test_training_goes_on_without_the_server(self) -> None:
+        job = self.group("a", "free", *self.FREE, "--steps", "1500", "--outer-delay", "2", "--log-every", "100")
+        job.wait_until(lambda: job.said(r"Step 200/") is not None)
+        self.log.kill()
+        job.wait_until(lambda: job.said("out of reach") is not None)
+        now = len(job.lines)
+        job.wait_until(lambda: any("Step" in line for _, line in job.lines[now:]))
+        self.log.start()
+        result = self.result(job)
+        self.assertEqual(result["parameter_hash"], result["outer_hash"])
+
+    def test_a_new_group_begins_with_the_outer_weights(self) -> None:
+        first = self.result(self.group("a", "free", *self.FREE, "--steps", "50"))
+        late = self.group("b", "free", *self.FREE, "--steps", "5")
+        self.result(late)
+        exchanges = [line for line in self.lines("free/b/m.jsonl") if line["event"] == "exchange"]
+        self.assertEqual([line["version"] for line in exchanges], [11])
+        self.assertEqual(exchanges[0]["age"], 0)
+        self.assertEqual(first["exchanges"], 10)
+
+    # --- what does not belong in the log -----------------------------------------------------------------------------
+
+    def test_other_entries_change_nothing(self) -> None:
+        flags = [*TINY, "--batch", "8", "--steps", "40", "--outer-steps", "5", "--outer-groups", "2"]
+        expected = {result["outer_hash"] for result in self.results([self.group(name, "calm", *flags) for name in "ab"])}
+        jobs = [self.group("a", "wild", *flags)]
+        jobs[0].wait_until(lambda: self.log.entries("wild") > 0)
+        chance = random.Random(2)
+        for size in (0, 1, 47, 48, 100, 5000, 3_000_000):
+            self.log.add("wild", b"e", chance.randbytes(size))
+            self.log.add("wild", b"e", b"DDPO" + chance.randbytes(size))
+        self.log.add("wild", b"f", b"other field")
+        self.log.add("wild", b"e", b"two", b"f", b"fields")
+        jobs.append(self.group("b", "wild", *flags))
+        jobs.append(self.group("c", "wild", *flags))  # one too many
+        results = self.results(jobs[:2])
+        self.assertEqual({result["outer_hash"] for result in results}, expected)
+        self.assertGreater(results[1]["exchange_entries_skipped"], 14)
+        self.assertIn("An entry of the log is skipped", jobs[1].text())
+
+    def test_settings_that_differ_are_named(self) -> None:
+        flags = [*self.FREE, "--steps", "5"]
+        self.result(self.group("a", "free", *flags))
+        for other in (["--outer-lr", "0.5"], ["--hidden", "17"], ["--seed", "2"], ["--outer-dtype", "bf16"]):
+            with self.subTest(other):
+                job = self.group("b", "free", *flags, *other)
+                self.assertEqual(job.wait(), 2, job.text())
+                self.assertIn("other settings than this group", job.text())
+        self.assertIn("--outer-dtype: bf16 (in the log: int8)", job.text())
+
+    def test_passwords(self) -> None:
+        outer = ["--outer", self.log.url("x"), "--group", "a"]
+        for password, says in ((None, "NOAUTH"), ("wrong", "WRONGPASS|invalid")):
+            ENVIRONMENT.pop(LOG_PASSWORD, None)
+            if password is not None:
+                ENVIRONMENT[LOG_PASSWORD] = password
+            self.refused(*outer, says=rf"{says}.*{LOG_PASSWORD}")
+        self.refused("--outer", f"redis://:secret@127.0.0.1:{self.log.port}/x", "--group", "a", says="leave it out")
+        self.refused("--outer", "redis://127.0.0.1:1/x", "--group", "a", says="refused.*launch/outer-log")
+
+    def test_a_resume_without_the_groups_is_refused(self) -> None:
+        flags = [*self.FREE, "--steps", "10", "--checkpoint", "c", "--resume", "auto"]
+        job = self.group("a", "free", *flags)
+        self.result(job)
+        alone = Job([str(BIN / "ddptrain"), *flags, "--allow-change"], job.folder)
+        self.assertEqual(alone.wait(), 2, alone.text())
+        self.assertIn("add --outer URL", alone.text())
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--long"]:
+        kills = int(sys.argv[2])
+        test = OuterTest("test_killed_groups_and_servers")
+        test.test_killed_groups_and_servers = lambda: test.check_kills(random.Random(), kills)
+        sys.exit(not unittest.TextTestRunner(verbosity=2).run(test).wasSuccessful())
+    unittest.main(verbosity=2)

@@ -1,0 +1,61 @@
+#include <cmath>
+#include <cstring>
+#include <variant>
+
+#include "runtime/core/hash.h"
+#include "runtime/outer/codec.h"
+#include "runtime/outer/fold.h"
+#include "runtime/outer/record.h"
+#include "tests/fuzz/fuzz.h"
+
+/// Entries that anybody may have written to the log, and files of --outer-record: what is taken fits the layout, has
+/// finite values and is written as it was read.
+
+namespace ddptrain::fuzz {
+namespace {
+
+constexpr OuterLayout kLayout = {7, 100, 2, OuterCodec::int8};
+
+/// The bytes with the length and the checksum of an entry; else all that is changed would end there.
+std::string with_right_ends(std::string_view bytes) {
+  constexpr std::size_t kLength = 8, kChecksum = 16;
+  std::string entry(bytes);
+  if (entry.size() < kLength + 8 + kChecksum) return entry;
+  const std::uint64_t size = entry.size();
+  std::memcpy(entry.data() + kLength, &size, sizeof(size));
+  const std::size_t before = entry.size() - kChecksum;
+  const auto checksum = xxh3_128_value(entry.data(), before);
+  std::memcpy(entry.data() + before, checksum.data(), kChecksum);
+  return entry;
+}
+
+void check_entry(std::string_view bytes) {
+  const auto parsed = parse_entry(bytes, kLayout);
+  if (const auto* fault = std::get_if<EntryFault>(&parsed)) {
+    require(!fault->what.empty() && fault->what.size() < 200, "a fault says what is wrong");
+    for (const char c : fault->group + fault->what) require(c >= 0x20 && c != 0x7f, "a fault can be printed");
+    return;
+  }
+  const OuterEntry& entry = std::get<OuterEntry>(parsed);
+  require(write_entry(entry, kLayout) == bytes, "the same when written again");
+  std::vector<float> weights(kLayout.size, 0.0f);
+  OuterFold fold({0, OuterOptimizer::sgd, 1.0f, 0.0f, 0}, kLayout, weights, {});
+  const bool applied = fold.add(entry) == OuterFold::Outcome::applied;
+  require(applied == (fold.version(entry.fragment) == 1), "an entry that is not applied changes nothing");
+  for (const float weight : weights) require(std::isfinite(weight), "weights are finite");
+}
+
+}  // namespace
+}  // namespace ddptrain::fuzz
+
+int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace ddptrain;
+  using namespace ddptrain::fuzz;
+  static const Folder folder;
+  const std::string_view input = text_of(data, size);
+  check_entry(input);
+  check_entry(with_right_ends(input));
+  const auto path = folder.write("record", input);
+  result_of(path, [&] { return replay_record(path); });
+  return 0;
+}
