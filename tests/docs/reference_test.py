@@ -95,7 +95,8 @@ class FieldsTest(FolderCase):
         self.interrupt([BIN / "ddptrain", *saving, "--steps", 10**9, "--resume", "auto", "--metrics", "saved.jsonl"])
         self.use_models(text, gpt)
         written: dict[str, list[Any]] = {}
-        for line in [line for name in ("cnn", "gpt", "pp", "tp", "saved", "used") for line in self.lines(f"{name}.jsonl")]:
+        names = ("cnn", "gpt", "llama", "pp", "tp", "saved", "used")
+        for line in [line for name in names for line in self.lines(f"{name}.jsonl")]:
             written.setdefault(line["event"], []).append(line)
         documented = {name.removeprefix("metrics.") for name in self.documented if name.startswith("metrics.")}
         self.assertEqual(written.keys(), documented)
@@ -111,6 +112,12 @@ class FieldsTest(FolderCase):
         self.call(BIN / "ddptrain", *mlp, "--evaluate", "--init", "mlp", "--metrics", "used.jsonl")
         self.call(BIN / "ddptrain", *gpt, "--save", "gpt")
         self.call(BIN / "ddptrain", *gpt, "--evaluate", "--init", "gpt", "--metrics", "used.jsonl")
+        llama = ["--model", "llama", *gpt[2:], "--rope-scaling", "8:1:4:16"]
+        self.call(BIN / "ddptrain", *llama, "--save", "llama", "--metrics", "llama.jsonl")
+        self.call(BIN / "ddptrain", *llama, "--evaluate", "--init", "llama", "--metrics", "used.jsonl")
+        for model in ("gpt", "llama"):
+            self.call(BIN / "ddptrain", "--generate", "--device", "cpu", "--model", model, "--init", model, "--prompt", "To",
+                      "--max-tokens", 4, "--metrics", "used.jsonl")  # fmt: skip
 
     def test_flight_record(self) -> None:
         tiny = ["--device", "cpu", "--data", "synthetic:64", "--batch", 4, "--steps", 4, "--baseline", "off"]

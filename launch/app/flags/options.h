@@ -37,6 +37,16 @@ struct HangAt {
   std::uint64_t steps = UINT64_MAX;
 };
 
+/// The flags of --generate. See GenerationRequest.
+struct GenerateOptions {
+  std::string prompt;   ///< A text whose bytes are tokens.
+  std::string prompts;  ///< A file with the ids of a prompt in each line.
+  std::int64_t max_tokens = 64;
+  double temperature = 1.0;
+  std::int64_t top_k = 0;
+  double top_p = 1.0;
+};
+
 /// All flags except the model's own, which are in its workload.
 struct Options {
   std::string model = "cnn";
@@ -65,6 +75,7 @@ struct Options {
   bool allow_change = false;  ///< A resume may change flags that decide parameters.
   std::string inspect;        ///< For Task::inspect.
   std::string export_to;      ///< For Task::export_weights.
+  GenerateOptions generate;   ///< For Task::generate.
 
   RunOptions run;
   WatchdogOptions watchdog;
@@ -88,9 +99,10 @@ enum class Task : std::uint8_t {
   evaluate,  ///< Evaluate a saved model.
   inspect,   ///< Print the content of checkpoints.
   export_weights,
+  generate,  ///< Continue texts.
 };
 
-inline bool uses_device(Task task) { return task == Task::train || task == Task::evaluate; }
+inline bool uses_device(Task task) { return task == Task::train || task == Task::evaluate || task == Task::generate; }
 
 /// The result of parsing the command line.
 struct CommandLine {
