@@ -115,9 +115,10 @@ class FieldsTest(FolderCase):
         llama = ["--model", "llama", *gpt[2:], "--rope-scaling", "8:1:4:16"]
         self.call(BIN / "ddptrain", *llama, "--save", "llama", "--metrics", "llama.jsonl")
         self.call(BIN / "ddptrain", *llama, "--evaluate", "--init", "llama", "--metrics", "used.jsonl")
+        (self.folder / "prompts").write_text("84 111\n")
         for model in ("gpt", "llama"):
-            self.call(BIN / "ddptrain", "--generate", "--device", "cpu", "--model", model, "--init", model, "--prompt", "To",
-                      "--max-tokens", 4, "--metrics", "used.jsonl")  # fmt: skip
+            self.call(BIN / "ddptrain", "--generate", "--device", "cpu", "--model", model, "--init", model, "--prompts",
+                      "prompts", "--max-tokens", 4, "--metrics", "used.jsonl")  # fmt: skip
 
     def test_flight_record(self) -> None:
         tiny = ["--device", "cpu", "--data", "synthetic:64", "--batch", 4, "--steps", 4, "--baseline", "off"]

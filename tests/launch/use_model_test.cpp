@@ -190,8 +190,10 @@ TEST_F(UseModel, WhatCannotBeGeneratedIsRefused) {
       {"--resume " + path("none") + " --prompt a", "none"},
       {"--model llama --resume " + path("large") + " --prompt a", "it is of model gpt, and this is --model llama"}};
   for (const auto& [flags, message] : refused) {
-    const int ranks = flags.find("--pp") == std::string::npos ? 1 : 2;
-    const Outcome outcome = train_on_cpu(ranks, "--device cpu --model gpt --generate " + flags);
+    const std::string all = "--device cpu --model gpt --generate " + flags;
+    const bool has_stages = flags.find("--pp") != std::string::npos;
+    const Outcome outcome =
+        has_stages ? train_on_cpu(2, all) : run_command(fmt::format("{} {}", DDPTRAIN_PROGRAM, all));
     EXPECT_EQ(outcome.exit_code, 2) << flags << '\n' << outcome.output;
     EXPECT_TRUE(outcome.says(message)) << flags << '\n' << outcome.output;
   }
