@@ -125,8 +125,8 @@ void run(const World& world, CommandLine command_line, EarlyStart& early) {
   if (const HangAt& hang = command_line.options.hang; hang.rank == world.rank()) {
     world.watch()->hang_at(hang.phase, hang.steps);
   }
-  if (command_line.task == Task::generate) return generate_text(world, command_line);
   const Watch::Phase phase(*world.watch(), "start-up");
+  if (command_line.task == Task::generate) return generate_text(world, command_line, mesh);
   work_on_device({world, std::move(command_line), early, Mesh(world, mesh)});
 }
 

@@ -48,8 +48,9 @@ void DecoderWorkload::open(const RunFacts& run) {
 
 void DecoderWorkload::check_text(std::int64_t tokens) const {
   if (tokens > most_positions()) {
-    usage_error("--max-tokens: prompt and continuation have {} tokens together, and the model has {} positions", tokens,
-                most_positions());
+    usage_error(
+        "--max-tokens: prompt and continuation have {} tokens together, and the model has {} positions. Give fewer.",
+        tokens, most_positions());
   }
   check_slices(table().config, run_.mesh.tensor, size_flags());
 }

@@ -6,6 +6,7 @@
 #include <sstream>
 #include <utility>
 
+#include "launch/app/job/program.h"
 #include "launch/app/job/replica_ranks.h"
 #include "launch/app/tasks/tasks.h"
 #include "models/generation/text_generator.h"
@@ -209,15 +210,21 @@ std::vector<TextTimes> generate_all(const World& world, const Mesh& mesh, const 
 }
 
 struct Speeds {
+  std::size_t texts = 0;
+  double seconds = 0.0;  ///< For all.
   std::int64_t prompt_tokens = 0;
   std::int64_t tokens = 0;
   double first_seconds = 0.0;       ///< The mean over the texts.
   double prefill_per_second = 0.0;  ///< Tokens of prompts, on one replica.
   double decode_per_second = 0.0;   ///< Tokens after the first, on one replica. 0: no text has any.
+
+  double per_second() const { return static_cast<double>(tokens) / seconds; }  ///< Of all replicas.
 };
 
-Speeds speeds_of(const std::vector<TextTimes>& times) {
+Speeds speeds_of(const std::vector<TextTimes>& times, double seconds) {
   Speeds speeds;
+  speeds.texts = times.size();
+  speeds.seconds = seconds;
   double first = 0.0;
   double other = 0.0;
   std::int64_t others = 0;  // tokens
@@ -234,10 +241,10 @@ Speeds speeds_of(const std::vector<TextTimes>& times) {
   return speeds;
 }
 
-void print_speeds(const Speeds& speeds, std::size_t texts, double seconds, int replicas) {
-  std::string text =
-      fmt::format("\nTexts    {}: {} tokens of prompts, {} tokens generated in {:.2f} s\n",
-                  counted(static_cast<std::int64_t>(texts), "prompt"), speeds.prompt_tokens, speeds.tokens, seconds);
+void print_speeds(const Speeds& speeds, int replicas) {
+  std::string text = fmt::format("\nTexts    {}: {} tokens of prompts, {} tokens generated in {:.2f} s\n",
+                                 counted(static_cast<std::int64_t>(speeds.texts), "prompt"), speeds.prompt_tokens,
+                                 speeds.tokens, speeds.seconds);
   text += fmt::format("Prefill  {:.1f} tokens/s; the first token after {:.3f} s\n", speeds.prefill_per_second,
                       speeds.first_seconds);
   if (speeds.decode_per_second > 0.0) {
@@ -245,10 +252,20 @@ void print_speeds(const Speeds& speeds, std::size_t texts, double seconds, int r
                         1e3 / speeds.decode_per_second);
   }
   if (replicas > 1) {
-    text += fmt::format("In all   {:.1f} tokens/s from {} replicas, prompts included\n",
-                        static_cast<double>(speeds.tokens) / seconds, replicas);
+    text += fmt::format("In all   {:.1f} tokens/s from {} replicas, prompts included\n", speeds.per_second(), replicas);
   }
   std::fputs(text.c_str(), stdout);
+}
+
+void add_speeds(Json& line, const Speeds& speeds) {
+  line["prompts"] = speeds.texts;
+  line["prompt_tokens"] = speeds.prompt_tokens;
+  line["generated_tokens"] = speeds.tokens;
+  line["seconds"] = speeds.seconds;
+  line["seconds_to_first_token"] = speeds.first_seconds;
+  line["prefill_tokens_per_second"] = speeds.prefill_per_second;
+  line["decode_tokens_per_second"] = speeds.decode_per_second;
+  line["generated_tokens_per_second"] = speeds.per_second();
 }
 
 Json generated_line(const Options& options, const Workload& workload, const MeshShape& mesh, const Device& device,
@@ -298,32 +315,27 @@ void generate_text(const World& world, CommandLine& command_line) {
   });
   const std::unique_ptr<Device> device = make_cpu_device(device_options(options, DeviceKind::cpu));
   device->set_watch(world.watch());
-  TextReplica replica(mesh, options, workload, *device);
-  if (checkpoint) {
-    replica.restore(*checkpoint, world, *device);
-  } else {
-    replica.initialise(options, mesh);
-  }
-  const Watch::Phase phase(*world.watch(), "generation");
-  const Clock::time_point start = Clock::now();
-  if (world.rank() == 0) std::fputs(options.generate.prompt.c_str(), stdout);
-  const std::vector<TextTimes> times =
-      generate_all(world, mesh, options, prompts, workload.end_tokens(), replica.generator());
-  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-  if (world.rank() != 0) return;
-  const Speeds speeds = speeds_of(times);
-  print_speeds(speeds, times.size(), seconds, mesh.shape().replicas);
-  if (metrics == nullptr) return;
-  Json line = generated_line(options, workload, mesh.shape(), *device, replica.parameters());
-  line["prompts"] = times.size();
-  line["prompt_tokens"] = speeds.prompt_tokens;
-  line["generated_tokens"] = speeds.tokens;
-  line["seconds"] = seconds;
-  line["seconds_to_first_token"] = speeds.first_seconds;
-  line["prefill_tokens_per_second"] = speeds.prefill_per_second;
-  line["decode_tokens_per_second"] = speeds.decode_per_second;
-  line["generated_tokens_per_second"] = static_cast<double>(speeds.tokens) / seconds;
-  metrics->write(std::move(line));
+  run_or_end_job("ddptrain", world, [&] {
+    TextReplica replica(mesh, options, workload, *device);
+    if (checkpoint) {
+      replica.restore(*checkpoint, world, *device);
+    } else {
+      replica.initialise(options, mesh);
+    }
+    const Watch::Phase phase(*world.watch(), "generation");
+    const Clock::time_point start = Clock::now();
+    if (world.rank() == 0) std::fputs(options.generate.prompt.c_str(), stdout);
+    const std::vector<TextTimes> times =
+        generate_all(world, mesh, options, prompts, workload.end_tokens(), replica.generator());
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    if (world.rank() != 0) return;
+    const Speeds speeds = speeds_of(times, seconds);
+    print_speeds(speeds, mesh.shape().replicas);
+    if (metrics == nullptr) return;
+    Json line = generated_line(options, workload, mesh.shape(), *device, replica.parameters());
+    add_speeds(line, speeds);
+    metrics->write(std::move(line));
+  });
 }
 
 }  // namespace ddptrain
