@@ -23,7 +23,7 @@ Parts own_parts(const TrainingState& state, bool is_first_replica) {
   state.visit_parameters([&](const ParameterSpec& spec, std::int64_t begin, std::span<const float> values) {
     if (!is_first_replica || spec.is_copy) return;
     Part& part = parts[spec.name];
-    part.split = spec.part();
+    part.split = spec.slice();
     if (begin == 0) part.values.reserve(static_cast<std::size_t>(spec.size()));
     part.values.insert(part.values.end(), values.begin(), values.end());
   });

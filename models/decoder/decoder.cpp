@@ -133,12 +133,6 @@ void Decoder::begin(const MicroBatch& batch) {
   fit({batch_.count, sequence});
 }
 
-void Decoder::split_vocabulary() {
-  if (options_.slice.count == 1) return;
-  batch_.vocabulary_slice = {static_cast<std::uint32_t>(config_.vocabulary_rows(options_.slice).first),
-                             static_cast<std::uint32_t>(config_.vocabulary)};
-}
-
 void Decoder::report(const DecoderParameters::Range& range, const Ready& ready) const {
   for (std::size_t parameter = range.first; parameter < range.end(); ++parameter) ready(parameter);
 }

@@ -105,6 +105,12 @@ void Decoder::fit(const BatchShape& batch) {
   workspace_.set_fp8(fp8);
 }
 
+void Decoder::split_vocabulary() {
+  if (options_.slice.count == 1) return;
+  batch_.vocabulary_slice = {static_cast<std::uint32_t>(config_.vocabulary_rows(options_.slice).first),
+                             static_cast<std::uint32_t>(config_.vocabulary)};
+}
+
 // --- parameters ---------------------------------------------------------------------------------------------------
 
 void Decoder::bind(const ModelTensors& tensors) {

@@ -8,6 +8,8 @@
 
 #include "launch/app/job/program.h"
 #include "launch/app/job/replica_ranks.h"
+#include "launch/app/plan/resolve.h"
+#include "launch/app/plan/run_plan.h"
 #include "launch/app/tasks/tasks.h"
 #include "models/generation/text_generator.h"
 #include "runtime/comm/mesh.h"
@@ -15,8 +17,7 @@
 #include "runtime/core/files/mapped_file.h"
 #include "runtime/core/text.h"
 #include "runtime/train/checkpoint/checkpoint.h"
-#include "runtime/train/step/store/parameter_arena.h"
-#include "runtime/train/step/store/training_state.h"
+#include "runtime/train/replica/replica.h"
 
 namespace ddptrain {
 namespace {
@@ -98,7 +99,7 @@ std::optional<Checkpoint> open_checkpoint(const World& world, const Options& opt
     if (run.model != options.model) {
       usage_error("--resume {}: it is of model {}, and this is --model {}", from, run.model, options.model);
     }
-    if (run.precision != name_of(Precision::fp32)) {
+    if (run.precision != name_of(NumberFormat::fp32)) {
       usage_error(
           "--resume {}: it was trained in {}, and text is generated in fp32. Write its weights with --resume PATH "
           "--export DIR, then use --init DIR.",
@@ -108,44 +109,6 @@ std::optional<Checkpoint> open_checkpoint(const World& world, const Options& opt
   });
   return checkpoint;
 }
-
-ArenaOptions arena_for_generation(const Options& options, const Model& model) {
-  ArenaOptions arena = arena_options(trainer_options(options, 1, 1), model.units());
-  arena.optimizer_slots = 0;
-  arena.zero = Zero::nothing;
-  return arena;
-}
-
-/// A stage of the model with its weights, and the other ranks of its replica.
-class TextReplica {
- public:
-  TextReplica(const Mesh& mesh, const Options& options, Workload& workload, Device& device)
-      : ranks_(mesh, device, options),
-        replicas_(make_communicator(mesh.replicas(), device, {})),
-        model_(workload.make_text_model(device)),
-        arena_(model_->parameters(), arena_for_generation(options, *model_), device, *replicas_),
-        state_(arena_, model_->buffers()),
-        generator_(*model_, ranks_.stages(), device) {
-    model_->bind({arena_.weights(), arena_.gradients(), state_.buffers(), ranks_.stages().group});
-  }
-  /// From --init, or random.
-  void initialise(const Options& options, const Mesh& mesh) {
-    arena_.initialise(options.trainer.seed, mesh.replicas().rank());
-  }
-  void restore(const Checkpoint& checkpoint, const World& world, Device& device) {
-    restore_arrays(checkpoint, state_, world, device, false);
-  }
-  TextGenerator& generator() { return generator_; }
-  std::int64_t parameters() const { return element_count(model_->parameters_of_all_stages()); }
-
- private:
-  ReplicaRanks ranks_;
-  std::unique_ptr<Communicator> replicas_;
-  std::unique_ptr<TextModel> model_;
-  ParameterArena arena_;
-  TrainingState state_;
-  TextGenerator generator_;
-};
 
 // --- texts and speeds ---------------------------------------------------------------------------------------------
 
@@ -173,7 +136,7 @@ std::vector<TextTimes> generate_all(const World& world, const Mesh& mesh, const 
                                     TextGenerator& generator) {
   const auto replicas = static_cast<std::size_t>(mesh.shape().replicas);
   const auto mine = static_cast<std::size_t>(mesh.replicas().rank());
-  const bool speaks = mesh.stage() == 0 && mesh.part() == 0;  // for its replica
+  const bool speaks = mesh.stage() == 0 && mesh.tensor_rank() == 0;  // for its replica
   const bool bytes = options.generate.prompts.empty();
   const Sampling sampling{options.generate.temperature, options.generate.top_k, options.generate.top_p,
                           options.trainer.seed};
@@ -268,13 +231,17 @@ void add_speeds(Json& line, const Speeds& speeds) {
   line["generated_tokens_per_second"] = speeds.per_second();
 }
 
-Json generated_line(const Options& options, const Workload& workload, const MeshShape& mesh, const Device& device,
-                    std::int64_t parameters) {
-  Json line = {{"event", "generated"},         {"version", DDPTRAIN_VERSION},
-               {"model", options.model},       {"device", device.kind() == DeviceKind::cuda ? "cuda" : "cpu"},
-               {"device_name", device.name()}, {"precision", name_of(device.precision())},
-               {"world_size", mesh.ranks()},   {"stages", mesh.stages},
-               {"tensor", mesh.tensor},        {"parameters", parameters}};
+Json generated_line(const RunPlan& plan, const Workload& workload, const Device& device, std::int64_t parameters) {
+  Json line = {{"event", "generated"},
+               {"version", DDPTRAIN_VERSION},
+               {"model", plan.model},
+               {"device", plan.device == DeviceKind::cuda ? "cuda" : "cpu"},
+               {"device_name", device.name()},
+               {"precision", name_of(plan.format)},
+               {"world_size", plan.mesh.ranks()},
+               {"stages", plan.mesh.stages},
+               {"tensor", plan.mesh.tensor},
+               {"parameters", parameters}};
   for (const auto& [name, size] : workload.sizes()) line[name] = size;
   return line;
 }
@@ -290,10 +257,10 @@ void refuse_gpus(const World& world, const Options& options) {
 
 }  // namespace
 
-void generate_text(const World& world, CommandLine& command_line) {
+void generate_text(const World& world, CommandLine& command_line, const MeshShape& shape) {
   const Options& options = command_line.options;
   Workload& workload = *command_line.workload;
-  const Mesh mesh(world, mesh_of(world.size(), options.stages, options.tensor));
+  const Mesh mesh(world, shape);
   refuse_gpus(world, options);
   std::vector<TokenIds> prompts;
   world.agree([&] { prompts = prompts_of(options.generate); });
@@ -302,37 +269,37 @@ void generate_text(const World& world, CommandLine& command_line) {
                           .local_rank = world.local_rank(),
                           .local_size = world.local_size(),
                           .seed = options.trainer.seed,
-                          .mesh = mesh.shape(),
+                          .mesh = shape,
                           .longest_text = longest_of(prompts) + options.generate.max_tokens};
+  std::optional<RunPlan> plan;
+  std::unique_ptr<MetricsFile> metrics;
   world.agree([&] {
     workload.open(facts);
     check_prompts(prompts, options.generate, workload.sizes().at("vocabulary"));
     check_precision(options, workload, DeviceKind::cpu);
-  });
-  std::unique_ptr<MetricsFile> metrics;
-  world.agree([&] {
+    plan.emplace(plan_run(options, workload, {.mesh = shape}, 1));
     if (world.rank() == 0 && !options.metrics.empty()) metrics = std::make_unique<MetricsFile>(options.metrics, true);
   });
-  const std::unique_ptr<Device> device = make_cpu_device(device_options(options, DeviceKind::cpu));
+  const std::unique_ptr<Device> device = make_cpu_device(plan->compute);
   device->set_watch(world.watch());
   run_or_end_job("ddptrain", world, [&] {
-    TextReplica replica(mesh, options, workload, *device);
-    if (checkpoint) {
-      replica.restore(*checkpoint, world, *device);
-    } else {
-      replica.initialise(options, mesh);
-    }
+    const ReplicaRanks ranks(mesh, *device, *plan);
+    const auto replicas = make_communicator(mesh.replicas(), *device, replica_communicator_options(*plan, world));
+    std::unique_ptr<TextModel> made = workload.make_text_model(*device);
+    TextGenerator generator(*made, ranks.stages(), *device);
+    Replica replica(plan->trainer, ReplicaUse::evaluation, std::move(made), *device, *replicas, ranks.stages());
+    replica.initialise(options.trainer.seed, mesh.replicas().rank());
+    if (checkpoint) restore_arrays(*checkpoint, replica.state(), world, *device, false);
     const Watch::Phase phase(*world.watch(), "generation");
     const Clock::time_point start = Clock::now();
     if (world.rank() == 0) std::fputs(options.generate.prompt.c_str(), stdout);
-    const std::vector<TextTimes> times =
-        generate_all(world, mesh, options, prompts, workload.end_tokens(), replica.generator());
+    const std::vector<TextTimes> times = generate_all(world, mesh, options, prompts, workload.end_tokens(), generator);
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
     if (world.rank() != 0) return;
     const Speeds speeds = speeds_of(times, seconds);
-    print_speeds(speeds, mesh.shape().replicas);
+    print_speeds(speeds, shape.replicas);
     if (metrics == nullptr) return;
-    Json line = generated_line(options, workload, mesh.shape(), *device, replica.parameters());
+    Json line = generated_line(*plan, workload, *device, element_count(replica.model().parameters_of_all_stages()));
     add_speeds(line, speeds);
     metrics->write(std::move(line));
   });

@@ -38,6 +38,6 @@ void evaluate_model(const World& world, const RunPlan& plan, Workload& workload,
 /// in order, its own while they grow, then times and speeds, and adds a line "generated" to the file of --metrics. It
 /// takes memory for weights, for their gradients and for activations of one text. On CPUs only. UsageError for what
 /// cannot be generated. Collective.
-void generate_text(const World& world, CommandLine& command_line);
+void generate_text(const World& world, CommandLine& command_line, const MeshShape& shape);
 
 }  // namespace ddptrain
