@@ -7,6 +7,7 @@
 #define DDPTRAIN_MODELS(model) \
   model(cnn) \
   model(gpt) \
+  model(llama) \
   model(mlp) \
   /* end */
 // clang-format on

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/generation/text_model.h"
 #include "runtime/comm/mesh_shape.h"
 #include "runtime/comm/world.h"
 #include "runtime/core/files/outputs.h"
@@ -41,14 +42,17 @@ struct RunFacts {
   int local_size = 1;
   std::uint64_t seed = 0;
   MeshShape mesh = {};  ///< make_model() makes the model of the rank's stage and part.
+  /// Tokens of the longest text that the run continues; it then has no data, and load() is not called. 0: it trains.
+  std::int64_t longest_text = 0;
 };
 
 /// All that the program needs of a model besides the network: its flags, its data, pretrained weights to start from,
 /// what it writes. A model is a folder below models/ that implements this, and a line in registry.cpp.
 ///
 /// The program calls in this order, on every rank: flags, check_flags; open, load, make_model; finish. To make the
-/// models of several stages, it opens the workload again for each. What is wrong is a UsageError that names the flag;
-/// the program has all ranks agree on it.
+/// models of several stages, it opens the workload again for each. To continue texts: flags, check_flags, take_sizes if
+/// there is a checkpoint; open, make_text_model. What is wrong is a UsageError that names the flag; the program has all
+/// ranks agree on it.
 class Workload {
  public:
   virtual ~Workload() = default;
@@ -62,7 +66,8 @@ class Workload {
   virtual bool supports_f32_gradients() const { return false; }  ///< Gradients in f32, weights in bf16.
   /// The model can be cut into stages, and its layers into parts.
   virtual bool supports_stages() const { return false; }
-  bool saves() const { return !save_.empty(); }  ///< finish() writes something.
+  virtual bool continues_texts() const { return false; }  ///< make_text_model() makes a model.
+  bool saves() const { return !save_.empty(); }           ///< finish() writes something.
   bool starts_from_weights() const { return !init_.empty(); }
 
   /// Looks for the files that flags name, and reads those that the shape of the model depends on.
@@ -80,6 +85,13 @@ class Workload {
   /// Flags with which the model keeps less in memory. Those that save more come later.
   virtual std::vector<std::string> memory_flags() const { return {}; }
   virtual std::map<std::string, std::int64_t> sizes() const { return {}; }  ///< For reports: layers, width ...
+  /// Sets the sizes to those of a checkpoint, as sizes() gave them.
+  virtual void take_sizes(const std::map<std::string, std::int64_t>& /*sizes*/) {}
+
+  /// The model, without data, for texts. The device and this object outlive it. Null if the model does not have texts.
+  virtual std::unique_ptr<TextModel> make_text_model(Device& /*device*/) { return nullptr; }
+  /// Tokens after which a text ends, if weights to start from name some.
+  virtual std::vector<std::uint32_t> end_tokens() const { return {}; }
 
   /// Writes the f32 values of all parameters, by name, of a model of these sizes(), into a folder that is made where
   /// there is none: by default as model.safetensors, with the names and shapes of the model. Needs no open().
@@ -87,21 +99,9 @@ class Workload {
                               const std::map<std::string, HostTensor>& weights) const {
     write_weights(folder, weights);
   }
-  /// Writes the trained weights to the folder of --save, if it is given. Collective.
-  void finish(const TrainingState& state, const World& world) const {
-    if (save_.empty()) return;
-    std::map<std::string, HostTensor> weights;
-    state.visit_parameters([&](const ParameterSpec& spec, std::int64_t begin, std::span<const float> values) {
-      if (world.rank() != 0) return;
-      HostTensor& tensor = weights[spec.name];
-      tensor.shape = spec.shape;
-      if (begin == 0) tensor.values.reserve(static_cast<std::size_t>(spec.size()));
-      tensor.values.insert(tensor.values.end(), values.begin(), values.end());
-    });
-    world.agree([&] {
-      if (world.rank() == 0) save(save_, std::move(weights));
-    });
-  }
+  /// Writes the trained weights to the folder of --save, if it is given. The ranks of `world` are a mesh of this shape,
+  /// whose stages and parts rank 0 puts together. Collective.
+  void finish(const TrainingState& state, const World& world, const MeshShape& mesh) const;
 
  protected:
   /// export_weights() of this object's model.

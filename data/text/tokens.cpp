@@ -88,8 +88,9 @@ void check_tokens(const Shard& shard, const void* piece, std::size_t bytes, std:
   const T* bad = std::find_if(begin, end, [&](T token) { return token >= limit; });
   usage_error("{}: token {} at position {} is not below the vocabulary of {}: {}", shard.name, *bad,
               bad - static_cast<const T*>(shard.segment.tokens), vocabulary,
-              sizeof(T) == 2 ? "give a larger vocabulary, if the file holds 16-bit tokens and nothing else"
-                             : "give a larger vocabulary");
+              sizeof(T) > 1 ? fmt::format("give a larger vocabulary, if the file holds {}-bit tokens and nothing else",
+                                          8 * sizeof(T))
+                            : "give a larger vocabulary");
 }
 
 /// Cuts the shards' last tokens off, `count` in all, as a part of their own.
@@ -138,23 +139,35 @@ void look_at_tokens(TokenData& data, const std::vector<Shard>& shards, const Tok
   }
 }
 
+/// Its bytes.
+TokenFile text_as_tokens(const MappedFile& file) {
+  return {{file.data(), static_cast<std::int64_t>(file.size())}, 1, 256};
+}
+
 TokenData map_files(const std::string& name, const std::vector<fs::path>& paths, const TokenOptions& options,
                     std::vector<Shard>& shards) {
   const bool tokens = is_token_file(paths.front());
   TokenData data;
-  data.train.token_bytes = tokens ? 2 : 1;
-  data.vocabulary = options.vocabulary > 0 ? options.vocabulary : tokens ? kGpt2Vocabulary : 256;
+  std::int64_t vocabulary = 0;
   for (const fs::path& path : paths) {
     if (is_token_file(path) != tokens) {
-      usage_error("{}: {} and {} do not go together: one holds 16-bit tokens (.bin), the other text", name,
+      usage_error("{}: {} and {} do not go together: one holds tokens (.bin), the other text", name,
                   paths.front().string(), path.string());
     }
     const MappedFile& file = data.files.emplace_back(path);
     if (!tokens) check_text(file, path);
-    const TokenSegment segment =
-        tokens ? token_segment(file, path) : TokenSegment{file.data(), static_cast<std::int64_t>(file.size())};
-    shards.push_back({path.string(), segment, is_for_validation(path)});
+    const TokenFile found = tokens ? token_file(file, path) : text_as_tokens(file);
+    if (!shards.empty() && found.token_bytes != data.train.token_bytes) {
+      usage_error("{}: {} and {} do not go together: one holds {}-bit tokens, the other {}-bit tokens", name,
+                  paths.front().string(), path.string(), 8 * data.train.token_bytes, 8 * found.token_bytes);
+    }
+    data.train.token_bytes = found.token_bytes;
+    vocabulary = std::max(vocabulary, found.vocabulary);
+    shards.push_back({path.string(), found.tokens, is_for_validation(path)});
   }
+  const std::int64_t usual = vocabulary > 0 ? vocabulary : kGpt2Vocabulary;
+  data.vocabulary = options.vocabulary > 0 ? options.vocabulary : usual;
+  if (data.vocabulary > kMostTokens) usage_error("{}: a vocabulary of {}: at most {} fit", name, usual, kMostTokens);
   return data;
 }
 

@@ -44,7 +44,7 @@ struct TokenData {
 inline constexpr std::int64_t kMostTokens = std::int64_t{1} << 24;
 
 struct TokenOptions {
-  /// Up to kMostTokens. 0: 256 for bytes, 50,257 for token files and synthetic text.
+  /// Up to kMostTokens. 0: what the files say, or else 256 for bytes, 50,257 for token files and synthetic text.
   std::int64_t vocabulary = 0;
   double validation_fraction = 0.1;  ///< The end of the text, if no shard is for validation; in [0, 1).
   std::uint64_t seed = 1;            ///< Seed of synthetic text.
@@ -54,8 +54,8 @@ struct TokenOptions {
 
 /// Reads what `data` names:
 /// - a text file: its bytes are the tokens;
-/// - a .bin file of tokens: of llm.c (256 int32 of header: magic 20240520, version 1, count; then uint16), or of
-///   nanoGPT (bare uint16); token_file.h says what is refused;
+/// - a .bin file of tokens of 16 or 32 bits: of llm.c, llmq, or nanoGPT (nothing but ids); token_file.h says what is
+///   refused;
 /// - a folder: its .bin files or, without any, its .txt files; or a pattern such as "tokens/*.bin". Files are sorted by
 ///   name; those with the word val, valid or validation in their names are for validation. A .bin and a text file do
 ///   not go together;

@@ -21,6 +21,10 @@ class DecoderBlock {
 
   /// Asks for the memory of its activations. `restores`: the backward pass begins with restore().
   void request(Activations& memory, const std::string& name, const BlockLifetimes& lifetimes, bool restores, bool fp8);
+  /// See Attention::request_cache().
+  void request_cache(Activations& memory, const std::string& name, std::int64_t positions, const Lifetime& always) {
+    attention_.request_cache(memory, name + ".attention", positions, always);
+  }
   /// `first` is the index of the block's first parameter among the model's parameters.
   void bind(const ModelTensors& tensors, std::size_t first) {
     mlp_.bind(tensors, first);

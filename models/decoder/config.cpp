@@ -11,7 +11,7 @@ AttentionKind DecoderConfig::attention() const {
   return {.heads = heads,
           .key_heads = key_heads,
           .head_size = head_size,
-          .rotary_base = positions == PositionKind::rotary ? rotary_base : 0.0,
+          .rotary = {positions == PositionKind::rotary ? rotary_base : 0.0, rotary_scaling},
           .normalises_heads = normalises_heads,
           .qkv_bias = qkv_bias,
           .output_bias = output_bias};

@@ -31,7 +31,8 @@ struct DecoderConfig {
   NormKind norm = NormKind::layer;
   double norm_epsilon = 1e-5;
   PositionKind positions = PositionKind::learned;
-  double rotary_base = 10000.0;  ///< Unused without rotary positions.
+  double rotary_base = 10000.0;  ///< Unused without rotary positions, and so is the next.
+  RotaryScaling rotary_scaling = {};
   MlpActivation activation = MlpActivation::gelu;
   bool normalises_heads = false;  ///< RMS norms of queries and keys.
   bool qkv_bias = true;

@@ -20,7 +20,8 @@ void Decoder::forward(std::size_t unit) {
 }
 
 void Decoder::forward_embedding() {
-  embedding_.forward(batch_, dropout(kEmbeddingSite), workspace_.branch(), block(0).norm().input);
+  const Dropout dropout = this->dropout(kEmbeddingSite);
+  embedding_.forward(batch_, first_position_, dropout, workspace_.branch(), block(0).norm().input);
 }
 
 void Decoder::forward_block(std::int64_t layer) {
@@ -33,6 +34,7 @@ void Decoder::forward_block(std::int64_t layer) {
 /// Logits, loss and, if a backward pass follows, the gradient of the final norm's output, in `branch`.
 void Decoder::forward_head() {
   enter(config_.layers, final_norm_);
+  if (longest_text() > 0) return;  // next_logits() computes a row
   const Tensor d_weight = overlap_.overlaps() ? Tensor{} : workspace_.d_head();
   head_.forward(batch_, final_norm_.output, step_.gradient_scale, step_.sums, workspace_.branch(), d_weight);
   if (!step_.training) fp8_.end_evaluation();
@@ -127,10 +129,7 @@ void Decoder::begin(const MicroBatch& batch) {
   const std::int64_t sequence = batch_.source.sequence;
   DDP_CHECK(sequence > 0 && sequence <= config_.sequence, "decoder: windows of {} tokens, there are {} positions",
             sequence, config_.sequence);
-  if (options_.slice.count > 1) {
-    batch_.vocabulary_slice = {static_cast<std::uint32_t>(config_.vocabulary_rows(options_.slice).first),
-                               static_cast<std::uint32_t>(config_.vocabulary)};
-  }
+  split_vocabulary();
   fit({batch_.count, sequence});
 }
 

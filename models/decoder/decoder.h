@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "models/decoder/parameters.h"
 #include "models/decoder/stage.h"
 #include "models/decoder/workspace.h"
+#include "models/generation/text_model.h"
 #include "models/layers/embedding.h"
 #include "models/layers/head.h"
 #include "runtime/device/device.h"
@@ -30,7 +32,10 @@ struct DecoderOptions {
   std::uint64_t seed = 0;      ///< Seed of dropout.
   float dropout = 0.0f;        ///< Rate of dropout on the embedding and on each branch. Below 1.
   Recompute recompute = Recompute::none;
-  std::int64_t head_rows = 0;  ///< Rows of logits in memory at a time. 0: an eighth of all, but at least 4,096.
+  /// Rows of logits in memory at a time. 0: an eighth of all, but at least 4,096, or fewer if there are more than
+  /// 65,536 tokens.
+  std::int64_t head_rows = 0;
+  std::int64_t longest_text = 0;  ///< See TextModel. If it is set, the model is not trained, and max_batch is 1.
   /// Returns the initial values of a parameter by its name. Null: random values.
   std::function<std::vector<float>(const std::string& name)> pretrained = nullptr;
 };
@@ -38,8 +43,8 @@ struct DecoderOptions {
 /// A decoder-only transformer, or a pipeline stage of one. forward() of the head begins the backward pass: it computes
 /// the output layer in pieces of options.head_rows rows, and keeps their gradient instead of the logits.
 ///
-/// decoder.cpp has the passes, setup.cpp all else.
-class Decoder final : public Model {
+/// decoder.cpp has the passes, text.cpp what generation of text adds, setup.cpp all else.
+class Decoder final : public TextModel {
  public:
   /// What siblings have in common.
   struct Shared {
@@ -58,6 +63,10 @@ class Decoder final : public Model {
   void begin(const MicroBatch& batch) override;
   void forward(std::size_t unit) override;
   void backward(std::size_t unit, bool accumulate, const Ready& ready) override;
+
+  std::int64_t longest_text() const override { return options_.longest_text; }
+  void begin_text(std::span<const std::uint32_t> text, std::int64_t done) override;
+  std::vector<float> next_logits() override;
 
   StageBoundary previous_boundary() override;
   StageBoundary next_boundary() override;
@@ -101,8 +110,10 @@ class Decoder final : public Model {
   bool has_tied_copy() const { return config_.tied_head && !stage_.has_embedding(); }
   void report(const DecoderParameters::Range& range, const Ready& ready) const;
 
+  void split_vocabulary();
   void fit(const BatchShape& batch);
   void request_memory();
+  void request_cache(std::int64_t layer);
   void bind_head(const ModelTensors& tensors);
   void bind_boundaries(DType gradient_type);
 
@@ -126,7 +137,11 @@ class Decoder final : public Model {
   Tensor next_dbias_;             ///< [width]: of this stage's own last bias, summed by the next stage.
   Buffer next_dbias_memory_;
   MicroBatch step_;
-  TokenBatch batch_;  ///< The same, as tokens.
+  TokenBatch batch_;                 ///< The same, as tokens.
+  std::int64_t first_position_ = 0;  ///< Of the batch, if it continues a text; and so are the next.
+  std::int64_t last_row_ = 0;        ///< Of the batch: the text's last token.
+  Buffer text_tokens_;
+  Buffer text_segment_;
 };
 
 /// UsageError if the table is impossible, or if the device has no operations for it.

@@ -1,5 +1,6 @@
 #include "models/decoder/decoder_workload.h"
 
+#include <filesystem>
 #include <utility>
 
 #include "runtime/core/text.h"
@@ -33,7 +34,7 @@ std::string DecoderWorkload::set_dropout(const std::string& text) {
 
 void DecoderWorkload::open(const RunFacts& run) {
   run_ = run;
-  if (data_.empty()) {
+  if (data_.empty() && run.longest_text == 0) {
     usage_error("--model {} needs --data: a text file, token files (.bin) or their folder, or synthetic", model_);
   }
   if (!init_.empty()) open_init(run);
@@ -42,6 +43,16 @@ void DecoderWorkload::open(const RunFacts& run) {
     usage_error("--pp {}: the model has {}, and a stage has one at least. Give --pp {}{}.", run.mesh.stages,
                 counted(layers, "block"), layers, layers == 1 ? "" : " or less");
   }
+  if (run.longest_text > 0) check_text(run.longest_text);
+}
+
+void DecoderWorkload::check_text(std::int64_t tokens) const {
+  if (tokens > most_positions()) {
+    usage_error(
+        "--max-tokens: prompt and continuation have {} tokens together, and the model has {} positions. Give fewer.",
+        tokens, most_positions());
+  }
+  check_slices(table().config, run_.mesh.tensor, size_flags());
 }
 
 void DecoderWorkload::load() {
@@ -53,10 +64,35 @@ void DecoderWorkload::load() {
   options.readers = run_.local_size;
   about("--data", [&] {
     tokens_.emplace(load_tokens(data_, options), table().config.sequence);
-    if (!init_.empty()) check_tokens(tokens_->text(), data_);
+    if (!init_.empty()) check_tokens();
   });
   if (vocabulary() == kVocabularyOfData) vocabulary() = tokens_->text().vocabulary;
   check_slices(table().config, run_.mesh.tensor, size_flags());
+}
+
+/// The bytes of a text are no tokens of a tokenizer, which the model has if its folder has one, or if it is GPT-2.
+void DecoderWorkload::check_tokens() const {
+  constexpr std::int64_t kGpt2Vocabulary = 50257;
+  const TokenData& text = tokens_->text();
+  const std::int64_t size = table().config.vocabulary;
+  const auto has = [&](const char* name) { return std::filesystem::exists(std::filesystem::path(init_) / name); };
+  const bool has_tokenizer = size == kGpt2Vocabulary || has("vocab.json") || has("tokenizer.json");
+  if (text.train.token_bytes > 1 || text.entropy || size <= 256 || !has_tokenizer) return;
+  usage_error(
+      "{}: the bytes of a text are its tokens, and the model of --init {} has other ones. "
+      "`data/tokens-from-text TEXT OUT.bin --tokenizer FOLDER` writes tokens of its tokenizer.",
+      data_, init_);
+}
+
+DecoderOptions DecoderWorkload::options_of_rank() const {
+  const MeshShape& mesh = run_.mesh;
+  DecoderOptions options;
+  options.table = table();
+  options.blocks = stage_blocks(options.table.config, mesh.stages, mesh.stage_of(run_.rank));
+  options.slice = {mesh.tensor, mesh.tensor_rank_of(run_.rank)};
+  options.seed = run_.seed;
+  options.pretrained = pretrained();
+  return options;
 }
 
 std::unique_ptr<Model> DecoderWorkload::make_model(Device& device, std::int64_t batch) {
@@ -64,16 +100,18 @@ std::unique_ptr<Model> DecoderWorkload::make_model(Device& device, std::int64_t 
   if (dropout_ > 0.0f && batch % mesh.tensor != 0 && mesh.tensor % batch != 0) {
     usage_error("--dropout with --tp {0}: give a --batch that it divides, such as {0}, or --dropout 0.", mesh.tensor);
   }
-  DecoderOptions options;
-  options.table = table();
-  options.blocks = stage_blocks(options.table.config, mesh.stages, mesh.stage_of(run_.rank));
-  options.slice = {mesh.tensor, mesh.tensor_rank_of(run_.rank)};
+  DecoderOptions options = options_of_rank();
   options.max_batch = batch;
-  options.seed = run_.seed;
   options.dropout = dropout_;
   options.recompute = recompute_;
-  options.pretrained = pretrained();
   return make_decoder(device, options, about("--data", [&] { return make_resident(*tokens_, device); }));
+}
+
+std::unique_ptr<TextModel> DecoderWorkload::make_text_model(Device& device) {
+  DecoderOptions options = options_of_rank();
+  options.max_batch = 1;
+  options.longest_text = run_.longest_text;
+  return make_decoder(device, options, {});
 }
 
 std::vector<std::string> DecoderWorkload::memory_flags() const {

@@ -20,10 +20,13 @@ class DecoderWorkload : public Workload {
   bool supports_f32_gradients() const override { return true; }
   bool supports_stages() const override { return true; }
 
+  bool continues_texts() const override { return true; }
+
   void open(const RunFacts& run) override;
   void load() override;
   const Dataset& data() const override { return tokens_.value(); }
   std::unique_ptr<Model> make_model(Device& device, std::int64_t batch) override;
+  std::unique_ptr<TextModel> make_text_model(Device& device) override;
   std::vector<std::string> memory_flags() const override;
 
  protected:
@@ -37,18 +40,21 @@ class DecoderWorkload : public Workload {
   virtual DecoderTable table() const = 0;
   virtual std::int64_t& vocabulary() = 0;
   virtual const SizeNames& size_flags() const = 0;
+  /// Tokens of the longest text that the model was made for.
+  virtual std::int64_t most_positions() const { return table().config.sequence; }
   /// Reads the sizes from the model of --init, which is given.
   virtual void open_init(const RunFacts& run) = 0;
   /// Returns the values of a parameter of the model of --init by its name. Null without --init.
   virtual std::function<std::vector<float>(const std::string& name)> pretrained() const = 0;
-  /// UsageError if the model of --init was not made for tokens of this text, which is the value of --data.
-  virtual void check_tokens(const TokenData& /*text*/, const std::string& /*data*/) const {}
 
   /// All flags but those of sizes. The meanings of --init and --save are the family's.
   Flags common_flags(const std::string& init, const std::string& save);
 
  private:
   std::string set_dropout(const std::string& text);
+  void check_text(std::int64_t tokens) const;
+  void check_tokens() const;
+  DecoderOptions options_of_rank() const;
 
   std::string model_;
   Recompute recompute_ = Recompute::none;

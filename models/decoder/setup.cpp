@@ -10,14 +10,25 @@
 namespace ddptrain {
 namespace {
 
-constexpr std::int64_t kMinHeadRows = 4096;  // enough to fill a GPU with the output layer
+constexpr std::int64_t kMinHeadRows = 4096;                  // enough to fill a GPU with the output layer
+constexpr std::int64_t kMinHeadLogits = kMinHeadRows << 16;  // the same, of a large vocabulary
 
 std::int64_t rows_of(const DecoderOptions& options) { return options.max_batch * options.table.config.sequence; }
 
+/// Rows of the longest window. Ranks that split layers divide them.
+std::int64_t rows_of_window(const DecoderOptions& options) {
+  if (options.longest_text == 0) return options.table.config.sequence;
+  const std::int64_t slices = options.slice.count;
+  return (options.longest_text + slices - 1) / slices * slices;
+}
+
 /// Rows of logits in memory at a time.
 std::int64_t head_rows(const DecoderOptions& options) {
+  if (options.longest_text > 0) return 1;
   const std::int64_t rows = rows_of(options);
-  return std::min(rows, options.head_rows > 0 ? options.head_rows : std::max(kMinHeadRows, (rows + 7) / 8));
+  if (options.head_rows > 0) return std::min(rows, options.head_rows);
+  const std::int64_t least = std::min(kMinHeadRows, kMinHeadLogits / options.table.config.vocabulary);
+  return std::min(rows, std::max(least, (rows + 7) / 8));
 }
 
 /// Whether batches are so small that a GPU has room for weight gradients at the same time as other work.
@@ -49,7 +60,7 @@ Decoder::Decoder(Device& device, const DecoderOptions& options, std::shared_ptr<
           decoder_parameters(options_.table, options_.slice).of_stage(stage_.first_block(), stage_.last_block() + 1)),
       fp8_(device, config_, stage_, options_.slice.count),
       overlap_(device, batches_are_small(options_)),
-      memory_(device, options_.max_batch, config_.sequence, options_.slice.count),
+      memory_(device, options_.max_batch, rows_of_window(options_), options_.slice.count),
       workspace_(device, config_, stage_, {options_.slice, options_.dropout > 0.0f, fp8_.fits(), overlap_.overlaps()}),
       embedding_(device, config_.learns_positions()),
       final_norm_(device, config_.norm, config_.width, config_.epsilon()),
@@ -74,11 +85,13 @@ void Decoder::request_memory() {
     const bool restores = layer < stage_.last_block();  // the activations of the last block are still there
     blocks_.back()->request(memory_, block_name(layer), block_lifetimes(stage_, layer, options_.recompute), restores,
                             fp8_.fits());
+    if (longest_text() > 0) request_cache(layer);
   }
   if (!stage_.has_head()) return;
   final_norm_.request_input(memory_, "final norm", workspace_.head_lifetime());
   final_norm_.request(memory_, "final norm", workspace_.head_lifetime());
   head_.request(memory_, workspace_.head_lifetime(), workspace_.logits_lifetime());
+  if (longest_text() > 0) head_.request_next_logits(memory_, workspace_.head_lifetime());
 }
 
 void Decoder::fit(const BatchShape& batch) {
@@ -90,6 +103,12 @@ void Decoder::fit(const BatchShape& batch) {
   if (stage_.has_head()) final_norm_.fit(batch);
   workspace_.fit(batch, blocks_.front()->norm().input.shape);
   workspace_.set_fp8(fp8);
+}
+
+void Decoder::split_vocabulary() {
+  if (options_.slice.count == 1) return;
+  batch_.vocabulary_slice = {static_cast<std::uint32_t>(config_.vocabulary_rows(options_.slice).first),
+                             static_cast<std::uint32_t>(config_.vocabulary)};
 }
 
 // --- parameters ---------------------------------------------------------------------------------------------------

@@ -2,12 +2,13 @@
 
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "models/gpt2/gpt2.h"
+#include "models/hugging_face/model_folder.h"
 #include "models/workload.h"
-#include "runtime/core/files/safetensors.h"
 
 /// GPT-2 models on disk, in the format of Hugging Face's transformers.
 
@@ -19,10 +20,7 @@ struct Gpt2Weights {
   std::map<std::string, HostTensor> tensors;
 };
 
-/// A GPT-2 on disk: a folder with config.json and model.safetensors (or the shards of model.safetensors.index.json), or
-/// one safetensors file. Names may have the prefixes of wrappers ("module.", "_orig_mod."), and the tied embedding may
-/// be stored as lm_head.weight alone. A file without a config.json next to it has heads of width 64. Files are mapped,
-/// and values are read on request.
+/// A GPT-2 on disk: see ModelFolder, and config.json. A file without a config.json next to it has heads of width 64.
 class Gpt2Folder {
  public:
   /// UsageError, naming the file, if one is missing or damaged, if the model is not a GPT-2 with GELU (tanh), or if a
@@ -30,26 +28,17 @@ class Gpt2Folder {
   explicit Gpt2Folder(const std::filesystem::path& path);
 
   const Gpt2Shape& shape() const { return shape_; }
-  /// The values of a tensor as f32, row-major. Any floating-point type is converted.
+  /// The values of a parameter as f32, row-major.
   std::vector<float> read(const std::string& name) const;
   /// UsageError if the head is not tied to the embedding. Reads both.
-  void check_values() const;
+  void check_values() const { tensors_.check_tied_head(); }
 
  private:
-  struct Stored {
-    const SafetensorsFile* file;
-    std::string name;  ///< In the file.
-  };
-
-  void map_files(const std::vector<std::filesystem::path>& paths);
-  const Stored& find(const std::string& name) const;
-  const StoredTensor& tensor(const std::string& name) const;
-  const std::string& file_of(const std::string& name) const { return find(name).file->name(); }
   Gpt2Shape guess_shape() const;
   void check_tensors() const;
 
-  std::vector<SafetensorsFile> files_;
-  std::map<std::string, Stored> stored_;  ///< By name without "transformer." and the names of wrappers.
+  std::optional<Gpt2Shape> configured_;  ///< By config.json.
+  ModelFolder tensors_;
   Gpt2Shape shape_;
 };
 

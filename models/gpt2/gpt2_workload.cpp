@@ -1,3 +1,4 @@
+#include <cmath>
 #include <filesystem>
 #include <utility>
 
@@ -36,23 +37,41 @@ class Gpt2Workload final : public DecoderWorkload {
   bool supports_fp8() const override { return true; }
 
   std::map<std::string, std::int64_t> sizes() const override {
-    return {{"layers", shape_.layers},     {"width", shape_.width},
-            {"heads", shape_.heads},       {"feed_forward", shape_.feed_forward},
-            {"sequence", shape_.sequence}, {"vocabulary", shape_.vocabulary}};
+    std::map<std::string, std::int64_t> sizes = {{"layers", shape_.layers},     {"width", shape_.width},
+                                                 {"heads", shape_.heads},       {"feed_forward", shape_.feed_forward},
+                                                 {"sequence", shape_.sequence}, {"vocabulary", shape_.vocabulary}};
+    if (shape_.norm_epsilon != Gpt2Shape{}.norm_epsilon) {
+      sizes[kEpsilon] = std::llround(shape_.norm_epsilon * kEpsilonUnit);
+    }
+    return sizes;
+  }
+  void take_sizes(const std::map<std::string, std::int64_t>& sizes) override { shape_ = shape_of(sizes); }
+  std::vector<std::uint32_t> end_tokens() const override {
+    constexpr std::uint32_t kEndOfText = 50256;
+    if (shape_.vocabulary != kEndOfText + 1) return {};
+    return {kEndOfText};
   }
   void export_weights(const std::filesystem::path& folder, const std::map<std::string, std::int64_t>& sizes,
                       const std::map<std::string, HostTensor>& weights) const override {
-    save_gpt2(folder, {{sizes.at("layers"), sizes.at("width"), sizes.at("heads"), sizes.at("feed_forward"),
-                        sizes.at("sequence"), sizes.at("vocabulary")},
-                       weights});
+    save_gpt2(folder, {shape_of(sizes), weights});
   }
 
  private:
+  /// The size is left out if the epsilon is the usual one.
+  static constexpr const char* kEpsilon = "norm_epsilon_e12";
+  static constexpr double kEpsilonUnit = 1e12;
+
+  static Gpt2Shape shape_of(const std::map<std::string, std::int64_t>& sizes) {
+    Gpt2Shape shape = {sizes.at("layers"),       sizes.at("width"),    sizes.at("heads"),
+                       sizes.at("feed_forward"), sizes.at("sequence"), sizes.at("vocabulary")};
+    const auto epsilon = sizes.find(kEpsilon);
+    if (epsilon != sizes.end()) shape.norm_epsilon = static_cast<double>(epsilon->second) / kEpsilonUnit;
+    return shape;
+  }
   DecoderTable table() const override { return gpt2_table(shape_); }
   std::int64_t& vocabulary() override { return shape_.vocabulary; }
   const SizeNames& size_flags() const override { return kFlags; }
 
-  /// With norm_epsilon, which is not among the sizes().
   void save(const std::filesystem::path& folder, std::map<std::string, HostTensor> weights) const override {
     save_gpt2(folder, {shape_, std::move(weights)});
   }
@@ -62,6 +81,7 @@ class Gpt2Workload final : public DecoderWorkload {
       if (run.rank == 0) pretrained_->check_values();
     });
     const std::int64_t positions = pretrained_->shape().sequence;
+    if (run.longest_text > 0) shape_.sequence = positions;
     if (shape_.sequence > positions) {
       usage_error("--seq {}: {} has {} positions. Give --seq {} or less.", shape_.sequence, init_, positions,
                   positions);
@@ -73,17 +93,6 @@ class Gpt2Workload final : public DecoderWorkload {
   std::function<std::vector<float>(const std::string& name)> pretrained() const override {
     if (pretrained_ == nullptr) return nullptr;
     return [weights = pretrained_](const std::string& name) { return weights->read(name); };
-  }
-  /// The bytes of a text are no tokens of a tokenizer, which the model has if its folder has one, or if it is GPT-2.
-  void check_tokens(const TokenData& text, const std::string& data) const override {
-    const auto has = [&](const char* name) { return std::filesystem::exists(std::filesystem::path(init_) / name); };
-    const bool has_tokenizer =
-        shape_.vocabulary == Gpt2Shape{}.vocabulary || has("vocab.json") || has("tokenizer.json");
-    if (text.train.token_bytes > 1 || text.entropy || shape_.vocabulary <= 256 || !has_tokenizer) return;
-    usage_error(
-        "{}: the bytes of a text are its tokens, and the model of --init {} has other ones. "
-        "`data/tokens-from-text TEXT OUT.bin --tokenizer FOLDER` writes tokens of its tokenizer.",
-        data, init_);
   }
 
   Gpt2Shape shape_;

@@ -1,10 +1,14 @@
 #pragma once
 
-#include <cmath>
+#include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "models/layers/rotary.h"
 #include "models/layers/sublayer.h"
 #include "runtime/ops/attention.h"
+#include "runtime/ops/cached_attention.h"
 #include "runtime/ops/grouped_attention.h"
 
 namespace ddptrain {
@@ -14,14 +18,14 @@ struct AttentionKind {
   std::int64_t heads = 0;
   std::int64_t key_heads = 0;  ///< Heads of keys and values; it divides `heads`.
   std::int64_t head_size = 0;
-  double rotary_base = 0.0;       ///< 0: no rotary positions.
+  Rotary rotary = {};
   bool normalises_heads = false;  ///< RMS norms of queries and keys.
   bool qkv_bias = true;
   bool output_bias = true;
 
   /// Whether queries, keys and values lie group by group: see GroupedHeads. Otherwise first all queries, then all keys,
   /// then all values: see AttentionOps.
-  bool is_grouped() const { return key_heads != heads || rotary_base > 0.0 || normalises_heads; }
+  bool is_grouped() const { return key_heads != heads || rotary.turns() || normalises_heads; }
   AttentionKind slice(std::int64_t slices) const {
     AttentionKind kind = *this;
     kind.heads /= slices;
@@ -44,7 +48,9 @@ class Attention final : public Sublayer {
         quantisation_(device.get<QuantisationOps>()),
         reduction_(device.get<ReductionOps>()),
         kind_(kind.slice(slices)),
-        epsilon_(epsilon) {}
+        epsilon_(epsilon) {
+    if (kind_.rotary.turns()) keep_frequencies();
+  }
   static SublayerShape shape(std::int64_t width, const AttentionKind& kind, NormKind norm = NormKind::layer) {
     return {.in = {kind.qkv_columns(), width},
             .out = {width, kind.width()},
@@ -80,6 +86,14 @@ class Attention final : public Sublayer {
                           head_statistics_);
     memory.add_statistics(name + " head gradients", {2, kind_.head_size}, lifetime, partial_);
   }
+  /// Also asks for a cache of keys and values of `positions` rows per window. Passes then continue texts: they attend
+  /// to the rows of earlier passes, and have no backward pass.
+  void request_cache(Activations& memory, const std::string& name, std::int64_t positions, const Lifetime& always) {
+    cached_ = &device_.get<CachedAttentionOps>();
+    const Shape shape{memory.batch(), positions, kind_.key_heads * kind_.head_size};
+    memory.add(name + " keys", device_.dtype(), shape, always, keys_);
+    memory.add(name + " values", device_.dtype(), shape, always, values_);
+  }
   void request_fp8(Activations& memory, const std::string& name, const Lifetime& weights,
                    const Lifetime& activations) override {
     Sublayer::request_fp8(memory, name, weights, activations);
@@ -92,6 +106,7 @@ class Attention final : public Sublayer {
 
   void fit(const BatchShape& shape) override {
     Sublayer::fit(shape);
+    first_position_ = shape.first_position;
     shape.fit(qkv_);
     shape.fit(attended_);
     if (attended_fp8_) shape.fit(attended_fp8_);
@@ -137,15 +152,23 @@ class Attention final : public Sublayer {
   // From the output of `in` to attended_, and back.
 
   void attend() {
-    if (grouped_ == nullptr) {
+    if (grouped_ != nullptr) prepare_heads();
+    if (cached_ != nullptr) {
+      cached_->attention(qkv_, {heads(), kind_.is_grouped()}, first_position_, keys_, values_, attended_);
+    } else if (grouped_ == nullptr) {
       attention_->attention(qkv_, kind_.heads, attended_, statistics_);
-      return;
+    } else {
+      grouped_->attention(qkv_, heads(), attended_, statistics_);
     }
+  }
+  /// Norms and positions of queries and keys.
+  void prepare_heads() {
     if (kind_.normalises_heads) {
       grouped_->normalise(projected_, heads(), query_weight_, key_weight_, epsilon_, qkv_, head_statistics_);
     }
-    if (kind_.rotary_base > 0.0) grouped_->rotate(qkv_, heads(), kind_.rotary_base, GroupedAttentionOps::Turn::forward);
-    grouped_->attention(qkv_, heads(), attended_, statistics_);
+    if (kind_.rotary.turns()) {
+      grouped_->rotate(qkv_, heads(), frequencies_, first_position_, GroupedAttentionOps::Turn::forward);
+    }
   }
   void attend_backward(const Tensor& d_attended, const Tensor& d_qkv, bool accumulate) {
     if (grouped_ == nullptr) {
@@ -153,7 +176,7 @@ class Attention final : public Sublayer {
       return;
     }
     grouped_->attention_backward(qkv_, heads(), attended_, statistics_, d_attended, d_qkv);
-    if (kind_.rotary_base > 0.0) grouped_->rotate(d_qkv, heads(), kind_.rotary_base, GroupedAttentionOps::Turn::back);
+    if (kind_.rotary.turns()) grouped_->rotate(d_qkv, heads(), frequencies_, 0, GroupedAttentionOps::Turn::back);
     if (kind_.normalises_heads) normalise_backward(d_qkv, accumulate);
   }
   /// Each rank has some of the heads, whose weights are the same.
@@ -173,9 +196,20 @@ class Attention final : public Sublayer {
     }
   }
   GroupedHeads heads() const { return {kind_.heads, kind_.key_heads, kind_.head_size}; }
+  void keep_frequencies() {
+    const std::vector<double> values = rotary_frequencies(kind_.rotary, kind_.head_size);
+    const DType dtype = master_dtype(device_.precision());
+    const Shape shape{std::ssize(values)};
+    frequencies_memory_ = device_.allocate(dtype, shape);
+    frequencies_ = frequencies_memory_.view(dtype, shape);
+    if (dtype == DType::f64) return device_.copy_to_device(frequencies_.data, values.data(), frequencies_.bytes());
+    const std::vector<float> rounded(values.begin(), values.end());
+    device_.copy_to_device(frequencies_.data, rounded.data(), frequencies_.bytes());
+  }
 
-  AttentionOps* attention_;       ///< Null if heads are grouped.
-  GroupedAttentionOps* grouped_;  ///< Null if not.
+  AttentionOps* attention_;               ///< Null if heads are grouped.
+  GroupedAttentionOps* grouped_;          ///< Null if not.
+  CachedAttentionOps* cached_ = nullptr;  ///< Null if passes do not continue texts.
   QuantisationOps& quantisation_;
   ReductionOps& reduction_;
   AttentionKind kind_;  ///< Of this slice.
@@ -190,7 +224,12 @@ class Attention final : public Sublayer {
   Tensor attended_fp8_;  ///< A copy. Unused without FP8.
   Tensor statistics_;    ///< [batch, heads, sequence]
   Tensor head_statistics_;
-  Tensor partial_;  ///< [2, head size]: the gradients of this slice.
+  Tensor partial_;             ///< [2, head size]: the gradients of this slice.
+  Buffer frequencies_memory_;  ///< This and the next only with rotary positions.
+  Tensor frequencies_;         ///< [head size / 2]: see rotary_frequencies().
+  Tensor keys_;  ///< [batch, positions, key heads * head size]: the cache. This and the next with cached_.
+  Tensor values_;
+  std::int64_t first_position_ = 0;  ///< Of the rows of this pass.
 };
 
 }  // namespace ddptrain

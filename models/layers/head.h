@@ -47,6 +47,11 @@ class Head {
     memory.add_statistics("softmax statistics of all slices", {memory.slices(), piece_, LossOps::kSoftmaxStatistics},
                           forward, all_partial_);
   }
+  /// Asks for the memory of next_logits() besides.
+  void request_next_logits(Activations& memory, const Lifetime& forward) {
+    if (memory.slices() == 1) return;
+    memory.add("logits of all slices", device_.dtype(), Shape{memory.slices(), rows_.padded}, forward, all_logits_);
+  }
   /// weight [rows.padded, width]; padding is zero.
   void bind(const Tensor& weight, TensorGroup* group) {
     weight_ = weight;
@@ -69,6 +74,13 @@ class Head {
       input_gradient(piece(d_x, first, count));
       if (d_weight) weight_gradient(x_piece, d_weight, first > 0);
     }
+  }
+  /// The logits [vocabulary] of one row of `x`. All ranks that split the vocabulary get all of them.
+  Tensor next_logits(const Tensor& x, std::int64_t row) {
+    compute_logits(piece(x, row, 1));
+    if (group_ == nullptr) return logits(1).stretch(0, vocabulary_);
+    group_->run({TensorGroup::gather(logits(1).stretch(0, rows_.padded), all_logits_.stretch(0, all_logits_.size()))});
+    return all_logits_.stretch(0, vocabulary_);
   }
   /// The gradient of the weight from the gradient of the logits that forward() has left, if all rows are one piece.
   void weight_gradient_of_one_piece(const TokenBatch& batch, const Tensor& x, const Tensor& d_weight) {
@@ -133,6 +145,7 @@ class Head {
   Tensor logits_;       ///< [piece, padded vocabulary], and then their gradient.
   Tensor partial_;      ///< [piece, kSoftmaxStatistics]; this and the next only if ranks split the vocabulary.
   Tensor all_partial_;  ///< [slices, piece, kSoftmaxStatistics]
+  Tensor all_logits_;   ///< [slices, padded]; only if the model continues texts.
 };
 
 }  // namespace ddptrain

@@ -31,8 +31,10 @@ class GroupedAttentionOps : public Family<GroupedAttentionOps> {
 
   enum class Turn : std::uint8_t { forward, back };
   /// Rotary positions, in place (Su et al., "RoFormer", arXiv:2104.09864): turns elements i and i + head_size / 2 of
-  /// each query and key by the angle position * base^(-2 i / head_size). `back` turns gradients back.
-  virtual void rotate(const Tensor& qkv, const GroupedHeads& heads, double base, Turn turn) = 0;
+  /// each query and key by the angle position * frequencies[i]. The first row of each window has position
+  /// `first_position`. frequencies [head_size / 2]: f32 (f64 for fp64). `back` turns gradients back.
+  virtual void rotate(const Tensor& qkv, const GroupedHeads& heads, const Tensor& frequencies,
+                      std::int64_t first_position, Turn turn) = 0;
 
   /// y = qkv, but for queries and keys, which are rms_norm() of each head with their weights [head_size]. statistics
   /// [batch * sequence, key_heads * (queries + 1)].

@@ -6,7 +6,7 @@ import sys
 import unittest
 from array import array
 
-from tests.tools.support import ROOT, FolderCase, run, run_ranks
+from tests.tools.support import BIN, ROOT, FolderCase, run, run_ranks
 
 try:
     import tokenizers
@@ -14,6 +14,7 @@ except ImportError:
     tokenizers = None
 
 PROGRAM = ROOT / "data" / "tokens-from-text"
+GENERATE = ROOT / "launch" / "generate-text"
 VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 MERGES = ["\u0120 t", "\u0120 a", "h e", "i n", "r e", "o n", "\u0120t he", "\u010a \u010a"]
 
@@ -82,15 +83,40 @@ class TokensFromTextTest(FolderCase):
         self.assertIn("none: neither tokenizer.json nor a folder ", self.convert(text, tokenizer="none", code=2))
         self.assertIn("text: neither tokenizer.json nor ", self.convert(text, tokenizer="text", code=2))
         self.assertIn("`pip install tokenizers`", self.convert(text, code=2, python=("-S",)))
-        names = json.loads((self.folder / "vocab.json").read_text())
-        self.write("vocab.json", json.dumps(names | {"large": 65536}))
-        self.assertIn(".: 65537 tokens, and ddptrain takes 65536 at most", self.convert(text, code=2))
-        self.assertFalse(self.out.exists())
+
         refused = run([sys.executable, PROGRAM, text, text, "--tokenizer", "."], 2, cwd=self.folder).stderr
         self.assertEqual(refused, "tokens-from-text: text: ddptrain takes a file for tokens if its name ends in .bin\n")
         self.write("old.bin", "old")
         refused = run([sys.executable, PROGRAM, text, "old.bin", "--tokenizer", "."], 2, cwd=self.folder).stderr
         self.assertEqual(refused, "tokens-from-text: old.bin: the file exists; name another one\n")
+
+    def test_large_vocabularies_have_32_bits(self) -> None:
+        names = json.loads((self.folder / "vocab.json").read_text())
+        self.write("vocab.json", json.dumps({name: 65536 if name == "a" else i for name, i in names.items()}))
+        self.convert(self.write("text", "bab"))
+        content = self.out.read_bytes()
+        header, tokens = array("i", content[:1024]), array("I", content[1024:])
+        self.assertEqual(list(header[:4]), [20240801, 7, 3, 0])
+        self.assertEqual(list(tokens), [names["b"], 65536, names["b"]])
+
+    def test_generated_ids_become_text(self) -> None:
+        tokenizer = tokenizers.ByteLevelBPETokenizer(str(self.folder / "vocab.json"), str(self.folder / "merges.txt"))
+        tokenizer.save(str(self.folder / "tokenizer.json"))
+        self.convert(self.write("text", "on the in \U0001f642 " * 400))
+        shape = ("--layers", 1, "--width", 16, "--heads", 1, "--ff", 16, "--seq", 32, "--vocab", 265)
+        run_ranks(1, "--device", "cpu", "--model", "gpt", *shape, "--batch", 4, "--steps", 60, "--optimizer", "adamw", "--lr",
+                  0.02, "--baseline", "off", "--data", self.out, "--save", self.folder / "saved")  # fmt: skip
+        command = [sys.executable, GENERATE, "--tokenizer", ".", "--prompt", "on the", "--prompt", "in", "--", BIN / "ddptrain",
+                   "--generate", "--device", "cpu", "--model", "gpt", "--init", "saved", "--temperature", 0,
+                   "--max-tokens", 14]  # fmt: skip
+        first, second, empty, *_ = run(command, cwd=self.folder).stdout.split("\n")
+        self.assertTrue(first.startswith("on the in \U0001f642 on the in"), first)
+        self.assertTrue(second.startswith("in \U0001f642 on "), second)
+        self.assertEqual(empty, "")
+        refused = run([*command[:-1], 99], 2, cwd=self.folder)
+        self.assertIn("prompt and continuation have 101 tokens together", refused.stderr)
+        refused = run([*command[:3], "none", *command[4:]], 2, cwd=self.folder)
+        self.assertIn("generate-text: none: not a tokenizer.json", refused.stderr)
 
     def test_ddptrain_trains_with_it(self) -> None:
         self.convert(self.write("text", "on the in " * 400))

@@ -49,6 +49,18 @@ Tokens tokens_of(const TokenPart& part) {
   return all;
 }
 
+using WideTokens = std::vector<std::uint32_t>;
+
+WideTokens wide_tokens_of(const TokenPart& part) {
+  EXPECT_EQ(part.token_bytes, 4);
+  WideTokens all;
+  for (const TokenSegment& segment : part.segments) {
+    const auto* first = static_cast<const std::uint32_t*>(segment.tokens);
+    all.insert(all.end(), first, first + segment.count);
+  }
+  return all;
+}
+
 TokenOptions whole() {
   TokenOptions options;
   options.validation_fraction = 0.0;
@@ -141,8 +153,10 @@ TEST_F(TokensTest, FaultsOfFilesAreTold) {
   EXPECT_CONTAINS(with("empty.bin", {}), "empty");
   EXPECT_CONTAINS(with("empty.txt", {}), "empty");
   EXPECT_CONTAINS(with("odd.bin", {1, 2, 3}), "odd");
-  EXPECT_CONTAINS(with("magic.bin", llmc_bytes(token_ramp(9), 20240801)), "20240801");
-  EXPECT_CONTAINS(with("version.bin", llmc_bytes(token_ramp(9), 20240520, 2)), "version 2");
+  EXPECT_CONTAINS(with("magic.bin", llmc_bytes(token_ramp(9), 20240802)), "20240802 in place of 20240520 or 20240801");
+  EXPECT_CONTAINS(with("version.bin", llmc_bytes(token_ramp(9), 20240520, 2)), "version 2; only version 1");
+  EXPECT_CONTAINS(with("wide.bin", llmc_bytes(token_ramp(9), 20240801, 1)), "version 1; only version 7");
+  EXPECT_CONTAINS(with("wide.bin", llmc_bytes(token_ramp(9), 20240801, 7)), "truncated");
   EXPECT_CONTAINS(with("negative.bin", llmc_bytes(token_ramp(9), 20240520, 1, -20)), "promises -11 tokens");
   EXPECT_CONTAINS(with("none.bin", llmc_bytes({})), "promises 0 tokens");
   EXPECT_CONTAINS(with("short.bin", llmc_bytes(token_ramp(9), 20240520, 1, 1)), "truncated");
@@ -214,7 +228,7 @@ TEST_F(TokensTest, GenuineTokensOfAnyVocabularyAreRead) {
   }
 }
 
-TEST_F(TokensTest, IdsOfOtherSizesAreRefused) {
+TEST_F(TokensTest, IdsOf32BitsAreReadAndOtherSizesRefused) {
   const auto fault = [&](const Bytes& content) {
     write_plain(folder_ / "ids.bin", content);
     return load_fault(folder_ / "ids.bin");
@@ -223,7 +237,9 @@ TEST_F(TokensTest, IdsOfOtherSizesAreRefused) {
     for (const std::size_t count : {20, 1000, 100000}) {
       if (count > 1000 && vocabulary < 50257) continue;
       const Tokens ids = text_ids(count, vocabulary);
-      EXPECT_CONTAINS(fault(ids_as<std::uint32_t>(ids)), "looks like 32-bit token ids") << vocabulary << ' ' << count;
+      write_plain(folder_ / "ids.bin", ids_as<std::uint32_t>(ids));
+      const TokenData wide = load_tokens((folder_ / "ids.bin").string(), whole());
+      EXPECT_EQ(wide_tokens_of(wide.train), WideTokens(ids.begin(), ids.end())) << vocabulary << ' ' << count;
       EXPECT_CONTAINS(fault(ids_as<std::uint64_t>(ids)), "looks like 64-bit token ids") << vocabulary << ' ' << count;
       EXPECT_CONTAINS(fault(bytes_swapped(ids_as<std::uint32_t>(ids), 4)), "big-endian ids") << vocabulary;
       EXPECT_CONTAINS(fault(bytes_swapped(ids_as<std::uint64_t>(ids), 8)), "big-endian ids") << vocabulary;
@@ -237,12 +253,20 @@ TEST_F(TokensTest, IdsOfOtherSizesAreRefused) {
   }
   // Vocabularies beyond 65,536, of which the upper halves are 0 to 3, and marks of what is not trained.
   for (const std::uint32_t more : {65536u, 100000u, 190000u}) {
-    EXPECT_CONTAINS(fault(ids_as<std::uint32_t>(text_ids(5000, 50257), more)), "looks like 32-bit token ids") << more;
+    WideTokens ids;
+    for (const std::uint16_t id : text_ids(5000, 50257)) ids.push_back(id + more);
+    write_plain(folder_ / "ids.bin", ids_as<std::uint32_t>(text_ids(5000, 50257), more));
+    TokenOptions options = whole();
+    EXPECT_CONTAINS(load_fault(folder_ / "ids.bin", options), "is not below the vocabulary of 50257") << more;
+    options.vocabulary = 300000;
+    EXPECT_EQ(wide_tokens_of(load_tokens((folder_ / "ids.bin").string(), options).train), ids) << more;
     EXPECT_CONTAINS(fault(ids_as<std::uint64_t>(text_ids(5000, 50257), more)), "looks like 64-bit token ids") << more;
   }
   Bytes marked = ids_as<std::uint32_t>(text_ids(5000, 50257));
   std::fill(marked.begin() + 400, marked.begin() + 404, 0xff);
-  EXPECT_CONTAINS(fault(marked), "looks like 32-bit token ids");
+  EXPECT_CONTAINS(fault(marked), "token 4294967295 at position 100 is not below the vocabulary");
+  marked.pop_back();
+  EXPECT_CONTAINS(fault(marked), "no multiple of 4: not a file of 32-bit tokens");
   EXPECT_CONTAINS(fault(Bytes(4000)), "nothing but zeros");
 }
 
@@ -282,7 +306,41 @@ TEST_F(TokensTest, OtherFilesNamedBinAreNamed) {
       EXPECT_CONTAINS(fault(text_bytes(text)), "it looks like text that begins with");
     }
   }
-  EXPECT_CONTAINS(fault(llmc_bytes(token_ramp(9), 20240801)), "32-bit ids (Llama 3, magic");
+}
+
+TEST_F(TokensTest, WideTokensBehindHeadersSayTheirVocabulary) {
+  const WideTokens ids = {0, 128255, 65536, 7, 151000};
+  const auto behind = [&](const std::string& magic, const std::vector<std::int32_t>& numbers) {
+    Bytes bytes(1024);
+    std::memcpy(bytes.data(), magic.data(), magic.size());
+    std::memcpy(bytes.data() + magic.size(), numbers.data(), numbers.size() * sizeof(numbers[0]));
+    const auto* first = reinterpret_cast<const std::uint8_t*>(ids.data());
+    bytes.insert(bytes.end(), first, first + ids.size() * sizeof(ids[0]));
+    write_plain(folder_ / "ids.bin", bytes);
+    return (folder_ / "ids.bin").string();
+  };
+  const TokenData llmq = load_tokens(behind("BIN.TOK\n", {2, 4, 5, 151936, 0}), whole());
+  EXPECT_EQ(wide_tokens_of(llmq.train), ids);
+  EXPECT_EQ(llmq.vocabulary, 151936);
+  TokenOptions options = whole();
+  options.vocabulary = 152000;
+  EXPECT_EQ(load_tokens((folder_ / "ids.bin").string(), options).vocabulary, 152000);
+  EXPECT_EQ(wide_tokens_of(load_tokens(behind("", {20240801, 7, 5}), options).train), ids);
+  EXPECT_CONTAINS(load_fault(folder_ / "ids.bin"), "token 151000 at position 4 is not below the vocabulary of 128256");
+  for (const auto& [numbers, fault] : {std::pair(std::vector<std::int32_t>{2, 4, 5, 151936, 1}, "with masks"),
+                                       {{1, 4, 5, 151936, 0}, "of version 1 with 4 bytes per token"},
+                                       {{2, 2, 5, 151936, 0}, "of version 2 with 2 bytes per token"},
+                                       {{2, 4, 6, 151936, 0}, "truncated"},
+                                       {{2, 4, 0, 151936, 0}, "promises 0 tokens"},
+                                       {{2, 4, 5, 1 << 25, 0}, "a vocabulary of 33554432"}}) {
+    EXPECT_CONTAINS(load_fault(behind("BIN.TOK\n", numbers)), fault);
+  }
+  write_plain(folder_ / "short.bin", text_bytes("BIN.TOK\n"));
+  EXPECT_CONTAINS(load_fault(folder_ / "short.bin"), "version 0");
+  behind("BIN.TOK\n", {2, 4, 5, 151936, 0});
+  std::filesystem::remove(folder_ / "short.bin");
+  write_plain(folder_ / "more.bin", file_bytes(token_ramp(30)));
+  EXPECT_CONTAINS(load_fault(folder_.path()), "one holds 32-bit tokens, the other 16-bit tokens");
 }
 
 TEST_F(TokensTest, OtherFilesInPlaceOfTextAreNamed) {
@@ -306,10 +364,14 @@ TEST_F(TokensTest, MegatronsIndexTellsTheSizeOfIds) {
   write_plain(folder_ / "x.bin", file_bytes(ids));
   index(8);
   EXPECT_EQ(tokens_of(load_tokens((folder_ / "x.bin").string(), whole()).train), ids);
-  index(4);
-  EXPECT_CONTAINS(load_fault(folder_ / "x.bin"), "Megatron with 32-bit ids, by the .idx beside it");
   index(5);
   EXPECT_CONTAINS(load_fault(folder_ / "x.bin"), "Megatron with 64-bit ids");
+  index(7);
+  EXPECT_CONTAINS(load_fault(folder_ / "x.bin"), "Megatron with numbers that are no ids, by the .idx beside it");
+  index(4);
+  write_plain(folder_ / "x.bin", ids_as<std::uint32_t>(ids));
+  EXPECT_EQ(wide_tokens_of(load_tokens((folder_ / "x.bin").string(), whole()).train),
+            WideTokens(ids.begin(), ids.end()));
 }
 
 TEST_F(TokensTest, HiddenFilesOfAFolderAreLeftOut) {

@@ -98,7 +98,8 @@ class FieldsTest(FolderCase):
         self.use_models(text, gpt)
         self.train_in_a_group()
         written: dict[str, list[Any]] = {}
-        for line in [line for name in ("cnn", "gpt", "pp", "tp", "saved", "used", "group") for line in self.lines(f"{name}.jsonl")]:
+        names = ("cnn", "gpt", "llama", "pp", "tp", "saved", "used", "group")
+        for line in [line for name in names for line in self.lines(f"{name}.jsonl")]:
             written.setdefault(line["event"], []).append(line)
         documented = {name.removeprefix("metrics.") for name in self.documented if name.startswith("metrics.")}
         if not self.lines("group.jsonl"):  # this machine has no log
@@ -127,6 +128,13 @@ class FieldsTest(FolderCase):
         self.call(BIN / "ddptrain", *mlp, "--evaluate", "--init", "mlp", "--metrics", "used.jsonl")
         self.call(BIN / "ddptrain", *gpt, "--save", "gpt")
         self.call(BIN / "ddptrain", *gpt, "--evaluate", "--init", "gpt", "--metrics", "used.jsonl")
+        llama = ["--model", "llama", *gpt[2:], "--rope-scaling", "8:1:4:16"]
+        self.call(BIN / "ddptrain", *llama, "--save", "llama", "--metrics", "llama.jsonl")
+        self.call(BIN / "ddptrain", *llama, "--evaluate", "--init", "llama", "--metrics", "used.jsonl")
+        (self.folder / "prompts").write_text("84 111\n")
+        for model in ("gpt", "llama"):
+            self.call(BIN / "ddptrain", "--generate", "--device", "cpu", "--model", model, "--init", model, "--prompts",
+                      "prompts", "--max-tokens", 4, "--metrics", "used.jsonl")  # fmt: skip
 
     def test_flight_record(self) -> None:
         tiny = ["--device", "cpu", "--data", "synthetic:64", "--batch", 4, "--steps", 4, "--baseline", "off"]

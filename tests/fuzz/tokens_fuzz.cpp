@@ -10,7 +10,7 @@ namespace ddptrain::fuzz {
 namespace {
 
 std::uint32_t token_at(const TokenSegment& segment, std::int64_t i, std::uint8_t token_bytes) {
-  std::uint16_t token = 0;
+  std::uint32_t token = 0;
   std::memcpy(&token, static_cast<const std::uint8_t*>(segment.tokens) + i * token_bytes, token_bytes);
   return token;
 }

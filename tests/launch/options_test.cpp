@@ -10,6 +10,7 @@
 
 #include "launch/app/plan/resolve.h"
 #include "models/gpt2/gpt2.h"
+#include "models/llama/llama.h"
 #include "models/registry.h"
 #include "runtime/core/error.h"
 #include "tests/launch/command_line.h"
@@ -48,6 +49,18 @@ TEST(Options, PresetsOfTheGptHaveThePublishedSizes) {
                           sizes_of.at("feed_forward"), sizes_of.at("sequence"), vocabulary};
     EXPECT_EQ(preset.options.model, "gpt") << name;
     EXPECT_EQ(element_count(gpt2_parameters(shape)), size) << name;
+  }
+}
+
+TEST(Options, PresetsOfTheLlamaHaveThePublishedSizes) {
+  const std::map<std::string, std::int64_t> sizes = {{"llama-char", 820352},       {"smollm-135m", 134515008},
+                                                     {"qwen2.5-0.5b", 494032768},  {"llama3.2-1b", 1235814400},
+                                                     {"qwen2.5-1.5b", 1543714304}, {"qwen2.5-7b", 7615616512}};
+  for (const auto& [name, size] : sizes) {
+    const std::string path = fmt::format("{}/configs/{}.toml", DDP_SOURCE_DIR, name);
+    const CommandLine preset = parse({"--config", path.c_str()});
+    EXPECT_EQ(preset.options.model, "llama") << name;
+    EXPECT_EQ(element_count(llama_parameters(LlamaShape::of_sizes(preset.workload->sizes()))), size) << name;
   }
 }
 
@@ -90,7 +103,11 @@ TEST(Options, FlagsThatDecideParametersDoNotDependOnGroupsOfTheHelp) {
       "beta2 weight-decay clip-norm on-nonfinite schedule warmup lr-scaling lr-base-batch "
       "comm-dtype data init ";
   const std::map<std::string, std::string> more = {{"cnn", "dropout"},
-                                                   {"gpt", "layers width heads ff seq vocab dropout val-fraction"}};
+                                                   {"gpt", "layers width heads ff seq vocab dropout val-fraction"},
+                                                   {"llama",
+                                                    "layers width heads key-heads head-size ff seq vocab norm-epsilon "
+                                                    "rope-base rope-scaling qkv-bias head-norms tied-head dropout "
+                                                    "val-fraction"}};
   for (const auto& [model, names] : more) {
     std::istringstream words(common + names);
     const std::set<std::string> expected{std::istream_iterator<std::string>(words), {}};
@@ -139,7 +156,7 @@ TEST(Options, HelpOnAModelShowsItsFlagsAlone) {
   for (const std::string& model : model_names()) {
     const std::string help = parse({"--help", model.c_str()}).print.value();
     EXPECT_EQ(parse({"--model", model.c_str(), "-h"}).print, help);
-    EXPECT_EQ(says(help, "  --layers"), model == "gpt") << help;
+    EXPECT_EQ(says(help, "  --layers"), model == "gpt" || model == "llama") << help;
     EXPECT_FALSE(says(help, "--epochs")) << help;
   }
 }
@@ -387,8 +404,14 @@ TEST(Options, FlagsThatDoNotGoTogetherAreTold) {
         {"--share-gpu --device cpu", "--share-gpu with --device cpu"},
         {"--pp 2", "--pp 2: model cnn is one unit, which cannot be cut. "},
         {"--tp 2", "--tp 2: model cnn is one unit, which cannot be cut, and its layers are not split. "},
-        {"--model gpt --pp 2 --save s", "--resume DIR --export FOLDER"},
-        {"--model gpt --tp 2 --save s", "--save with --tp 2"},
+        {"--model llama --qkv-bias on --head-norms on", "--qkv-bias on with --head-norms on"},
+        {"--model llama --key-heads 2", "--key-heads 2: give a number that divides --heads 9"},
+        {"--model llama --heads 5", "--heads 5: give a number that divides --width 576"},
+        {"--generate --prompt x", "--generate: model cnn has no texts"},
+        {"--model gpt --generate --prompt x", "--generate: name the weights with --init PATH, or a checkpoint"},
+        {"--model gpt --generate --prompt x --init i --resume r", "--generate: name the weights"},
+        {"--model gpt --generate --init i", "--generate: give either --prompt TEXT or --prompts FILE"},
+        {"--model gpt --generate --init i --prompt x --prompts y", "--generate: give either --prompt TEXT or"},
         {"--model gpt --pp 2 --precision fp8", "--precision fp8 with --pp 2"},
         {"--model gpt --tp 2 --precision fp8", "--precision fp8 with --tp 2"},
         {"--model gpt --pp 2 --evaluate", "--evaluate with --pp 2"},
@@ -409,7 +432,11 @@ TEST(Options, WrongValuesAreUsageErrorsThatNameTheFlag) {
       "--threads 100000; --grad-accum 0; --bucket-mb 0; --clip-norm -1; --zero 4; --comm-dtype fp16; "
       "--peak-tflops -1; --peak-tflops gemm; --fail-at 3; --hang-at 1; --hang-at 1:lunch; --timeout soon; "
       "--timeout -1; --timeout 5mx; --config /nonexistent.toml; --log-level loud; --dropout 0.5; --seq 8; "
-      "--generate x; --tokenizer x; --heads 5 --model gpt; --layers 0 --model gpt; --vocab 16777217 --model gpt; "
+      "--tokenizer x; --max-tokens 0; --temperature -1; --top-k -1; --top-p 0; --top-p 1.5; --rope-base 0 --model "
+      "llama; "
+      "--norm-epsilon 0 --model llama; --rope-scaling 8 --model llama; --rope-scaling 8:4:1:8192 --model llama; "
+      "--rope-scaling 8:1:4:8192: --model llama; --rope-scaling 8:1:4:8192:1 --model llama; --heads 5 --model gpt; "
+      "--layers 0 --model gpt; --vocab 16777217 --model gpt; "
       "--dropout 1 --model gpt; --dropout nan --model gpt; --val-fraction 1 --model gpt; --recompute all --model gpt");
   for (std::string line; std::getline(lines, line, ';');) {
     std::string flag;

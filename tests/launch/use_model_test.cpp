@@ -1,6 +1,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "models/registry.h"
 #include "tests/data/idx_files.h"
@@ -16,6 +17,7 @@ namespace fs = std::filesystem;
 std::vector<std::string> classifiers() {
   std::vector<std::string> models = model_names();
   std::erase(models, "gpt");
+  std::erase(models, "llama");
   return models;
 }
 
@@ -102,6 +104,99 @@ TEST_F(UseModel, BytesAreNoTokensOfASavedGptWithATokenizer) {
   EXPECT_EQ(refused.exit_code, 2) << refused.output;
   EXPECT_EQ(refused.count("has other ones. `data/tokens-from-text TEXT OUT.bin"), 1) << refused.output;
   for (const char* data : {"synthetic:4000:300", "synthetic:4000:64"}) run(1, init + data);
+}
+
+/// Language models with stages and slices.
+std::vector<std::string> language_models() {
+  return {
+      "--model gpt --layers 2 --width 32 --heads 4 --ff 32 --seq 16 ",
+      "--model llama --layers 2 --width 32 --heads 4 --key-heads 2 --ff 48 --seq 16 --head-norms on --tied-head off "
+      "--rope-scaling 8:1:4:16 --norm-epsilon 1e-6 "};
+}
+
+TEST_F(UseModel, EveryMeshSavesAndExportsTheWholeModel) {
+  for (const std::string& model : language_models()) {
+    run(1, model + "--data synthetic:4000:64 --batch 4 --steps 1 --save " + path("first"));
+    const std::string again = model + "--data synthetic:4000:64 --batch 4 --steps 1 --lr 1e-30 --init " + path("first");
+    run(4, again + " --pp 2 --tp 2 --save " + path("stages") + " --checkpoint " + path("checkpoint"));
+    run(4, again + " --tp 2 --zero 3 --save " + path("slices"));
+    run(1, "--resume " + path("checkpoint") + " --export " + path("exported"));
+    for (const char* folder : {"stages", "slices", "exported"}) {
+      for (const char* file : {"config.json", "model.safetensors"}) {
+        EXPECT_EQ(tests::read_all(folder_ / folder / file), tests::read_all(folder_ / "first" / file))
+            << model << folder << file;
+      }
+    }
+    for (const char* folder : {"first", "stages", "slices", "exported", "checkpoint"}) fs::remove_all(folder_ / folder);
+  }
+}
+
+/// The lines of token ids.
+std::vector<std::string> texts_of(const Outcome& outcome) {
+  std::istringstream output(outcome.output);
+  std::vector<std::string> texts;
+  for (std::string line; std::getline(output, line);) {
+    if (!line.empty() && line.find_first_not_of("0123456789 ") == std::string::npos) texts.push_back(line);
+  }
+  return texts;
+}
+
+TEST_F(UseModel, EveryMeshGeneratesTheSameText) {
+  std::ofstream(path("prompts")) << "1 2,3\n\n63\t5\n7 7 7 7 7\n";
+  for (const std::string& model : language_models()) {
+    const std::string train = model + "--data synthetic:4000:64 --batch 4 --steps 30 --lr 0.01 --optimizer adamw ";
+    run(2, train + "--pp 2 --save " + path("saved") + " --checkpoint " + path("checkpoint"));
+    const std::string generate = model.substr(0, model.find("--layers")) + "--generate --prompts " + path("prompts") +
+                                 " --max-tokens 10 --metrics " + path("m.jsonl");
+    const std::string saved = " --init " + path("saved");
+    const std::string checkpoint = " --resume " + path("checkpoint");
+    for (const char* sampling : {" --temperature 0", " --temperature 0.7 --top-k 20 --top-p 0.9 --seed 3"}) {
+      const Outcome one = run(1, generate + sampling + saved);
+      const std::vector<std::string> expected = texts_of(one);
+      EXPECT_EQ(expected.size(), 3u) << one.output;
+      EXPECT_TRUE(one.says("\nTexts    3 prompts: 10 tokens of prompts, 30 tokens generated in ")) << one.output;
+      EXPECT_TRUE(one.says("\nPrefill  ") && one.says("\nDecode   ")) << one.output;
+      const auto line = summary_in(path("m.jsonl"));
+      EXPECT_EQ(line.at("event"), "generated");
+      EXPECT_EQ(line.at("generated_tokens"), 30);
+      EXPECT_EQ(texts_of(run(2, generate + sampling + checkpoint + " --tp 2")), expected);
+      EXPECT_EQ(texts_of(run(4, generate + sampling + checkpoint + " --pp 2 --tp 2")), expected);
+      const Outcome replicas = run(4, generate + sampling + saved + " --pp 2");
+      EXPECT_EQ(texts_of(replicas), expected);
+      EXPECT_TRUE(replicas.says("\nIn all   ") && replicas.says(" from 2 replicas")) << replicas.output;
+    }
+    for (const char* folder : {"saved", "checkpoint"}) fs::remove_all(folder_ / folder);
+  }
+}
+
+TEST_F(UseModel, WhatCannotBeGeneratedIsRefused) {
+  run(1, gpt() + "--data synthetic:4000:64 --batch 8 --steps 1 --save " + path("small"));
+  run(1, gpt() + "--data synthetic:4000:300 --batch 8 --steps 1 --checkpoint " + path("large"));
+  std::ofstream(path("words")) << "1 2\nfish 3\n";
+  std::ofstream(path("beyond")) << "1 64\n";
+  std::ofstream(path("nothing")) << "\n \n";
+  const std::string small = "--max-tokens 4 --init " + path("small") + " ";
+  const std::vector<std::pair<std::string, std::string>> refused = {
+      {small + "--prompt abc", "a prompt has token 97, and the model 64 tokens"},
+      {small + "--prompts " + path("words"), "line 2: 'fish' is no token id"},
+      {small + "--prompts " + path("beyond"), "a prompt has token 64"},
+      {small + "--prompts " + path("nothing"), "nothing has no prompt"},
+      {small + "--prompts " + path("absent"), "absent"},
+      {small + "--prompts " + path("small"), "small"},
+      {small + "--prompt a --max-tokens 16", "have 17 tokens together, and the model has 16 positions"},
+      {small + "--prompt a --pp 2", "--pp 2: the model has 1 block"},
+      {small + "--prompt a --device cuda", "not available on GPUs yet"},
+      {"--resume " + path("large") + " --prompt a --max-tokens 4", "--prompt: the model has 300 tokens, which are not"},
+      {"--resume " + path("none") + " --prompt a", "none"},
+      {"--model llama --resume " + path("large") + " --prompt a", "it is of model gpt, and this is --model llama"}};
+  for (const auto& [flags, message] : refused) {
+    const std::string all = "--device cpu --model gpt --generate " + flags;
+    const bool has_stages = flags.find("--pp") != std::string::npos;
+    const Outcome outcome =
+        has_stages ? train_on_cpu(2, all) : run_command(fmt::format("{} {}", DDPTRAIN_PROGRAM, all));
+    EXPECT_EQ(outcome.exit_code, 2) << flags << '\n' << outcome.output;
+    EXPECT_TRUE(outcome.says(message)) << flags << '\n' << outcome.output;
+  }
 }
 
 /// Other sizes and classes than Fashion-MNIST's.

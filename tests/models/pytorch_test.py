@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""Does ddptrain train as PyTorch does, and does PyTorch get the same from the weights that it saves?
+"""Does ddptrain train as PyTorch does, does PyTorch get the same from the weights that it saves, and do both generate the
+same text?
 
-Training: transformers saves a small GPT-2. PyTorch and ddptrain start from it and train 30 steps of AdamW in fp32 on the
-same samples; every step has all of them, so their order does not matter. The losses agree within 2e-5.
+Training: transformers saves a small GPT-2, Llama, Qwen2 and Qwen3. PyTorch and ddptrain start from it and train 30 steps
+of AdamW in fp32 on the same samples; every step has all of them, so their order does not matter. The losses agree within
+2e-5.
 """
 
 import array
 import logging
+import shutil
 import struct
 import sys
 import unittest
@@ -24,8 +27,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.tools.support import FolderCase, run_ranks  # noqa: E402
 
 SEQUENCE, SAMPLES, STEPS, RATE = 32, 16, 30, 1e-3
-SHAPE = {"vocab_size": 96, "n_positions": SEQUENCE, "n_embd": 64, "n_layer": 4, "n_head": 4,
+VOCABULARY = 96
+SHAPE = {"vocab_size": VOCABULARY, "n_positions": SEQUENCE, "n_embd": 64, "n_layer": 4, "n_head": 4,
          "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}  # fmt: skip
+LLAMA_SHAPE = {"vocab_size": VOCABULARY, "max_position_embeddings": 128, "hidden_size": 64, "intermediate_size": 96,
+               "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "bos_token_id": None,
+               "eos_token_id": None, "pad_token_id": None}  # fmt: skip
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 16}  # fmt: skip
 LAYOUTS = {  # ranks, and flags with 16 samples per step
     "one rank": (1, "--batch 16"),
     "data 2": (2, "--batch 8"),
@@ -44,16 +53,37 @@ CONFIGS = {
 CONFIG_KEYS = ["vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "layer_norm_epsilon", "activation_function"]
 
 
+def make_models() -> "dict[str, transformers.PreTrainedModel]":
+    """Models of `--model gpt` and `--model llama`, by name."""
+    torch.manual_seed(1)
+    llama3 = transformers.LlamaConfig(**LLAMA_SHAPE, rms_norm_eps=1e-5, rope_theta=500000.0, rope_scaling=LLAMA3,
+                                      tie_word_embeddings=True)  # fmt: skip
+    qwen2 = transformers.Qwen2Config(**LLAMA_SHAPE, rope_theta=1000000.0, tie_word_embeddings=True)
+    qwen3 = transformers.Qwen3Config(**LLAMA_SHAPE, head_dim=24, rope_theta=1000000.0, tie_word_embeddings=False)
+    models = {"GPT-2": transformers.GPT2LMHeadModel(transformers.GPT2Config(**SHAPE)),
+              "Llama 3.2": transformers.LlamaForCausalLM(llama3),
+              "Qwen2.5": transformers.Qwen2ForCausalLM(qwen2),
+              "Qwen3": transformers.Qwen3ForCausalLM(qwen3)}  # fmt: skip
+    for name, parameter in models["Qwen2.5"].named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(parameter, std=0.02)
+    return models
+
+
+def model_flag(name: str) -> str:
+    return "gpt" if name == "GPT-2" else "llama"
+
+
 def write_tokens(folder: Path) -> "torch.Tensor":
     """Token files for training and validation; returns the windows for training, [sample, SEQUENCE + 1]."""
     generator = torch.Generator().manual_seed(5)
-    tokens = torch.randint(0, SHAPE["vocab_size"] // 4, (SAMPLES * SEQUENCE + 1,), generator=generator)
+    tokens = torch.randint(0, VOCABULARY // 4, (SAMPLES * SEQUENCE + 1,), generator=generator)
     for part in ("train", "val"):
         (folder / f"{part}.bin").write_bytes(array.array("H", tokens.tolist()).tobytes())
     return torch.stack([tokens[i * SEQUENCE : (i + 1) * SEQUENCE + 1] for i in range(SAMPLES)])
 
 
-def losses_of_pytorch(model: "transformers.GPT2LMHeadModel", windows: "torch.Tensor") -> list[float]:
+def losses_of_pytorch(model: "transformers.PreTrainedModel", windows: "torch.Tensor") -> list[float]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
     losses = []
     for _ in range(STEPS):
@@ -68,38 +98,46 @@ def losses_of_pytorch(model: "transformers.GPT2LMHeadModel", windows: "torch.Ten
 
 @unittest.skipIf(torch is None, "needs torch and transformers")
 class TrainingTest(FolderCase):
-    def losses_of_ddptrain(self, device: str, ranks: int, flags: str) -> list[float]:
+    def losses_of_ddptrain(self, model: str, device: str, ranks: int, flags: str) -> list[float]:
         (self.folder / "metrics.jsonl").unlink(missing_ok=True)
         share = ["--share-gpu"] if device == "cuda" and ranks > torch.cuda.device_count() else []
-        run_ranks(ranks, "--model", "gpt", "--device", device, *share, "--init", "start", "--seq", SEQUENCE, "--vocab",
-                  SHAPE["vocab_size"], "--data", "tokens", "--precision", "fp32", "--optimizer", "adamw", "--lr", RATE,
+        run_ranks(ranks, "--model", model, "--device", device, *share, "--init", "start", "--seq", SEQUENCE, "--vocab",
+                  VOCABULARY, "--data", "tokens", "--precision", "fp32", "--optimizer", "adamw", "--lr", RATE,
                   "--epochs", STEPS, "--log-every", 1, "--baseline", "off", "--metrics", "metrics.jsonl",
                   *flags.split(), cwd=self.folder)  # fmt: skip
         return [line["loss"] for line in self.lines("metrics.jsonl") if line["event"] == "step"]
 
-    def compare(self, device: str) -> None:
-        torch.manual_seed(1)
-        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**SHAPE))
+    def compare(self, device: str, name: str, layouts: dict[str, tuple[int, str]]) -> None:
+        model = make_models()[name]
         (self.folder / "tokens").mkdir()
         windows = write_tokens(self.folder / "tokens")
         model.save_pretrained(self.folder / "start", safe_serialization=True)
         expected = losses_of_pytorch(model, windows)
         self.assertLess(expected[-1], 0.9 * expected[0])
-        for layout, (ranks, flags) in LAYOUTS.items():
+        for layout, (ranks, flags) in layouts.items():
             with self.subTest(layout=layout):
-                found = self.losses_of_ddptrain(device, ranks, flags)
+                found = self.losses_of_ddptrain(model_flag(name), device, ranks, flags)
                 self.assertEqual(len(found), STEPS)
                 apart = max(abs(ours / theirs - 1) for ours, theirs in zip(found, expected, strict=True))
-                print(f"{layout}: losses differ by at most {apart:.1e}", flush=True)
+                print(f"{name}, {layout}: losses differ by at most {apart:.1e}", flush=True)
                 self.assertLess(apart, 2e-5)
 
-    def test_cpus(self) -> None:
-        self.compare("cpu")
+    def test_gpt2_on_cpus(self) -> None:
+        self.compare("cpu", "GPT-2", LAYOUTS)
 
-    def test_gpus(self) -> None:
+    def test_llama_on_cpus(self) -> None:
+        self.compare("cpu", "Llama 3.2", LAYOUTS)
+
+    def test_qwen2_on_cpus(self) -> None:
+        self.compare("cpu", "Qwen2.5", {"one rank": LAYOUTS["one rank"], "tensor 2": LAYOUTS["tensor 2"]})
+
+    def test_qwen3_on_cpus(self) -> None:
+        self.compare("cpu", "Qwen3", {"one rank": LAYOUTS["one rank"], "tensor 2": LAYOUTS["tensor 2"]})
+
+    def test_gpt2_on_gpus(self) -> None:
         if not torch.cuda.is_available():
             self.skipTest("needs a GPU")
-        self.compare("cuda")
+        self.compare("cuda", "GPT-2", LAYOUTS)
 
 
 def random_gpt2(settings: dict) -> "transformers.GPT2LMHeadModel":
@@ -137,15 +175,71 @@ def cnn_logits(weights: "dict[str, torch.Tensor]", images: "torch.Tensor") -> "t
 
 
 @unittest.skipIf(torch is None, "needs torch and transformers")
+class GenerationTest(FolderCase):
+    """Greedy text of 64 tokens, from prompts of several lengths."""
+
+    PROMPTS = ((5, 3, 60, 7), (1,), (9, 9, 9, 2, 44, 17, 3, 80, 6, 12, 12, 90))
+
+    def texts_of_pytorch(self, model: "transformers.PreTrainedModel", tokens: int) -> list[list[int]]:
+        texts = []
+        for prompt in self.PROMPTS:
+            known = torch.tensor([prompt])
+            with torch.no_grad():
+                text = model.generate(known, attention_mask=torch.ones_like(known), max_new_tokens=tokens,
+                                      do_sample=False, pad_token_id=0)  # fmt: skip
+            texts.append(text[0, len(prompt) :].tolist())
+        return texts
+
+    def test_greedy_text_is_that_of_transformers(self) -> None:
+        (self.folder / "prompts").write_text("".join(" ".join(map(str, prompt)) + "\n" for prompt in self.PROMPTS))
+        for name, model in make_models().items():
+            tokens = 20 if name == "GPT-2" else 64
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.mul_(3.0)  # so that texts are no repetition of one token
+            model.save_pretrained(self.folder / "start", safe_serialization=True)
+            expected = self.texts_of_pytorch(model.eval(), tokens)
+            self.assertGreater(len({token for text in expected for token in text}), 5)
+            for ranks, flags in ((1, ""), (2, "--tp 2"), (2, "--pp 2"), (4, "--tp 2"), (4, "--tp 2 --pp 2")):
+                with self.subTest(name, flags=flags):
+                    output = run_ranks(ranks, "--generate", "--model", model_flag(name), "--device", "cpu", "--init", "start",
+                                       "--prompts", "prompts", "--max-tokens", tokens, "--temperature", 0,
+                                       *flags.split(), cwd=self.folder).stdout  # fmt: skip
+                    lines = output.splitlines()[: len(self.PROMPTS)]
+                    self.assertEqual([[int(word) for word in line.split()] for line in lines], expected)
+
+
+@unittest.skipIf(torch is None, "needs torch and transformers")
 class SavedWeightsTest(FolderCase):
-    def load_strictly(self) -> "transformers.GPT2LMHeadModel":
+    def load_strictly(self, kind: type | None = None) -> "transformers.PreTrainedModel":
         """As a user would, except that every complaint is an error."""
+        kind = kind or transformers.GPT2LMHeadModel
         with self.assertNoLogs("transformers", logging.WARNING), warnings.catch_warnings():
             warnings.simplefilter("error")
-            loaded = transformers.GPT2LMHeadModel.from_pretrained(self.folder / "saved", output_loading_info=True)
+            loaded = kind.from_pretrained(self.folder / "saved", output_loading_info=True)
         model, info = loaded
         self.assertEqual({what: names for what, names in info.items() if names}, {})
         return model.eval()
+
+    def test_transformers_read_what_every_mesh_saves_and_exports(self) -> None:
+        (self.folder / "tokens").mkdir()
+        write_tokens(self.folder / "tokens")
+        for name, original in make_models().items():
+            original.save_pretrained(self.folder / "start", safe_serialization=True)
+            common = ["--model", model_flag(name), "--device", "cpu", "--init", "start", "--seq", SEQUENCE, "--vocab",
+                      VOCABULARY, "--data", "tokens", "--batch", 4, "--steps", 1, "--lr", 1e-30]  # fmt: skip
+            for ranks, flags in ((1, ""), (2, "--pp 2"), (4, "--pp 2 --tp 2"), (4, "--tp 2 --zero 3")):
+                for export in (False, True):
+                    with self.subTest(name, flags=flags, export=export), torch.no_grad():
+                        for folder in ("saved", "checkpoint"):
+                            shutil.rmtree(self.folder / folder, ignore_errors=True)
+                        output = ["--checkpoint", "checkpoint"] if export else ["--save", "saved"]
+                        run_ranks(ranks, *common, *flags.split(), *output, cwd=self.folder)
+                        if export:
+                            run_ranks(1, "--resume", "checkpoint", "--export", "saved", cwd=self.folder)
+                        copy = self.load_strictly(type(original))
+                        tokens = torch.arange(20).reshape(2, 10)
+                        self.assertTrue(torch.equal(copy(tokens).logits, original.eval()(tokens).logits))
 
     def test_transformers_read_them(self) -> None:
         (self.folder / "tokens").mkdir()

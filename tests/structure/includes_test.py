@@ -160,8 +160,9 @@ class IncludesTest(unittest.TestCase):
         names = [path.parent.name for path in (ROOT / "models").glob("*/*_workload.cpp")]
         self.assertGreaterEqual(len(names), 2)
         for path in (path for path in sources() if path.is_relative_to(ROOT / "runtime")):
+            text = path.read_text().replace("llama.cpp", "")  # another program, whose files have a mark
             for name in names:
-                self.assertNotRegex(path.read_text(), rf"(?i:\b{name}\b)|\b{name.capitalize()}[A-Z(]", f"{path}")
+                self.assertNotRegex(text, rf"(?i:\b{name}\b)|\b{name.capitalize()}[A-Z(]", f"{path}")
 
 
 if __name__ == "__main__":

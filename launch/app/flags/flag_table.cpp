@@ -123,11 +123,12 @@ Flags communication_flags(Options& o) {
        "which are gathered for each layer before it runs",
        Effect::speed},
       {"--pp", number(o.stages, {"1 to 1000", 1, 1000}),
-       "Pipeline parallelism: stages into which each replica of the model is cut, a rank each (gpt). The micro-steps "
+       "Pipeline parallelism: stages into which each replica of the model is cut, a rank each (gpt, llama). The "
+       "micro-steps "
        "of --grad-accum and the virtual ranks go through it one after the other",
        Effect::speed},
       {"--tp", number(o.tensor, {"1 to 1000", 1, 1000}),
-       "Tensor parallelism: ranks among which each layer is split (gpt): attention heads, feed-forward layers, "
+       "Tensor parallelism: ranks among which each layer is split (gpt, llama): attention heads, feed-forward layers, "
        "vocabulary. Results differ by rounding for each value, even with --virtual-ranks",
        Effect::speed},
       {"--comm-dtype",
@@ -397,12 +398,6 @@ void check_parts_of_model(const Options& o, const Workload& workload) {
   }
   if (o.precision == NumberFormat::fp8) {
     usage_error("--precision fp8 with {}: ranks that share a replica compute in bf16 at least. Use bf16.", flag);
-  }
-  if (workload.saves()) {
-    usage_error(
-        "--save with {}: no rank has the whole model. Train with --checkpoint DIR instead; then ddptrain --resume DIR "
-        "--export FOLDER writes the model.",
-        flag);
   }
 }
 

@@ -88,9 +88,10 @@ std::vector<std::string> flags_that_decide_parameters(const Flags& flags) {
   return all;
 }
 
-/// Flags that print something, or evaluate a model, in place of training; and --config.
+/// Flags that print something, or use a model, in place of training; and --config.
 struct Modes {
   bool evaluate = false;
+  bool generate = false;
   bool describe = false;
   bool dry_run = false;
   bool print_config = false;
@@ -103,6 +104,8 @@ Flags mode_flags(Modes& modes, Options& options) {
   const std::string topics = fmt::format("[all|{}|names]", fmt::join(model_names(), "|"));
   Flags flags = {
       {"--evaluate", given(modes.evaluate), "Evaluate the weights of --init on the test set", Effect::output},
+      {"--generate", given(modes.generate),
+       "Continue texts with the model of --init, or of the checkpoint that --resume names", Effect::output},
       {"--inspect", text(options.inspect, "PATH"),
        "Print the content of a checkpoint, or of each checkpoint in a folder", Effect::output},
       {"--export", text(options.export_to, "DIR"),
@@ -129,9 +132,28 @@ Flags mode_flags(Modes& modes, Options& options) {
   return flags;
 }
 
+Flags generation_flags(GenerateOptions& o) {
+  Flags flags = {{"--prompt", text(o.prompt), "Text to continue, of a model whose tokens are bytes", Effect::output},
+                 {"--prompts", text(o.prompts, "FILE"),
+                  "File of prompts: a line of token ids for each. The replicas take them in turn", Effect::output},
+                 {"--max-tokens", number(o.max_tokens, {"1 to 1000000", 1, 1e6}),
+                  "Most tokens that are added to a prompt", Effect::output},
+                 {"--temperature", number(o.temperature, {"0 or more", 0, 1e6}),
+                  "Divides the logits; 0: always the likeliest token", Effect::output},
+                 {"--top-k", number(o.top_k, kZeroOrMore), "Choose among this many of the likeliest tokens (0: all)",
+                  Effect::output},
+                 {"--top-p", number(o.top_p, {"above 0 and at most 1", kLeastAboveZero, 1}),
+                  "Choose among the likeliest tokens that together have this probability", Effect::output}};
+  for (Flag& flag : flags) {
+    flag.in_file = false;
+    flag.group = "Generation";
+  }
+  return flags;
+}
+
 std::vector<InputPath> inputs_of(Flags& flags) {
   std::vector<InputPath> inputs;
-  for (const char* name : {"--data", "--init", "--config", "--resume", "--replay-log"}) {
+  for (const char* name : {"--data", "--init", "--config", "--resume", "--replay-log", "--prompts"}) {
     const Flag* const flag = find_flag(flags, name);
     if (flag == nullptr || flag->value.text.empty()) continue;
     const std::string& path = flag->value.text;
@@ -147,8 +169,12 @@ std::vector<OutputFile> outputs_of(Flags& flags) {
     const Flag* const flag = find_flag(flags, name);
     return flag == nullptr ? "" : flag->value.text;
   };
+  std::vector<std::string> metrics;  // the first lines that tasks write
+  for (const char* event : {"start", "evaluated", "generated"}) {
+    metrics.push_back(fmt::format("{{\"event\":\"{}\",\"version\":", event));
+  }
   std::vector<OutputFile> outputs = {
-      {"--metrics", path_of("--metrics"), {"{\"event\":\"start\",\"version\":"}},
+      {"--metrics", path_of("--metrics"), metrics},
       {"--trace", path_of("--trace"), {"{\"traceEvents\":[{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":0"}},
       {"--outer-record", path_of("--outer-record"), {kOuterRecordStart}}};
   for (const char* name : {"--save", "--export"}) {
@@ -171,6 +197,7 @@ Task task_of(const Modes& modes, const Options& options) {
   if (!options.replay.empty()) return Task::replay;
   if (!options.inspect.empty()) return Task::inspect;
   if (modes.evaluate) return Task::evaluate;
+  if (modes.generate) return Task::generate;
   if (options.ranks > 0 && !modes.describe && !modes.dry_run) {
     usage_error("--ranks {0}: it is for --describe and --dry-run. To train, start {0} ranks with mpirun -np {0}.",
                 options.ranks);
@@ -180,8 +207,8 @@ Task task_of(const Modes& modes, const Options& options) {
 }
 
 std::string name_of(Task task) {
-  constexpr std::array kNames = {"training",  "--describe", "--dry-run",   "--evaluate",
-                                 "--inspect", "--export",   "--replay-log"};
+  constexpr std::array kNames = {"training",  "--describe", "--dry-run",    "--evaluate",
+                                 "--inspect", "--export",   "--replay-log", "--generate"};
   return kNames.at(static_cast<std::size_t>(task));
 }
 
@@ -213,6 +240,16 @@ void check_evaluation(const Options& options, const Workload& workload) {
   if (!workload.starts_from_weights()) usage_error("--evaluate: name the weights with --init PATH");
 }
 
+void check_generation(const Options& options, const Workload& workload) {
+  if (!workload.continues_texts()) usage_error("--generate: model {} has no texts. Use --model gpt.", options.model);
+  if (workload.starts_from_weights() != options.resume.empty()) {
+    usage_error("--generate: name the weights with --init PATH, or a checkpoint with --resume PATH");
+  }
+  if (options.generate.prompt.empty() == options.generate.prompts.empty()) {
+    usage_error("--generate: give either --prompt TEXT or --prompts FILE");
+  }
+}
+
 }  // namespace
 
 CommandLine parse_command_line(int argc, const char* const* argv, const std::map<std::string, std::string>& defaults) {
@@ -222,6 +259,7 @@ CommandLine parse_command_line(int argc, const char* const* argv, const std::map
   Options& options = result.options;
   Modes modes;
   Flags flags = flags_of(options, model.name, *result.workload);
+  for (Flag& flag : generation_flags(options.generate)) flags.push_back(std::move(flag));
   for (Flag& flag : mode_flags(modes, options)) flags.push_back(std::move(flag));
   take_other_values(flags);
   for (const auto& [flag, value] : defaults) find_flag(flags, flag)->set(value);
@@ -250,6 +288,7 @@ CommandLine parse_command_line(int argc, const char* const* argv, const std::map
   check_flags(options, *result.workload);
   settle_groups(options);
   if (result.task == Task::evaluate) check_evaluation(options, *result.workload);
+  if (result.task == Task::generate) check_generation(options, *result.workload);
   result.settings = settings_of(flags);
   result.inputs = inputs_of(flags);
   result.outputs = outputs_of(flags);

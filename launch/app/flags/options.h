@@ -38,6 +38,16 @@ struct HangAt {
   std::uint64_t steps = UINT64_MAX;
 };
 
+/// The flags of --generate. See GenerationRequest.
+struct GenerateOptions {
+  std::string prompt;   ///< A text whose bytes are tokens.
+  std::string prompts;  ///< A file with the ids of a prompt in each line.
+  std::int64_t max_tokens = 64;
+  double temperature = 1.0;
+  std::int64_t top_k = 0;
+  double top_p = 1.0;
+};
+
 /// All flags except the model's own, which are in its workload.
 struct Options {
   std::string model = "cnn";
@@ -67,6 +77,7 @@ struct Options {
   std::string inspect;        ///< For Task::inspect.
   std::string export_to;      ///< For Task::export_weights.
   std::string replay;         ///< For Task::replay.
+  GenerateOptions generate;   ///< For Task::generate.
 
   OuterOptions outer;
   std::optional<OuterOptimizer> outer_optimizer;  ///< Empty: nesterov in rounds, else sgd.
@@ -94,10 +105,11 @@ enum class Task : std::uint8_t {
   evaluate,  ///< Evaluate a saved model.
   inspect,   ///< Print the content of checkpoints.
   export_weights,
-  replay,  ///< Fold a recorded log again.
+  replay,    ///< Fold a recorded log again.
+  generate,  ///< Continue texts.
 };
 
-inline bool uses_device(Task task) { return task == Task::train || task == Task::evaluate; }
+inline bool uses_device(Task task) { return task == Task::train || task == Task::evaluate || task == Task::generate; }
 
 /// The result of parsing the command line.
 struct CommandLine {

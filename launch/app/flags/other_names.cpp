@@ -65,6 +65,11 @@ constexpr Alias kAliases[] = {
      "block-size seq-length seq-len sequence-length max-seq-len max-seq-length context-length context-size "
      "ctx-len n-ctx"},
     {"--vocab", "vocab-size"},
+    {"--key-heads", "num-key-value-heads num-kv-heads n-kv-heads n-kv-head"},
+    {"--head-size", "head-dim"},
+    {"--rope-base", "rope-theta rotary-base"},
+    {"--norm-epsilon", "rms-norm-eps norm-eps"},
+    {"--max-tokens", "max-new-tokens"},
     {"--dropout", "dropout-rate drop-rate"},
     {"--recompute", "gradient-checkpointing activation-checkpointing checkpoint-activations", "block"},
     {"--precision", "mixed-precision dtype"},

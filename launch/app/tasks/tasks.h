@@ -37,4 +37,11 @@ void print_description(const World& world, CommandLine command_line);
 void evaluate_model(const World& world, const RunPlan& plan, Workload& workload, Device& device,
                     Communicator& communicator, MetricsFile* metrics);
 
+/// Continues the prompts of --prompt or --prompts with the model of --init or of the checkpoint --resume. The ranks are
+/// a mesh of stages, replicas and parts, as in training; the replicas take the prompts in turn. Rank 0 prints the texts
+/// in order, its own while they grow, then times and speeds, and adds a line "generated" to the file of --metrics. It
+/// takes memory for weights, for their gradients and for activations of one text. On CPUs only. UsageError for what
+/// cannot be generated. Collective.
+void generate_text(const World& world, CommandLine& command_line, const MeshShape& shape);
+
 }  // namespace ddptrain

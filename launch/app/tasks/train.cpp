@@ -161,7 +161,7 @@ void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator&
   }
   std::optional<SensorSampler> sensors = start_sensors(rank);
   RunOptions run = plan.run;
-  run.trained = [&] { workload.finish(trainer.state(), world); };
+  run.trained = [&] { workload.finish(trainer.state(), world, job.mesh.shape()); };
   const auto save_tuned = [tuned] {
     if (tuned != nullptr) tuned->save();
   };

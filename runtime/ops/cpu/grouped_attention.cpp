@@ -121,25 +121,26 @@ class CpuGroupedAttention final : public GroupedAttentionOps, CpuOps {
     });
   }
 
-  void rotate(const Tensor& qkv, const GroupedHeads& heads, double base, Turn turn) override {
-    const GroupedAttentionShape d = check_grouped_qkv("rotate", qkv, heads, dtype());
-    DDP_CHECK(heads.head_size % 2 == 0, "rotate: heads of {} columns cannot be turned in pairs", heads.head_size);
+  void rotate(const Tensor& qkv, const GroupedHeads& heads, const Tensor& frequencies, std::int64_t first_position,
+              Turn turn) override {
+    const GroupedAttentionShape d = check_rotate(qkv, heads, frequencies, first_position, dtype());
     const std::int64_t half = heads.head_size / 2;
     with_scalar([&]<class T>(T) {
-      parallel_each(d.batch * d.sequence, 64, [&](std::int64_t row, int) {
-        for (std::int64_t i = 0; i < half; ++i) {
-          const double frequency = std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(heads.head_size));
-          const double angle = static_cast<double>(row % d.sequence) * frequency;
-          const T cosine = static_cast<T>(std::cos(angle));
-          const T sine = static_cast<T>(turn == Turn::forward ? std::sin(angle) : -std::sin(angle));
-          for_each_turned_head(heads, [&](std::int64_t, std::int64_t, std::int64_t column) {
-            T* x = qkv.as<T>() + row * heads.columns() + column + i;
-            const T low = x[0];
-            const T high = x[half];
-            x[0] = low * cosine - high * sine;
-            x[half] = high * cosine + low * sine;
-          });
-        }
+      T* const memory = scratch<T>(heads.head_size);
+      parallel_each(d.batch * d.sequence, 64, [&](std::int64_t row, int thread) {
+        RowView<T> cosine(memory + thread * heads.head_size, half);
+        RowView<T> sine(cosine.data() + half, half);
+        const T position = static_cast<T>(first_position + row % d.sequence);
+        const RowArray<T> angle = position * ConstRowView<T>(frequencies.as<T>(), half);
+        cosine = angle.cos();
+        sine = angle.sin() * static_cast<T>(turn == Turn::forward ? 1 : -1);
+        for_each_turned_head(heads, [&](std::int64_t, std::int64_t, std::int64_t column) {
+          RowView<T> low(qkv.as<T>() + row * heads.columns() + column, half);
+          RowView<T> high(low.data() + half, half);
+          const RowArray<T> before = low;
+          low = before * cosine - high * sine;
+          high = high * cosine + before * sine;
+        });
       });
     });
   }

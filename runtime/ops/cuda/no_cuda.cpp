@@ -1,6 +1,7 @@
 #include "runtime/core/error.h"
 #include "runtime/ops/activation.h"
 #include "runtime/ops/attention.h"
+#include "runtime/ops/cached_attention.h"
 #include "runtime/ops/checksum.h"
 #include "runtime/ops/convolution.h"
 #include "runtime/ops/embedding.h"
@@ -27,6 +28,7 @@ namespace {
 
 std::unique_ptr<ActivationOps> ActivationOps::on_cuda(Device&) { not_built(); }
 std::unique_ptr<AttentionOps> AttentionOps::on_cuda(Device&) { not_built(); }
+std::unique_ptr<CachedAttentionOps> CachedAttentionOps::on_cuda(Device&) { not_built(); }
 std::unique_ptr<ChecksumOps> ChecksumOps::on_cuda(Device&) { not_built(); }
 std::unique_ptr<ConvolutionOps> ConvolutionOps::on_cuda(Device&) { not_built(); }
 std::unique_ptr<EmbeddingOps> EmbeddingOps::on_cuda(Device&) { not_built(); }

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 
-#include "runtime/core/files/json.h"
-#include "runtime/core/files/safetensors.h"
-#include "tests/data/idx_files.h"
+#include "tests/models/hugging_face/stored_model.h"
 
 namespace ddptrain {
 namespace {
@@ -48,41 +46,6 @@ void expect_equal(const Gpt2Weights& a, const Gpt2Weights& b) {
   }
 }
 
-/// A file's content that can be changed and written again.
-struct Content {
-  explicit Content(const fs::path& path) {
-    const SafetensorsFile file(path);
-    for (const auto& [name, tensor] : file.tensors()) {
-      tensors[name] = tensor;
-      bytes[name] = Bytes(tensor.data, tensor.data + tensor.bytes);
-    }
-  }
-
-  void write(const fs::path& path) {
-    for (auto& [name, tensor] : tensors) tensor.data = bytes.at(name).data();
-    write_safetensors(path, tensors);
-  }
-
-  void add(const std::string& name, StoredType type, const Shape& shape) {
-    bytes[name] = Bytes(static_cast<std::size_t>(element_count(shape)) * size_of(type));
-    tensors[name] = {type, shape, nullptr};
-  }
-
-  void rename(const std::string& from, const std::string& to) {
-    tensors[to] = tensors.at(from);
-    bytes[to] = bytes.at(from);
-    remove(from);
-  }
-
-  void remove(const std::string& name) {
-    tensors.erase(name);
-    bytes.erase(name);
-  }
-
-  std::map<std::string, StoredTensor> tensors;
-  std::map<std::string, Bytes> bytes;
-};
-
 class Gpt2FolderTest : public ::testing::Test {
  protected:
   void SetUp() override { save_gpt2(folder_.path(), weights_); }
@@ -94,11 +57,8 @@ class Gpt2FolderTest : public ::testing::Test {
   }
   std::string fault() { return fault(folder_.path()); }
 
-  json config() const {
-    const Bytes bytes = read_all(config_);
-    return json::parse(bytes.begin(), bytes.end());
-  }
-  void write_config(const std::string& text) { write_plain(config_, Bytes(text.begin(), text.end())); }
+  json config() const { return read_json(config_); }
+  void write_config(const std::string& text) { write_text(config_, text); }
   std::string config_fault(const std::string& key, const json& value) {
     const json before = config();
     json changed = before;

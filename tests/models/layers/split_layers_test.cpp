@@ -200,7 +200,7 @@ TEST(SplitLayers, TheExampleHasTheGradientOfItsOutput) {
 TEST(SplitLayers, PartsOfAnAttentionLayerGiveWhatTheWholeGives) {
   const AttentionKind plain = {.heads = kHeads, .key_heads = kHeads, .head_size = kHeadSize};
   AttentionKind rotary = plain;
-  rotary.rotary_base = 100.0;
+  rotary.rotary.base = 100.0;
   AttentionKind normalised = rotary;
   normalised.normalises_heads = true;
   normalised.qkv_bias = normalised.output_bias = false;
@@ -215,7 +215,7 @@ TEST(SplitLayers, PartsOfAnAttentionLayerGiveWhatTheWholeGives) {
 
 TEST(SplitLayers, SlicesOfGroupedAttentionGiveWhatTheWholeGives) {
   const AttentionKind kind = {
-      .heads = 8, .key_heads = 4, .head_size = 4, .rotary_base = 100.0, .qkv_bias = false, .output_bias = false};
+      .heads = 8, .key_heads = 4, .head_size = 4, .rotary = {100.0}, .qkv_bias = false, .output_bias = false};
   expect_parts_to_be_one<Attention>(
       Attention::shape(kWidth, kind, NormKind::rms), [&](Device& device, std::int64_t slices) {
         return std::make_unique<Attention>(device, kWidth, kind, NormKind::rms, slices, kEpsilon);

@@ -125,6 +125,25 @@ TEST_F(TinyLlamaTest, BuffersThatLiveAtTheSameTimeAreApart) {
   }
 }
 
+/// Of a large vocabulary, whose logits would take most of the memory.
+TEST_F(TinyLlamaTest, TheHeadNeverKeepsAllLogits) {
+  const auto device = make_meta_device({}, DeviceKind::cpu);
+  const auto rows_of_logits = [&](std::int64_t vocabulary, std::int64_t batch) {
+    DecoderOptions options;
+    options.table = tiny_llama(1);
+    options.table.config.sequence = 1024;
+    options.table.config.vocabulary = vocabulary;
+    options.max_batch = batch;
+    const auto model = make_decoder(*device, options, {});
+    const auto& buffers = model->shared_memory();
+    return std::ranges::find(buffers, "logits", &NamedBuffer::name)->shape.at(0);
+  };
+  EXPECT_EQ(rows_of_logits(152064, 4), (std::int64_t{1} << 28) / 152064);
+  EXPECT_EQ(rows_of_logits(152064, 64), 64 * 1024 / 8);
+  EXPECT_EQ(rows_of_logits(65536, 4), 4096);
+  EXPECT_EQ(rows_of_logits(50257, 8), 4096);
+}
+
 TEST_F(TinyLlamaTest, RefusesTablesThatNoModelCanHave) {
   const auto message = [&](const auto& change) {
     DecoderTable table = tiny_llama();

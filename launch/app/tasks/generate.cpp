@@ -1,0 +1,308 @@
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <utility>
+
+#include "launch/app/job/program.h"
+#include "launch/app/job/replica_ranks.h"
+#include "launch/app/plan/resolve.h"
+#include "launch/app/plan/run_plan.h"
+#include "launch/app/tasks/tasks.h"
+#include "models/generation/text_generator.h"
+#include "runtime/comm/mesh.h"
+#include "runtime/core/error.h"
+#include "runtime/core/files/mapped_file.h"
+#include "runtime/core/text.h"
+#include "runtime/train/checkpoint/checkpoint.h"
+#include "runtime/train/replica/replica.h"
+
+namespace ddptrain {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
+using TokenIds = std::vector<std::uint32_t>;
+
+constexpr std::int64_t kByteTokens = 256;
+
+// --- prompts ------------------------------------------------------------------------------------------------------
+
+/// The ids of a line, between spaces, commas or tabs.
+TokenIds ids_in(std::string_view line, const std::string& where) {
+  constexpr std::string_view kBetween = " ,\t\r";
+  TokenIds ids;
+  while (true) {
+    line.remove_prefix(std::min(line.find_first_not_of(kBetween), line.size()));
+    if (line.empty()) return ids;
+    std::uint32_t id = 0;
+    const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), id);
+    const std::size_t length = std::min(line.find_first_of(kBetween), line.size());
+    if (error != std::errc{} || end != line.data() + length) {
+      usage_error("{}: '{}' is no token id", where, printable(line.substr(0, length), 40));
+    }
+    ids.push_back(id);
+    line.remove_prefix(length);
+  }
+}
+
+std::vector<TokenIds> prompts_of(const GenerateOptions& options) {
+  if (!options.prompt.empty()) {
+    TokenIds bytes;
+    for (const char c : options.prompt) bytes.push_back(static_cast<unsigned char>(c));
+    return {bytes};
+  }
+  const MappedFile file(options.prompts);
+  std::istringstream lines{std::string(file.text())};
+  std::vector<TokenIds> prompts;
+  int number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    TokenIds ids = ids_in(line, fmt::format("--prompts: {}, line {}", options.prompts, ++number));
+    if (!ids.empty()) prompts.push_back(std::move(ids));
+  }
+  if (prompts.empty()) usage_error("--prompts: {} has no prompt", options.prompts);
+  return prompts;
+}
+
+std::int64_t longest_of(const std::vector<TokenIds>& prompts) {
+  std::size_t longest = 0;
+  for (const TokenIds& prompt : prompts) longest = std::max(longest, prompt.size());
+  return static_cast<std::int64_t>(longest);
+}
+
+void check_prompts(const std::vector<TokenIds>& prompts, const GenerateOptions& options, std::int64_t vocabulary) {
+  if (!options.prompt.empty() && vocabulary > kByteTokens) {
+    usage_error(
+        "--prompt: the model has {} tokens, which are not bytes. `launch/generate-text --tokenizer FOLDER --prompt "
+        "TEXT "
+        "-- ddptrain --generate ...` takes text; --prompts FILE takes token ids.",
+        vocabulary);
+  }
+  for (const TokenIds& prompt : prompts) {
+    const auto bad = std::ranges::find_if(prompt, [&](std::uint32_t id) { return id >= vocabulary; });
+    if (bad != prompt.end()) usage_error("a prompt has token {}, and the model {} tokens", *bad, vocabulary);
+  }
+}
+
+// --- the model ----------------------------------------------------------------------------------------------------
+
+/// The checkpoint of --resume, whose sizes the workload takes. Nothing without --resume. Collective.
+std::optional<Checkpoint> open_checkpoint(const World& world, const Options& options, Workload& workload) {
+  if (options.resume.empty()) return std::nullopt;
+  const std::string from = options.resume == "auto" ? options.checkpoint.folder : options.resume;
+  std::optional<Checkpoint> checkpoint = find_checkpoint(world, from);
+  world.agree([&] {
+    if (!checkpoint) usage_error("--resume {}: there is no checkpoint", from);
+    const RunIdentity& run = checkpoint->manifest.run;
+    if (run.model != options.model) {
+      usage_error("--resume {}: it is of model {}, and this is --model {}", from, run.model, options.model);
+    }
+    if (run.precision != name_of(NumberFormat::fp32)) {
+      usage_error(
+          "--resume {}: it was trained in {}, and text is generated in fp32. Write its weights with --resume PATH "
+          "--export DIR, then use --init DIR.",
+          from, run.precision);
+    }
+    workload.take_sizes(run.sizes);
+  });
+  return checkpoint;
+}
+
+// --- texts and speeds ---------------------------------------------------------------------------------------------
+
+/// What was generated after a prompt, for reports.
+struct TextTimes {
+  std::int64_t prompt = 0;  ///< Its tokens.
+  std::int64_t tokens = 0;
+  double first_seconds = 0.0;
+  double other_seconds = 0.0;
+};
+
+/// Prints tokens as bytes, or as ids in a line.
+void print_token(std::uint32_t token, bool bytes, bool is_first) {
+  if (bytes) {
+    std::fputc(static_cast<int>(token), stdout);
+  } else {
+    std::fputs(fmt::format("{}{}", is_first ? "" : " ", token).c_str(), stdout);
+  }
+  std::fflush(stdout);
+}
+
+/// Generates all texts and prints them on rank 0. Returns the times of each, there. Collective.
+std::vector<TextTimes> generate_all(const World& world, const Mesh& mesh, const Options& options,
+                                    const std::vector<TokenIds>& prompts, const TokenIds& end_tokens,
+                                    TextGenerator& generator) {
+  const auto replicas = static_cast<std::size_t>(mesh.shape().replicas);
+  const auto mine = static_cast<std::size_t>(mesh.replicas().rank());
+  const bool speaks = mesh.stage() == 0 && mesh.tensor_rank() == 0;  // for its replica
+  const bool bytes = options.generate.prompts.empty();
+  const Sampling sampling{options.generate.temperature, options.generate.top_k, options.generate.top_p,
+                          options.trainer.seed};
+  std::vector<TextTimes> times;
+  for (std::size_t first = 0; first < prompts.size(); first += replicas) {
+    const std::size_t number = first + mine;
+    GeneratedText text;
+    std::vector<TextTimes> mine_times;
+    if (number < prompts.size()) {
+      bool is_first = true;
+      text = generator.run(
+          {prompts[number], static_cast<std::uint32_t>(number), options.generate.max_tokens, sampling, end_tokens},
+          [&](std::uint32_t token) {
+            if (world.rank() == 0) print_token(token, bytes, std::exchange(is_first, false));
+          });
+      mine_times = {{std::ssize(prompts[number]), std::ssize(text.tokens), text.first_seconds, text.other_seconds}};
+    }
+    if (!speaks) {
+      text = {};
+      mine_times = {};
+    }
+    const std::vector<TextTimes> round = world.all_gather(mine_times);
+    const TokenIds of_round = world.all_gather(text.tokens);
+    if (world.rank() != 0) continue;
+    times.insert(times.end(), round.begin(), round.end());
+    std::fputc('\n', stdout);
+    auto next = of_round.begin() + std::ssize(text.tokens);
+    for (std::size_t i = 1; i < round.size(); ++i) {
+      for (std::int64_t token = 0; token < round[i].tokens; ++token) print_token(*next++, bytes, token == 0);
+      std::fputc('\n', stdout);
+    }
+  }
+  return times;
+}
+
+struct Speeds {
+  std::size_t texts = 0;
+  double seconds = 0.0;  ///< For all.
+  std::int64_t prompt_tokens = 0;
+  std::int64_t tokens = 0;
+  double first_seconds = 0.0;       ///< The mean over the texts.
+  double prefill_per_second = 0.0;  ///< Tokens of prompts, on one replica.
+  double decode_per_second = 0.0;   ///< Tokens after the first, on one replica. 0: no text has any.
+
+  double per_second() const { return static_cast<double>(tokens) / seconds; }  ///< Of all replicas.
+};
+
+Speeds speeds_of(const std::vector<TextTimes>& times, double seconds) {
+  Speeds speeds;
+  speeds.texts = times.size();
+  speeds.seconds = seconds;
+  double first = 0.0;
+  double other = 0.0;
+  std::int64_t others = 0;  // tokens
+  for (const TextTimes& text : times) {
+    speeds.prompt_tokens += text.prompt;
+    speeds.tokens += text.tokens;
+    first += text.first_seconds;
+    other += text.other_seconds;
+    others += std::max<std::int64_t>(0, text.tokens - 1);
+  }
+  speeds.first_seconds = first / static_cast<double>(times.size());
+  speeds.prefill_per_second = static_cast<double>(speeds.prompt_tokens) / first;
+  if (others > 0) speeds.decode_per_second = static_cast<double>(others) / other;
+  return speeds;
+}
+
+void print_speeds(const Speeds& speeds, int replicas) {
+  std::string text = fmt::format("\nTexts    {}: {} tokens of prompts, {} tokens generated in {:.2f} s\n",
+                                 counted(static_cast<std::int64_t>(speeds.texts), "prompt"), speeds.prompt_tokens,
+                                 speeds.tokens, speeds.seconds);
+  text += fmt::format("Prefill  {:.1f} tokens/s; the first token after {:.3f} s\n", speeds.prefill_per_second,
+                      speeds.first_seconds);
+  if (speeds.decode_per_second > 0.0) {
+    text += fmt::format("Decode   {:.1f} tokens/s, {:.2f} ms for a token\n", speeds.decode_per_second,
+                        1e3 / speeds.decode_per_second);
+  }
+  if (replicas > 1) {
+    text += fmt::format("In all   {:.1f} tokens/s from {} replicas, prompts included\n", speeds.per_second(), replicas);
+  }
+  std::fputs(text.c_str(), stdout);
+}
+
+void add_speeds(Json& line, const Speeds& speeds) {
+  line["prompts"] = speeds.texts;
+  line["prompt_tokens"] = speeds.prompt_tokens;
+  line["generated_tokens"] = speeds.tokens;
+  line["seconds"] = speeds.seconds;
+  line["seconds_to_first_token"] = speeds.first_seconds;
+  line["prefill_tokens_per_second"] = speeds.prefill_per_second;
+  line["decode_tokens_per_second"] = speeds.decode_per_second;
+  line["generated_tokens_per_second"] = speeds.per_second();
+}
+
+Json generated_line(const RunPlan& plan, const Workload& workload, const Device& device, std::int64_t parameters) {
+  Json line = {{"event", "generated"},
+               {"version", DDPTRAIN_VERSION},
+               {"model", plan.model},
+               {"device", plan.device == DeviceKind::cuda ? "cuda" : "cpu"},
+               {"device_name", device.name()},
+               {"precision", name_of(plan.format)},
+               {"world_size", plan.mesh.ranks()},
+               {"stages", plan.mesh.stages},
+               {"tensor", plan.mesh.tensor},
+               {"parameters", parameters}};
+  for (const auto& [name, size] : workload.sizes()) line[name] = size;
+  return line;
+}
+
+/// They have no operations for it yet. Collective.
+void refuse_gpus(const World& world, const Options& options) {
+  const bool has_gpus = world.min(cuda_device_count()) > 0;
+  world.agree([&] {
+    if (options.device == "cpu" || (options.device == "auto" && !has_gpus)) return;
+    usage_error("generation of text: not available on GPUs yet. Give --device cpu.");
+  });
+}
+
+}  // namespace
+
+void generate_text(const World& world, CommandLine& command_line, const MeshShape& shape) {
+  const Options& options = command_line.options;
+  Workload& workload = *command_line.workload;
+  const Mesh mesh(world, shape);
+  refuse_gpus(world, options);
+  std::vector<TokenIds> prompts;
+  world.agree([&] { prompts = prompts_of(options.generate); });
+  const std::optional<Checkpoint> checkpoint = open_checkpoint(world, options, workload);
+  const RunFacts facts = {.rank = world.rank(),
+                          .local_rank = world.local_rank(),
+                          .local_size = world.local_size(),
+                          .seed = options.trainer.seed,
+                          .mesh = shape,
+                          .longest_text = longest_of(prompts) + options.generate.max_tokens};
+  std::optional<RunPlan> plan;
+  std::unique_ptr<MetricsFile> metrics;
+  world.agree([&] {
+    workload.open(facts);
+    check_prompts(prompts, options.generate, workload.sizes().at("vocabulary"));
+    check_precision(options, workload, DeviceKind::cpu);
+    plan.emplace(plan_run(options, workload, {.mesh = shape}, 1));
+    if (world.rank() == 0 && !options.metrics.empty()) metrics = std::make_unique<MetricsFile>(options.metrics, true);
+  });
+  const std::unique_ptr<Device> device = make_cpu_device(plan->compute);
+  device->set_watch(world.watch());
+  run_or_end_job("ddptrain", world, [&] {
+    const ReplicaRanks ranks(mesh, *device, *plan);
+    const auto replicas = make_communicator(mesh.replicas(), *device, replica_communicator_options(*plan, world));
+    std::unique_ptr<TextModel> made = workload.make_text_model(*device);
+    TextGenerator generator(*made, ranks.stages(), *device);
+    Replica replica(plan->trainer, ReplicaUse::evaluation, std::move(made), *device, *replicas, ranks.stages());
+    replica.initialise(options.trainer.seed, mesh.replicas().rank());
+    if (checkpoint) restore_arrays(*checkpoint, replica.state(), world, *device, false);
+    const Watch::Phase phase(*world.watch(), "generation");
+    const Clock::time_point start = Clock::now();
+    if (world.rank() == 0) std::fputs(options.generate.prompt.c_str(), stdout);
+    const std::vector<TextTimes> times = generate_all(world, mesh, options, prompts, workload.end_tokens(), generator);
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    if (world.rank() != 0) return;
+    const Speeds speeds = speeds_of(times, seconds);
+    print_speeds(speeds, shape.replicas);
+    if (metrics == nullptr) return;
+    Json line = generated_line(*plan, workload, *device, element_count(replica.model().parameters_of_all_stages()));
+    add_speeds(line, speeds);
+    metrics->write(std::move(line));
+  });
+}
+
+}  // namespace ddptrain

@@ -1,0 +1,68 @@
+#include "models/generation/sampling.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <numeric>
+#include <vector>
+
+#include "runtime/core/error.h"
+#include "runtime/core/random.h"
+
+namespace ddptrain {
+namespace {
+
+/// Distinguishes these random numbers from others of the same seed.
+constexpr std::uint32_t kStream = 0x67656E;
+
+/// Uniform in [0, 1).
+double draw(std::uint64_t seed, std::uint32_t text, std::uint32_t position) {
+  const Philox random = philox(position, text, kStream, 0, seed);
+  const std::uint64_t bits = std::uint64_t{random.word[0]} << 32 | random.word[1];
+  return static_cast<double>(bits >> 11) * 0x1p-53;
+}
+
+/// The tokens that may come, the likeliest first if only some may.
+std::vector<std::uint32_t> candidates(std::span<const float> logits, const Sampling& sampling) {
+  std::vector<std::uint32_t> tokens(logits.size());
+  std::iota(tokens.begin(), tokens.end(), 0u);
+  const bool limits = sampling.top_k > 0 && sampling.top_k < std::ssize(tokens);
+  if (!limits && sampling.top_p >= 1.0) return tokens;
+  const auto end = limits ? tokens.begin() + sampling.top_k : tokens.end();
+  std::partial_sort(tokens.begin(), end, tokens.end(), [&](std::uint32_t a, std::uint32_t b) {
+    return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
+  });
+  tokens.erase(end, tokens.end());
+  return tokens;
+}
+
+}  // namespace
+
+std::uint32_t sample_token(std::span<const float> logits, const Sampling& sampling, std::uint32_t text,
+                           std::uint32_t position) {
+  DDP_CHECK(!logits.empty(), "no logits to choose a token from");
+  const auto likeliest = std::max_element(logits.begin(), logits.end());
+  if (sampling.temperature <= 0.0) return static_cast<std::uint32_t>(likeliest - logits.begin());
+  const std::vector<std::uint32_t> tokens = candidates(logits, sampling);
+  std::vector<double> weights;
+  weights.reserve(tokens.size());
+  for (const std::uint32_t token : tokens) {
+    weights.push_back(std::exp((static_cast<double>(logits[token]) - *likeliest) / sampling.temperature));
+  }
+  const double all = std::accumulate(weights.begin(), weights.end(), 0.0);
+  std::size_t count = weights.size();
+  double sum = all;
+  if (sampling.top_p < 1.0) {
+    sum = 0.0;
+    for (count = 0; count < weights.size() && sum < sampling.top_p * all; ++count) sum += weights[count];
+    count = std::max<std::size_t>(count, 1);
+  }
+  double left = draw(sampling.seed, text, position) * sum;
+  for (std::size_t i = 0; i + 1 < count; ++i) {
+    left -= weights[i];
+    if (left < 0.0) return tokens[i];
+  }
+  return tokens[count - 1];
+}
+
+}  // namespace ddptrain

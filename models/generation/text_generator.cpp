@@ -1,0 +1,61 @@
+#include "models/generation/text_generator.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "runtime/core/error.h"
+
+namespace ddptrain {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+}  // namespace
+
+GeneratedText TextGenerator::run(const GenerationRequest& request, const Show& show) {
+  std::vector<std::uint32_t> text = request.prompt;
+  DDP_CHECK(!text.empty() && std::ssize(text) + request.max_tokens <= model_.longest_text(),
+            "a prompt of {} tokens and {} more, in a text of at most {}", text.size(), request.max_tokens,
+            model_.longest_text());
+  GeneratedText result;
+  std::int64_t done = 0;
+  Clock::time_point start = Clock::now();
+  for (std::int64_t i = 0; i < request.max_tokens; ++i) {
+    const std::uint32_t token = next_token(request, text, done);
+    if (i == 0) {
+      result.first_seconds = seconds_since(start);
+      start = Clock::now();
+    }
+    result.other_seconds = seconds_since(start);
+    done = std::ssize(text);
+    text.push_back(token);
+    result.tokens.push_back(token);
+    show(token);
+    if (std::ranges::count(request.end_tokens, token) > 0) break;
+  }
+  return result;
+}
+
+/// One pass over what is new in the text, through all stages. The last stage chooses the token.
+std::uint32_t TextGenerator::next_token(const GenerationRequest& request, const std::vector<std::uint32_t>& text,
+                                        std::int64_t done) {
+  const std::int64_t pass = passes_++;
+  const auto model_of = [&](std::int64_t) -> Model& { return model_; };
+  model_.begin_text(text, done);
+  if (stages_.index() > 0) pipeline_.exchange({.activations_in = pass}, model_of);
+  const std::size_t units = model_.units().size();
+  for (std::size_t unit = 0; unit < units; ++unit) model_.forward(unit);
+  if (!stages_.is_last()) pipeline_.exchange({.activations_out = pass}, model_of);
+  std::uint32_t token = 0;
+  if (stages_.is_last()) {
+    const std::vector<float> logits = model_.next_logits();
+    token = sample_token(logits, request.sampling, request.number, static_cast<std::uint32_t>(text.size()));
+  }
+  if (stages_.world != nullptr) stages_.world->broadcast(&token, sizeof(token), stages_.count() - 1);
+  device_.watch().set_part(static_cast<std::uint32_t>(text.size()), 0);
+  return token;
+}
+
+}  // namespace ddptrain
