@@ -39,7 +39,7 @@ WholeWeights::WholeWeights(const TrainingState& state, const Model& model, int r
     : world_(world), device_(device) {
   std::map<std::string, std::int64_t> begin_of;
   for (const ParameterSpec& spec : model.parameters_of_all_stages()) {
-    parameters_.push_back({spec.name, spec.part().whole, size_});
+    parameters_.push_back({spec.name, spec.slice().whole, size_});
     begin_of[spec.name] = size_;
     size_ += element_count(parameters_.back().shape);
   }
@@ -58,7 +58,7 @@ WholeWeights::WholeWeights(const TrainingState& state, const Model& model, int r
     for (const StateArray::Piece& piece : array.pieces) {
       Piece& kept = pieces_.emplace_back(Piece{piece.values, {}, is_source});
       const std::int64_t end = piece.begin + piece.values.size();
-      array.part.visit(piece.begin, end, [&](std::int64_t at, std::int64_t in_whole, std::int64_t count) {
+      array.slice.visit(piece.begin, end, [&](std::int64_t at, std::int64_t in_whole, std::int64_t count) {
         kept.runs.push_back({at - piece.begin, begin_of.at(name) + in_whole, count});
         if (is_source) mine.push_back({kept.runs.back().in_whole, count});
       });
