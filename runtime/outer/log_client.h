@@ -29,8 +29,8 @@ inline constexpr const char* kLogPasswordVariable = "DDPTRAIN_OUTER_PASSWORD";
 /// Of the file with the certificate authority whose certificates rediss:// accepts.
 inline constexpr const char* kLogAuthorityVariable = "DDPTRAIN_OUTER_CA";
 
-/// UsageError with the package to install if this program was built without hiredis, if it cannot connect with TLS and the
-/// address asks for it, or if kLogAuthorityVariable is not set then.
+/// UsageError with the package to install if this program was built without hiredis, if it cannot connect with TLS and
+/// the address asks for it, or if kLogAuthorityVariable is not set then.
 void require_log_client(const LogAddress& address);
 
 /// A connection to the log for appending and one for reading, each in a thread of its own. Both reconnect when a

@@ -85,7 +85,8 @@ std::vector<MemoryUse> host_memory(const RunPlan& plan, int rank, const Replica&
     memory.push_back({"checkpoint", checkpoint_bytes(replica.arena(), plan.mesh, rank)});
   }
   if (plan.saves_model) {  // two copies in fp32
-    memory.push_back({"saved model", 8 * static_cast<std::size_t>(element_count(replica.model().parameters_of_all_stages()))});
+    memory.push_back(
+        {"saved model", 8 * static_cast<std::size_t>(element_count(replica.model().parameters_of_all_stages()))});
   }
   memory.push_back({"libraries", static_cast<std::size_t>(process_bytes(plan.mesh))});
   return memory;

@@ -12,8 +12,8 @@
 #include "runtime/train/dataset.h"
 #include "runtime/train/run/run_options.h"
 #include "runtime/train/step/step_order.h"
-#include "runtime/train/step/trainer_options.h"
 #include "runtime/train/step/store/virtual_ranks.h"
+#include "runtime/train/step/trainer_options.h"
 
 namespace ddptrain {
 

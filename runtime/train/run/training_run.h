@@ -6,9 +6,9 @@
 #include "runtime/core/process/signal_requests.h"
 #include "runtime/device/sensors.h"
 #include "runtime/train/checkpoint/checkpoint_writer.h"
+#include "runtime/train/groups/outer_loop.h"
 #include "runtime/train/replica/trainer.h"
 #include "runtime/train/report/report.h"
-#include "runtime/train/groups/outer_loop.h"
 #include "runtime/train/run/run_options.h"
 
 namespace ddptrain {
