@@ -101,7 +101,8 @@ TEST(Options, FlagsThatDecideParametersDoNotDependOnGroupsOfTheHelp) {
   const std::string common =
       "config model precision epochs steps batch grad-accum virtual-ranks seed optimizer lr momentum beta1 "
       "beta2 weight-decay clip-norm on-nonfinite schedule warmup lr-scaling lr-base-batch "
-      "comm-dtype data init ";
+      "comm-dtype data init group outer-steps outer-groups outer-optimizer outer-lr outer-momentum outer-dtype "
+      "outer-delay outer-fragments outer-max-age ";
   const std::map<std::string, std::string> more = {{"cnn", "dropout"},
                                                    {"gpt", "layers width heads ff seq vocab dropout val-fraction"},
                                                    {"llama",
