@@ -12,7 +12,7 @@ import unittest
 from typing import Any
 
 from support import BIN, ENVIRONMENT, MPIRUN, TINY, Job, JobTest, kill, run, wait_for, words
-from tests.tools.support import LOG_PASSWORD, LogServer, skip_without_log
+from tests.tools.support import LOG_PASSWORD, ROOT, LogServer, skip_without_log
 
 PATIENCE = 120.0  # seconds after which what takes a moment hangs
 GPT = ["--device", "cpu", "--baseline", "off", "--model", "gpt", "--layers", "2", "--width", "32", "--heads", "2", "--ff",
@@ -227,6 +227,22 @@ class OuterTest(JobTest):
             self.refused(*outer, says=rf"{says}.*{LOG_PASSWORD}")
         self.refused("--outer", f"redis://:secret@127.0.0.1:{self.log.port}/x", "--group", "a", says="leave it out")
         self.refused("--outer", "redis://127.0.0.1:1/x", "--group", "a", says="refused.*launch/outer-log")
+
+    # --- launch/outer-log --------------------------------------------------------------------------------------------
+
+    def server_refused(self, *arguments: Any, says: str) -> None:
+        done = run([ROOT / "launch" / "outer-log", *arguments], code=2, cwd=self.folder)
+        self.assertEqual(done.stdout, "")
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        self.assertTrue(done.stderr.startswith("outer-log: "), done.stderr)
+        self.assertIn(says, done.stderr)
+
+    def test_one_server_for_a_folder(self) -> None:
+        before = {path: path.read_bytes() for path in self.log.folder.glob("*.conf")}
+        for port in (self.log.port, self.log.port + 1):
+            says = f"another process, {self.log.process.pid}, serves"
+            self.server_refused("--dir", self.log.folder, "--port", port, says=says)
+        self.assertEqual({path: path.read_bytes() for path in self.log.folder.glob("*.conf")}, before)
 
     def test_a_resume_without_the_groups_is_refused(self) -> None:
         flags = [*self.FREE, "--steps", "10", "--checkpoint", "c", "--resume", "auto"]
