@@ -244,6 +244,19 @@ class OuterTest(JobTest):
             self.server_refused("--dir", self.log.folder, "--port", port, says=says)
         self.assertEqual({path: path.read_bytes() for path in self.log.folder.glob("*.conf")}, before)
 
+    def test_names_of_folders_are_taken_as_they_are(self) -> None:
+        for name in ("log dir", 'a "quoted" \\n name'):
+            with self.subTest(name):
+                server = LogServer(self.folder / name)
+                server.kill(signal.SIGTERM)
+                self.assertTrue(list((self.folder / name).glob("appendonly*")))
+        for name in ("a cert", "a key"):
+            (self.folder / name).write_text("no certificate")
+        tls = ["--tls-cert", "a cert", "--tls-key", "a key"]
+        self.log.kill()
+        done = run([ROOT / "launch" / "outer-log", *tls, "--port", self.log.port], code=1, cwd=self.folder)
+        self.assertRegex(done.stdout, "Failed to load certificate: .*/a cert")
+
     def test_a_resume_without_the_groups_is_refused(self) -> None:
         flags = [*self.FREE, "--steps", "10", "--checkpoint", "c", "--resume", "auto"]
         job = self.group("a", "free", *flags)
