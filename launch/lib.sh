@@ -9,6 +9,9 @@ die() {
   exit 2
 }
 
+# needs_value FLAG WHAT [VALUE]: ends the script if the flag has no value.
+needs_value() { [[ -n ${3:-} ]] || die "$1 takes $2"; }
+
 # Prints the comment at the top of the script, and ends it, if one of the arguments asks for help.
 answer_help() {
   local argument

@@ -257,6 +257,21 @@ class OuterTest(JobTest):
         done = run([ROOT / "launch" / "outer-log", *tls, "--port", self.log.port], code=1, cwd=self.folder)
         self.assertRegex(done.stdout, "Failed to load certificate: .*/a cert")
 
+    def test_wrong_flags_of_the_server(self) -> None:
+        for flag, what in (("--dir", "a folder"), ("--bind", "an address"), ("--port", "a number"),
+                           ("--memory", "a size"), ("--tls-cert", "a file"), ("--tls-key", "a file")):  # fmt: skip
+            self.server_refused(flag, says=f"{flag} takes {what}")
+            self.server_refused(flag, "", says=f"{flag} takes {what}")
+        for port in ("0", "08", "65536", "99999999999999999999", "x"):
+            self.server_refused("--port", port, says=f"--port {port}: give a number from 1 to 65535")
+        for memory in ("0", "5", "08", "1023kb", "0gb"):
+            self.server_refused("--memory", memory, says=f"--memory {memory}: give 1mb or more")
+        self.server_refused("--memory", "9999999999gb", says="give a size")
+        self.server_refused("--bind", "999.1.1.1", says="--bind 999.1.1.1: give an address")
+        self.server_refused("--bind", "192.0.2.1", says="a server cannot listen there: Cannot assign")
+        self.server_refused("--port", self.log.port, says="a server cannot listen there: Address already in use")
+        self.assertFalse((self.folder / "outer-log" / "redis.conf").exists())
+
     def test_a_resume_without_the_groups_is_refused(self) -> None:
         flags = [*self.FREE, "--steps", "10", "--checkpoint", "c", "--resume", "auto"]
         job = self.group("a", "free", *flags)
