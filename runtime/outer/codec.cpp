@@ -6,6 +6,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 
 #include "runtime/core/bf16.h"
@@ -211,6 +212,14 @@ std::string write_entry(const OuterEntry& entry, const OuterLayout& layout) {
   bytes += entry.payload;
   const Checksum checksum = xxh3_128_value(bytes.data(), bytes.size());
   return bytes.append(reinterpret_cast<const char*>(checksum.data()), sizeof(checksum));
+}
+
+std::optional<std::uint64_t> length_of_entry(std::string_view start) {
+  constexpr std::size_t kBegin = offsetof(EntryHead, bytes);
+  std::uint64_t bytes = 0;
+  if (start.size() < kBegin + sizeof(bytes)) return std::nullopt;
+  std::memcpy(&bytes, start.data() + kBegin, sizeof(bytes));
+  return bytes;
 }
 
 std::variant<OuterEntry, EntryFault> parse_entry(std::string_view bytes, const OuterLayout& layout) {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -80,5 +81,8 @@ std::string write_entry(const OuterEntry& entry, const OuterLayout& layout);
 /// Reads bytes that anybody may have written. Checks length, format, run, names, ranges, checksum and that all values
 /// are finite, and allocates only the name of the group. The payload of the result is a part of `bytes`.
 std::variant<OuterEntry, EntryFault> parse_entry(std::string_view bytes, const OuterLayout& layout);
+
+/// The bytes of an entry, by its first bytes. Empty if they are too few to tell.
+std::optional<std::uint64_t> length_of_entry(std::string_view start);
 
 }  // namespace ddptrain

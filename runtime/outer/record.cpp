@@ -1,6 +1,7 @@
 #include "runtime/outer/record.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 
@@ -15,6 +16,9 @@ namespace {
 
 using nlohmann::json;
 
+using RecordChecksum = std::array<std::uint64_t, 2>;
+
+constexpr const char* kRecordFormat = "2\n";
 constexpr std::size_t kLongestHead = std::size_t{64} << 20;
 constexpr std::int64_t kMostValues = std::int64_t{1} << 40;
 
@@ -88,10 +92,24 @@ std::vector<float> take_floats(std::string_view& text, std::int64_t count) {
   return values;
 }
 
-OuterReplay replay(std::string_view text) {
-  const std::string start = kOuterRecordStart + std::string("\n");
-  if (!text.starts_with(start)) usage_error("it is no file of --outer-record");
-  text.remove_prefix(start.size());
+/// The next entry; empty at the end of the file, or if the rest is a part of an entry.
+std::string_view take_entry(std::string_view& text) {
+  std::uint64_t bytes = 0;
+  if (text.size() < sizeof(bytes)) return {};
+  std::memcpy(&bytes, text.data(), sizeof(bytes));
+  const std::string_view rest = text.substr(sizeof(bytes));
+  if (length_of_entry(rest).value_or(bytes) != bytes) usage_error("damaged: the length of an entry");
+  if (bytes > rest.size()) return {};
+  take(text, sizeof(bytes));
+  return take(text, bytes);
+}
+
+OuterReplay replay(const std::string_view whole) {
+  std::string_view text = whole;
+  if (!text.starts_with(kOuterRecordStart)) usage_error("it is no file of --outer-record");
+  take(text, std::strlen(kOuterRecordStart));
+  if (!text.starts_with(kRecordFormat)) usage_error("another version of ddptrain wrote it, or it is damaged");
+  take(text, std::strlen(kRecordFormat));
   const std::size_t end = text.substr(0, kLongestHead).find('\n');
   if (end == text.npos) usage_error("cut off");
   const OuterRecordHead head = head_in(parse_json_object(text.substr(0, end), "its head"));
@@ -99,21 +117,26 @@ OuterReplay replay(std::string_view text) {
   std::vector<float> weights = take_floats(text, head.layout.size);
   std::vector<float> velocity;
   if (head.rule.optimizer == OuterOptimizer::nesterov) velocity = take_floats(text, head.layout.size);
+  const std::size_t before = whole.size() - text.size();
+  RecordChecksum checksum;
+  std::memcpy(checksum.data(), take(text, sizeof(checksum)).data(), sizeof(checksum));
+  Hash128 hash;
+  hash.add(whole.data(), before);
+  if (checksum != hash.value()) {
+    usage_error("damaged: the checksum of its head and of the initial weights is wrong");
+  }
   OuterFold fold(head.rule, head.layout, weights, velocity);
   fold.restore(head.fold);
   OuterReplay result;
-  while (text.size() >= sizeof(std::uint64_t)) {
-    std::uint64_t bytes = 0;
-    std::memcpy(&bytes, text.data(), sizeof(bytes));
-    text.remove_prefix(sizeof(bytes));
-    if (bytes > text.size()) break;  // the run was killed while it wrote
-    const auto parsed = parse_entry(take(text, bytes), head.layout);
+  for (std::string_view bytes = take_entry(text); !bytes.empty(); bytes = take_entry(text)) {
+    const auto parsed = parse_entry(bytes, head.layout);
     if (const auto* fault = std::get_if<EntryFault>(&parsed)) usage_error("damaged: an entry: {}", fault->what);
     const OuterEntry& entry = std::get<OuterEntry>(parsed);
     const OuterFold::Outcome outcome = fold.add(entry);
     const bool used = outcome == OuterFold::Outcome::applied || outcome == OuterFold::Outcome::waits;
     ++(used ? result.applied[entry.group] : result.skipped[text_of(outcome)]);
   }
+  result.is_cut_off = !text.empty();
   result.hash = hash_of(head.parameters, weights);
   result.version = fold.version(0);
   for (std::int64_t i = 1; i < head.layout.fragments; ++i) result.version = std::min(result.version, fold.version(i));
@@ -140,7 +163,17 @@ OuterRecorder::OuterRecorder(const std::filesystem::path& path, const OuterRecor
     : path_(path.string()) {
   require_writable("--outer-record", path_);
   file_.open(path, std::ios::binary | std::ios::trunc);
-  file_ << kOuterRecordStart << '\n' << json_of(head) << '\n' << bytes_of(weights) << bytes_of(velocity) << std::flush;
+  const std::string start = kOuterRecordStart + std::string(kRecordFormat) + json_of(head) + '\n';
+  const std::array parts = {std::string_view(start), bytes_of(weights), bytes_of(velocity)};
+  Hash128 hash;
+  hash.begin(parts[0].size() + parts[1].size() + parts[2].size());
+  for (const std::string_view part : parts) {
+    hash.go_on(part.data(), part.size());
+    file_ << part;
+  }
+  const RecordChecksum checksum = hash.value();
+  file_.write(reinterpret_cast<const char*>(checksum.data()), sizeof(checksum));
+  file_.flush();
   if (!file_) fail("--outer-record {}: writing failed", path_);
 }
 

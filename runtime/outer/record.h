@@ -33,8 +33,8 @@ struct OuterRecordHead {
   std::string fold;  ///< OuterFold::record() before the first entry.
 };
 
-/// The first line of the file.
-inline constexpr const char* kOuterRecordStart = "ddptrain-outer-record-1";
+/// The file begins with it, and with the number of its format.
+inline constexpr const char* kOuterRecordStart = "ddptrain-outer-record-";
 
 class OuterRecorder {
  public:
@@ -54,10 +54,11 @@ struct OuterReplay {
   std::uint64_t version = 0;                    ///< The lowest version of a fragment.
   std::map<std::string, std::int64_t> applied;  ///< Entries by group. In rounds, those of complete rounds and others.
   std::map<std::string, std::int64_t> skipped;  ///< Entries by reason.
+  bool is_cut_off = false;                      ///< The last entry, which is left out: the run was killed meanwhile.
 };
 
 /// Folds the entries of a file again. An entry that is cut off at the end is left out. UsageError, naming the file, if
-/// it is no such file or damaged.
+/// it is no such file, or if a byte of it is not as it was written.
 OuterReplay replay_record(const std::filesystem::path& path);
 
 }  // namespace ddptrain

@@ -188,6 +188,19 @@ class OuterTest(JobTest):
         self.assertEqual(exchanges[0]["age"], 0)
         self.assertEqual(first["exchanges"], 10)
 
+    def test_records_that_are_damaged_or_cut_off(self) -> None:
+        self.result(self.group("a", "free", *self.FREE, "--steps", "5"))
+        whole = (self.folder / "free" / "a" / "record").read_bytes()
+        file = self.folder / "record"
+        weights = whole.index(b"}\n") + 2
+        for place in (weights - 100, weights, weights + 1000, len(whole) - 100):
+            file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+            done = run([BIN / "ddptrain", "--replay-log", file], code=2, env=ENVIRONMENT)
+            self.assertEqual((done.stdout, done.stderr.count("/record: ")), ("", 1), done.stderr)
+        file.write_bytes(whole[:-5])
+        done = run([BIN / "ddptrain", "--replay-log", file], env=ENVIRONMENT)
+        self.assertIn("the last entry is cut off and left out", done.stdout)
+
     # --- what does not belong in the log -----------------------------------------------------------------------------
 
     def test_other_entries_change_nothing(self) -> None:

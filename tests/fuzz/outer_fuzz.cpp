@@ -57,5 +57,12 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   check_entry(with_right_ends(input));
   const auto path = folder.write("record", input);
   result_of(path, [&] { return replay_record(path); });
+  // With the checksum of a head and initial weights that no entries follow.
+  Hash128 hash;
+  hash.add(input.data(), input.size());
+  const auto checksum = hash.value();
+  const std::string_view end(reinterpret_cast<const char*>(checksum.data()), sizeof(checksum));
+  const auto right_end = folder.write("record", std::string(input) + std::string(end));
+  result_of(right_end, [&] { return replay_record(right_end); });
   return 0;
 }

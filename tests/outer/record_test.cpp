@@ -55,7 +55,21 @@ TEST_F(RecordTest, AnEntryThatIsCutOffIsLeftOut) {
   write();
   const std::string whole = content();
   replace(whole.substr(0, whole.size() - 5));
-  EXPECT_EQ(replay_record(path).version, 2u);
+  const OuterReplay replay = replay_record(path);
+  EXPECT_EQ(replay.version, 2u);
+  EXPECT_TRUE(replay.is_cut_off);
+}
+
+TEST_F(RecordTest, BytesThatDifferAreDamage) {
+  write();
+  EXPECT_FALSE(replay_record(path).is_cut_off);
+  const std::string whole = content();
+  for (std::size_t i = 0; i < whole.size(); i += 7) {  // some byte of each number of 8 bytes
+    std::string damaged = whole;
+    damaged[i] ^= static_cast<char>(1 << (i % 8));
+    replace(damaged);
+    EXPECT_THROW(replay_record(path), UsageError) << "byte " << i;
+  }
 }
 
 TEST_F(RecordTest, OtherFilesAreRefused) {
@@ -64,7 +78,8 @@ TEST_F(RecordTest, OtherFilesAreRefused) {
   const std::size_t head = whole.find('{');
   for (const std::string& text :
        {std::string("x"), whole.substr(0, head), whole.substr(0, head + 200), whole.substr(head),
-        std::string(kOuterRecordStart) + "\n{}\n", std::string(kOuterRecordStart) + "\n[]\n"}) {
+        std::string(kOuterRecordStart) + "2\n{}\n", std::string(kOuterRecordStart) + "2\n[]\n",
+        std::string(kOuterRecordStart) + "1\n" + whole.substr(head)}) {
     replace(text);
     EXPECT_THROW(replay_record(path), UsageError) << text.substr(0, 100);
   }

@@ -29,6 +29,7 @@ void replay_log(const World& world, const std::string& path) {
     if (!replay.skipped.empty()) {
       text += fmt::format("Skipped  {}: {}\n", total(replay.skipped), listed(replay.skipped));
     }
+    if (replay.is_cut_off) text += "Note     the last entry is cut off and left out\n";
     text += fmt::format("Version  {}\nHash     {}\n", replay.version, replay.hash);
     std::fputs(without_controls(text).c_str(), stdout);
   });
