@@ -312,6 +312,11 @@ TEST(Options, EmptyPathsAndNegativeCountsAreTold) {
   EXPECT_EQ(message_of({"--warmup=-3"}), "--warmup -3: give 0 to 10^12");
 }
 
+TEST(Options, AnEmptyUrlOfGroupsIsRefused) {
+  EXPECT_CONTAINS(message_of({"--outer", ""}), "--outer '': the URL is empty");
+  EXPECT_CONTAINS(message_of({"--outer", "", "--group", "a"}), "--outer '': the URL is empty");
+}
+
 TEST(Options, LearningRateScalesWithTheSamplesOfAStep) {
   const float peak = 1e-3f;
   const auto rate = [](const char* scaling) {
@@ -417,7 +422,20 @@ TEST(Options, FlagsThatDoNotGoTogetherAreTold) {
         {"--model gpt --tp 2 --precision fp8", "--precision fp8 with --tp 2"},
         {"--model gpt --pp 2 --evaluate", "--evaluate with --pp 2"},
         {"--evaluate", "--evaluate: name the weights with --init PATH"},
-        {"--evaluate --resume x --init y", "--export DIR"}}) {
+        {"--evaluate --resume x --init y", "--export DIR"},
+        {"--evaluate --init x --generate", "--evaluate with --generate: "},
+        {"--resume x --export y --inspect z", "--inspect with --export: "},
+        {"--inspect y --replay-log z", "--replay-log with --inspect: "},
+        {"--describe --dry-run", "--describe with --dry-run: "},
+        {"--evaluate --init x --outer redis://h/r --group a", "--evaluate with --outer: "},
+        {"--replay-log x --outer redis://h/r --group a", "--replay-log with --outer: "},
+        {"--group a", "--group a: it is for groups that share a log: add --outer URL"},
+        {"--outer-groups 2", "--outer-groups 2: it is for groups that share a log: add --outer URL"},
+        {"--outer-delay 0", "--outer-delay 0: it is for groups"},
+        {"--outer-dtype int8", "--outer-dtype int8: it is for groups"},
+        {"--outer-record x", "--outer-record x: it is for groups"},
+        {"--outer redis://h/r --group a --outer-groups 2 --outer-max-age 100", "--outer-max-age 100 with --outer-gr"},
+        {"--outer redis://h/r --group a --outer-momentum 0.5", "--outer-momentum 0.5: the outer optimizer is sgd"}}) {
     EXPECT_CONTAINS(message_of_line(line), part) << ": " << line;
   }
 }

@@ -272,12 +272,7 @@ Flags group_flags(Options& o) {
 /// What groups need of other flags.
 void check_group(const Options& o) {
   const OuterOptions& outer = o.outer;
-  if (outer.address.empty()) {
-    if (!outer.group.empty())
-      usage_error("--group {}: it is for groups that share a log: add --outer URL", outer.group);
-    if (!outer.record.empty()) usage_error("--outer-record {}: there is no log without --outer URL", outer.record);
-    return;
-  }
+  if (outer.address.empty()) return;
   about("--outer", [&] { require_log_client(parse_log_address(outer.address)); });
   if (outer.group.empty()) usage_error("--outer {}: name this group with --group NAME", outer.address);
   if (!is_group_name(outer.group)) {

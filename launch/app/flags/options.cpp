@@ -12,6 +12,7 @@
 #include "models/registry.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/core/hash.h"
+#include "runtime/core/text.h"
 #include "runtime/outer/record.h"
 
 namespace ddptrain {
@@ -189,6 +190,46 @@ std::vector<OutputFile> outputs_of(Flags& flags) {
   return outputs;
 }
 
+/// UsageError for flags that have no effect with each other. `defaults` has the flags before the command line was read.
+void check_combinations(Flags& flags, Flags& defaults) {
+  const Flag* mode = nullptr;  // the one that was given
+  for (const char* name :
+       {"--replay-log", "--evaluate", "--generate", "--inspect", "--export", "--describe", "--dry-run"}) {
+    const Flag* const flag = find_flag(flags, name);
+    if (!flag->given) continue;
+    if (mode != nullptr) usage_error("--{} with {}: a run does one of them. Leave the other out.", mode->name(), name);
+    mode = flag;
+  }
+  const Flag& outer = *find_flag(flags, "--outer");
+  if (outer.given && outer.value.text.empty()) {
+    usage_error("--outer '': the URL is empty. Give redis://HOST/NAME, or leave the flag out.");
+  }
+  if (outer.given && mode != nullptr && mode->name() != "describe" && mode->name() != "dry-run") {
+    usage_error("--{} with --outer: only training shares a log. Leave --outer out.", mode->name());
+  }
+  const auto is_set = [&](const Flag& flag) {
+    return flag.given || flag.value.text != find_flag(defaults, "--" + flag.name())->value.text;
+  };
+  for (const Flag& flag : flags) {
+    const bool is_of_groups = flag.name() == "group" || flag.name().starts_with("outer-");
+    if (!is_of_groups || outer.given || !is_set(flag)) continue;
+    usage_error("--{} {}: it is for groups that share a log: add --outer URL", flag.name(), printable(flag.value.text));
+  }
+  const Flag& groups = *find_flag(flags, "--outer-groups");
+  const Flag& age = *find_flag(flags, "--outer-max-age");
+  if (groups.value.text != "0" && is_set(age)) {
+    usage_error("--outer-max-age {} with --outer-groups {}: in rounds, no difference is old. Leave it out.",
+                age.value.text, groups.value.text);
+  }
+  const Flag& momentum = *find_flag(flags, "--outer-momentum");
+  const std::string& optimizer = find_flag(flags, "--outer-optimizer")->value.text;
+  const bool is_sgd = optimizer == "sgd" || (optimizer == "auto" && groups.value.text == "0");
+  if (is_sgd && is_set(momentum)) {
+    usage_error("--outer-momentum {}: the outer optimizer is sgd, which has none. Add --outer-optimizer nesterov.",
+                momentum.value.text);
+  }
+}
+
 Task task_of(const Modes& modes, const Options& options) {
   if (!options.export_to.empty()) {
     if (options.resume.empty()) usage_error("--export {}: name the checkpoint with --resume PATH", options.export_to);
@@ -262,6 +303,7 @@ CommandLine parse_command_line(int argc, const char* const* argv, const std::map
   for (Flag& flag : generation_flags(options.generate)) flags.push_back(std::move(flag));
   for (Flag& flag : mode_flags(modes, options)) flags.push_back(std::move(flag));
   take_other_values(flags);
+  Flags before = flags;
   for (const auto& [flag, value] : defaults) find_flag(flags, flag)->set(value);
   CLI::App app{"", "ddptrain"};
   app.set_help_flag();
@@ -283,6 +325,7 @@ CommandLine parse_command_line(int argc, const char* const* argv, const std::map
   if (!modes.config.empty()) {
     for (std::string& note : read_config(flags, modes.config)) result.notes.push_back(std::move(note));
   }
+  check_combinations(flags, before);
   result.task = task_of(modes, options);
   options.model = model.name;
   check_flags(options, *result.workload);
