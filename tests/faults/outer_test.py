@@ -154,6 +154,19 @@ class OuterTest(JobTest):
         found = {result["outer_hash"] for result in self.results(list(jobs.values()))}
         self.assertEqual(found, expected)
 
+    def test_the_name_of_a_finished_run_is_refused(self) -> None:
+        flags = [*TINY, "--batch", "8", "--steps", "10", "--outer-steps", "5", "--outer-groups", "2", "--checkpoint", "c",
+                 "--resume", "auto"]  # fmt: skip
+        results = self.results([self.group(name, "done", *flags) for name in "ab"])
+        for name, other in (("again", []), ("b", ["--checkpoint", "other", "--lr", "0.05"])):
+            with self.subTest(name):
+                job = self.group(name, "done", *flags, *other)
+                self.assertEqual(job.wait(), 2, job.text())
+                self.assertRegex(job.text(), "the run done in the log is finished.*another name.*--resume")
+        again = self.group("a", "done", *flags)
+        self.assertEqual(again.wait(), 0, again.text())
+        self.assertIn(results[0]["parameter_hash"], again.text())
+
     # --- without rounds ----------------------------------------------------------------------------------------------
 
     FREE = [*TINY, "--batch", "8", "--outer-steps", "5"]
@@ -224,7 +237,7 @@ class OuterTest(JobTest):
             ENVIRONMENT.pop(LOG_PASSWORD, None)
             if password is not None:
                 ENVIRONMENT[LOG_PASSWORD] = password
-            self.refused(*outer, says=rf"{says}.*{LOG_PASSWORD}")
+            self.refused(*outer, says=rf"({says})[^.]*\. Set .*{LOG_PASSWORD}")
         self.refused("--outer", f"redis://:secret@127.0.0.1:{self.log.port}/x", "--group", "a", says="leave it out")
         self.refused("--outer", "redis://127.0.0.1:1/x", "--group", "a", says="refused.*launch/outer-log")
 

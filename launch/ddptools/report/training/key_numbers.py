@@ -1,7 +1,7 @@
 """What a page begins with: the numbers of one run in large type, and which runs other programs disturbed."""
 
 from ddptools.common.text import duration, number, percent
-from ddptools.common.values import finite, grouped, median_of
+from ddptools.common.values import finite, grouped, median_of, table_of
 from ddptools.page.blocks import Disturbed, KeyNumber, KeyNumbers
 from ddptools.report.training.runs import TrainingRun, step_of
 from ddptools.results.description import parsed
@@ -116,7 +116,10 @@ def _hash(run: TrainingRun) -> KeyNumber | None:
     told = (run.summary or {}).get("parameter_hash")
     if not isinstance(told, str) or not told:
         return None
-    return KeyNumber("hash of the parameters", told, "the same command gives the same hash", is_long=True)
+    flags = table_of(run.start.get("configuration"))
+    repeats = not flags.get("outer") or flags.get("outer-groups") != "0"
+    note = "the same command gives the same hash" if repeats else "depends on when differences arrive"
+    return KeyNumber("hash of the parameters", told, note, is_long=True)
 
 
 def in_words(run: TrainingRun) -> str:
