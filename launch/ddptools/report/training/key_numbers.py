@@ -113,12 +113,12 @@ def _sent(run: TrainingRun) -> KeyNumber | None:
 
 
 def _hash(run: TrainingRun) -> KeyNumber | None:
-    told = (run.summary or {}).get("parameter_hash")
+    summary = run.summary or {}
+    told = summary.get("parameter_hash")
     if not isinstance(told, str) or not told:
         return None
-    flags = table_of(run.start.get("configuration"))
-    repeats = not flags.get("outer") or flags.get("outer-groups") != "0"
-    note = "the same command gives the same hash" if repeats else "depends on when differences arrive"
+    is_asynchronous = "outer_hash" in summary and table_of(run.start.get("configuration")).get("outer-groups") == "0"
+    note = "depends on when differences arrive" if is_asynchronous else "the same command gives the same hash"
     return KeyNumber("hash of the parameters", told, note, is_long=True)
 
 
