@@ -11,7 +11,7 @@ import time
 import unittest
 from typing import Any
 
-from support import BIN, ENVIRONMENT, MPIRUN, TINY, Job, JobTest, kill, run, wait_for, words
+from support import BIN, ENVIRONMENT, MPIRUN, ROOT, TINY, Job, JobTest, kill, run, wait_for, words
 from tests.tools.support import LOG_PASSWORD, LogServer, skip_without_log
 
 PATIENCE = 120.0  # seconds after which what takes a moment hangs
@@ -240,6 +240,14 @@ class OuterTest(JobTest):
             self.refused(*outer, says=rf"({says})[^.]*\. Set .*{LOG_PASSWORD}")
         self.refused("--outer", f"redis://:secret@127.0.0.1:{self.log.port}/x", "--group", "a", says="leave it out")
         self.refused("--outer", "redis://127.0.0.1:1/x", "--group", "a", says="refused.*launch/outer-log")
+
+    def test_outer_log_checks_its_address(self) -> None:
+        for bind, port in (("127.0.0.1", self.log.port), ("192.0.2.1", 6379)):  # in use; an address of documentation
+            command = [ROOT / "launch" / "outer-log", "--dir", self.folder / "other", "--bind", bind, "--port", port]
+            done = run(command, None, cwd=self.folder)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(f"--bind {bind} --port {port}: ", done.stderr)
+            self.assertNotIn("export", done.stdout)
 
     def test_a_resume_without_the_groups_is_refused(self) -> None:
         flags = [*self.FREE, "--steps", "10", "--checkpoint", "c", "--resume", "auto"]
