@@ -27,6 +27,7 @@ namespace ddptrain {
 struct DecoderOptions {
   DecoderTable table = {};
   StageBlocks blocks = {};     ///< The pipeline stage.
+  std::int64_t stages = 1;     ///< All pipeline stages of the model. For work() only.
   TensorSlice slice = {};      ///< This rank's slice of each layer, the embedding and the head.
   std::int64_t max_batch = 0;  ///< Maximum of windows per micro-step.
   std::uint64_t seed = 0;      ///< Seed of dropout.

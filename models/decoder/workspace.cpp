@@ -11,7 +11,7 @@ BlockLifetimes block_lifetimes(const Stage& stage, std::int64_t layer, Recompute
   const std::int64_t forward = steps.forward(unit);
   const std::int64_t backward = steps.backward(unit);
   const std::int64_t end = layer == 0 ? steps.last() : backward;
-  const bool restores = layer < stage.last_block();  // the activations of the last block are still there
+  const bool restores = stage.restores(layer);
   BlockLifetimes lifetimes;
   lifetimes.kept = Lifetime(enter, end);
   lifetimes.input = layer == 0 ? Lifetime(steps.forward(0), end) : lifetimes.kept;  // the embedding writes it
