@@ -72,7 +72,7 @@ class DescribeTest(unittest.TestCase):
         self.assertGreaterEqual(one["comm_bytes_per_step"], 4 * one["parameters"])
         self.assertEqual(one["memory"]["gradients"], one["comm_bytes_per_step"])
         embedding = next(bucket for bucket in one["buckets"] if "wte.weight" in bucket["parameters"])
-        self.assertTrue(0.7 < embedding["complete_at"] < 1.0)  # tied; before the first block's weight gradients
+        self.assertTrue(0.7 < embedding["complete_at"] < 1.0)  # tied; before block 0's weight gradients
         two = described(*GPT, "--zero=1", ranks=2)
         self.assertEqual(two["world_size"], 2)
         whole = described(*GPT)["memory"]
