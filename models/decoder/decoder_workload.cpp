@@ -93,6 +93,7 @@ DecoderOptions DecoderWorkload::options_of_rank() const {
   DecoderOptions options;
   options.table = table();
   options.blocks = stage_blocks(options.table.config, mesh.stages, mesh.stage_of(run_.rank));
+  options.stages = mesh.stages;
   options.slice = {mesh.tensor, mesh.tensor_rank_of(run_.rank)};
   options.seed = run_.seed;
   options.pretrained = pretrained();
