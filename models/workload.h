@@ -44,6 +44,9 @@ struct RunFacts {
   MeshShape mesh = {};  ///< make_model() makes the model of the rank's stage and part.
   /// Tokens of the longest text that the run continues; it then has no data, and load() is not called. 0: it trains.
   std::int64_t longest_text = 0;
+  /// If the model has fewer positions than longest_text, it continues texts up to its positions. open() refuses a model
+  /// with fewer positions than this.
+  std::int64_t least_text = 0;
 };
 
 /// All that the program needs of a model besides the network: its flags, its data, pretrained weights to start from,

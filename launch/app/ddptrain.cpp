@@ -43,7 +43,7 @@ std::string require_same_work(Job& job, const RankDevice& rank) {
   return data;
 }
 
-/// Connects the ranks with replicas of this rank's stage and slice.
+/// Connects this rank to the ranks that have the same stage and slice in other replicas.
 std::unique_ptr<Communicator> connect_replicas(Job& job, RankDevice& rank, const RunPlan& plan) {
   const World& world = job.world;
   const auto& settings = job.early.nccl_settings;
@@ -79,7 +79,7 @@ std::unique_ptr<TunedCache> open_tuned_cache(const Job& job, RankDevice& rank) {
 
 void work_on_device(Job job) {
   const World& world = job.world;
-  RankDevice rank = start_device(job);
+  RankDevice rank = start_device_and_data(job);
   heed_signals(job);
   const std::string data = require_same_work(job, rank);
   std::optional<TrainingStart> start;  // of training, not of evaluation

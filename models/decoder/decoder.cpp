@@ -36,8 +36,9 @@ void Decoder::forward_head() {
   enter(config_.layers, final_norm_);
   if (longest_text() > 0) return;  // next_logits() computes a row
   const Tensor d_weight = overlap_.overlaps() ? Tensor{} : workspace_.d_head();
-  head_.forward(batch_, final_norm_.output, step_.gradient_scale, step_.sums, workspace_.branch(), d_weight);
-  if (!step_.training) fp8_.end_evaluation();
+  head_.forward(batch_, final_norm_.output, micro_batch_.gradient_scale, micro_batch_.sums, workspace_.branch(),
+                d_weight);
+  if (!micro_batch_.training) fp8_.end_evaluation();
 }
 
 /// Goes from the end of the previous unit to the output of `norm`, the first norm of block `layer` or of the head.
@@ -78,7 +79,7 @@ void Decoder::backward_block(std::int64_t layer, bool accumulate, const Ready& r
   const Span span = this->span(block_name(layer) + " backward");
   if (layer == stage_.last_block() && !stage_.has_head()) take_next_dbias();
   if (layer == 0) {
-    backward_first_block(accumulate);
+    backward_block_0(accumulate);
     return;
   }
   block(layer).backward(workspace_.gradients(layer), workspace_.branch(), previous_dbias(layer), accumulate, ready);
@@ -86,7 +87,7 @@ void Decoder::backward_block(std::int64_t layer, bool accumulate, const Ready& r
 }
 
 /// Without the weight gradients, unless they overlap with later work. They come with the embeddings' gradients.
-void Decoder::backward_first_block(bool accumulate) {
+void Decoder::backward_block_0(bool accumulate) {
   const BlockGradients& g = workspace_.gradients(0);
   block(0).backward_mlp_data(g, workspace_.branch(), accumulate);
   overlap_.start([this, &g, accumulate] { block(0).backward_mlp_weights(g, accumulate, overlap_.keep_ready()); });
@@ -121,7 +122,7 @@ void Decoder::embedding_gradient(bool accumulate, const Ready& ready) {
 // --- what the passes use ------------------------------------------------------------------------------------------
 
 void Decoder::begin(const MicroBatch& batch) {
-  step_ = batch;
+  micro_batch_ = batch;
   const ResidentTokens& text = shared_->text;
   batch_ = {batch.slice, batch.training ? text.train : text.validation};
   DDP_CHECK(batch_.count > 0 && batch_.count <= options_.max_batch, "decoder: a batch of {}, at most {} fit",
@@ -138,7 +139,7 @@ void Decoder::report(const DecoderParameters::Range& range, const Ready& ready) 
 }
 
 Dropout Decoder::dropout(std::uint32_t site) const {
-  const float rate = step_.training ? options_.dropout : 0.0f;
+  const float rate = micro_batch_.training ? options_.dropout : 0.0f;
   return {rate, options_.seed, site, batch_.order.first, batch_.step};
 }
 Dropout Decoder::block_dropout(std::int64_t layer, std::uint32_t half) const {

@@ -27,6 +27,7 @@ namespace ddptrain {
 struct DecoderOptions {
   DecoderTable table = {};
   StageBlocks blocks = {};     ///< The pipeline stage.
+  std::int64_t stages = 1;     ///< All pipeline stages of the model. For work() only.
   TensorSlice slice = {};      ///< This rank's slice of each layer, the embedding and the head.
   std::int64_t max_batch = 0;  ///< Maximum of windows per micro-step.
   std::uint64_t seed = 0;      ///< Seed of dropout.
@@ -41,7 +42,8 @@ struct DecoderOptions {
 };
 
 /// A decoder-only transformer, or a pipeline stage of one. forward() of the head begins the backward pass: it computes
-/// the output layer in pieces of options.head_rows rows, and keeps their gradient instead of the logits.
+/// the output layer in pieces of options.head_rows rows, and keeps their gradient instead of the logits. It also
+/// computes the gradient of its input and, for large batches, of its weight.
 ///
 /// decoder.cpp has the passes, text.cpp what generation of text adds, setup.cpp all else.
 class Decoder final : public TextModel {
@@ -82,7 +84,8 @@ class Decoder final : public TextModel {
   const char* sample_unit() const override { return "tokens"; }
   std::int64_t predictions_per_sample() const override { return config_.sequence; }
 
-  const std::vector<NamedBuffer>& shared_memory() const { return memory_.buffers(); }  ///< For tests and reports.
+  /// The activation buffers of one sibling, for tests and reports.
+  const std::vector<NamedBuffer>& activation_buffers() const { return memory_.buffers(); }
 
  private:
   static constexpr std::uint32_t kEmbeddingSite = 1;  ///< Of dropout. The two sites of each block follow.
@@ -93,7 +96,7 @@ class Decoder final : public TextModel {
   void enter(std::int64_t layer, Norm& norm);
   void backward_head(bool accumulate, const Ready& ready);
   void backward_block(std::int64_t layer, bool accumulate, const Ready& ready);
-  void backward_first_block(bool accumulate);
+  void backward_block_0(bool accumulate);
   void backward_embedding(bool accumulate, const Ready& ready);
   void embedding_gradient(bool accumulate, const Ready& ready);
 
@@ -136,7 +139,7 @@ class Decoder final : public TextModel {
   Tensor previous_dbias_;         ///< [width]: of the last bias of the previous stage.
   Tensor next_dbias_;             ///< [width]: of this stage's own last bias, summed by the next stage.
   Buffer next_dbias_memory_;
-  MicroBatch step_;
+  MicroBatch micro_batch_;
   TokenBatch batch_;                 ///< The same, as tokens.
   std::int64_t first_position_ = 0;  ///< Of the batch, if it continues a text; and so are the next.
   std::int64_t last_row_ = 0;        ///< Of the batch: the text's last token.

@@ -1,5 +1,6 @@
 #include "models/decoder/decoder_workload.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <utility>
 
@@ -43,13 +44,16 @@ void DecoderWorkload::open(const RunFacts& run) {
     usage_error("--pp {}: the model has {}, and a stage has one at least. Give --pp {}{}.", run.mesh.stages,
                 counted(layers, "block"), layers, layers == 1 ? "" : " or less");
   }
-  if (run.longest_text > 0) check_text(run.longest_text);
+  if (run.longest_text > 0) {
+    check_text(run.least_text);
+    run_.longest_text = std::min(run.longest_text, most_positions());
+  }
 }
 
 void DecoderWorkload::check_text(std::int64_t tokens) const {
   if (tokens > most_positions()) {
     usage_error(
-        "--max-tokens: prompt and continuation have {} tokens together, and the model has {} positions. Give fewer.",
+        "prompt and continuation (--max-tokens) have {} tokens together, and the model has {} positions. Give fewer.",
         tokens, most_positions());
   }
   check_slices(table().config, run_.mesh.tensor, size_flags());
@@ -89,6 +93,7 @@ DecoderOptions DecoderWorkload::options_of_rank() const {
   DecoderOptions options;
   options.table = table();
   options.blocks = stage_blocks(options.table.config, mesh.stages, mesh.stage_of(run_.rank));
+  options.stages = mesh.stages;
   options.slice = {mesh.tensor, mesh.tensor_rank_of(run_.rank)};
   options.seed = run_.seed;
   options.pretrained = pretrained();

@@ -10,8 +10,8 @@
 namespace ddptrain {
 
 /// The parameters of a decoder, or of a stage of one, in the order in which the backward pass completes them: the
-/// output layer if it has a weight of its own, the final norm, the blocks from the last to the second, the embeddings,
-/// the first block.
+/// output layer if it has a weight of its own, the final norm, the blocks from the last to block 1, the embeddings,
+/// block 0.
 struct DecoderParameters {
   /// Consecutive parameters: indices in `specs`.
   struct Range {

@@ -82,9 +82,8 @@ void Decoder::request_memory() {
   workspace_.request(memory_);
   for (std::int64_t layer = stage_.first_block(); layer <= stage_.last_block(); ++layer) {
     blocks_.push_back(std::make_unique<DecoderBlock>(device_, config_, options_.slice.count, options_.recompute));
-    const bool restores = layer < stage_.last_block();  // the activations of the last block are still there
-    blocks_.back()->request(memory_, block_name(layer), block_lifetimes(stage_, layer, options_.recompute), restores,
-                            fp8_.fits());
+    blocks_.back()->request(memory_, block_name(layer), block_lifetimes(stage_, layer, options_.recompute),
+                            stage_.restores(layer), fp8_.fits());
     if (longest_text() > 0) request_cache(layer);
   }
   if (!stage_.has_head()) return;
@@ -211,7 +210,7 @@ double Decoder::flops_per_sample() const {  // Chowdhery et al., "PaLM", arXiv:2
 
 /// FLOP of all stages. What is ready after how many FLOP is about this stage.
 ModelWork Decoder::work() const {
-  ModelWork work = decoder_work(config_, options_.table.names.block, options_.recompute);
+  ModelWork work = decoder_work(config_, options_.table.names.block, options_.recompute, options_.stages);
   const auto first = work.ready_after.begin() + static_cast<std::ptrdiff_t>(parameters_.of_later_stages);
   work.ready_after = {first, first + std::ssize(parameters_.specs)};
   return work;

@@ -13,7 +13,7 @@
 
 namespace ddptrain {
 
-/// The blocks of a pipeline stage. The stage with the first block also has the embedding, and the stage with the last
+/// The blocks of a pipeline stage. The stage with block 0 also has the embedding, and the stage with the model's last
 /// block has the head.
 struct StageBlocks {
   std::int64_t first = 0;
@@ -33,6 +33,10 @@ class Stage {
   std::int64_t first_block() const { return first_; }
   std::int64_t last_block() const { return end_ - 1; }
   std::int64_t blocks() const { return end_ - first_; }
+  /// Whether the backward pass of a block of this stage computes activations again, if Recompute asks for it. Those of
+  /// the stage's last block are still there.
+  bool restores(std::int64_t layer) const { return layer < last_block(); }
+  std::int64_t restored_blocks() const { return blocks() - 1; }  ///< The number of blocks that restores() names.
   bool has_embedding() const { return first_ == 0; }
   bool has_head() const { return end_ == layers_; }
   bool is_whole() const { return has_embedding() && has_head(); }

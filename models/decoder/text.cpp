@@ -34,8 +34,8 @@ void Decoder::begin_text(std::span<const std::uint32_t> text, std::int64_t done)
   }
   device_.copy_to_device(text_tokens_.data(), window.data(), window.size() * sizeof(std::uint32_t));
 
-  step_ = {};
-  step_.training = false;
+  micro_batch_ = {};
+  micro_batch_.training = false;
   batch_ = {};
   batch_.count = 1;
   batch_.order = {.dataset_size = 1, .shuffle = false};

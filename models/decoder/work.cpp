@@ -56,8 +56,22 @@ struct Counts {
   }
 };
 
+/// By block: whether the backward pass computes all of its activations again.
+std::vector<bool> recomputed_blocks(const DecoderConfig& config, Recompute recompute, std::int64_t stages) {
+  std::vector<bool> recomputed(static_cast<std::size_t>(config.layers), false);
+  if (recompute != Recompute::block) return recomputed;
+  for (std::int64_t i = 0; i < stages; ++i) {
+    const Stage stage(config, stage_blocks(config, stages, i));
+    for (std::int64_t layer = stage.first_block(); layer <= stage.last_block(); ++layer) {
+      recomputed[static_cast<std::size_t>(layer)] = stage.restores(layer);
+    }
+  }
+  return recomputed;
+}
+
 /// FLOP of the backward pass before each gradient is complete, in the order of Decoder::backward() and DecoderBlock.
-std::vector<double> ready_after(const DecoderConfig& config, const Products& products, bool recomputes) {
+std::vector<double> ready_after(const DecoderConfig& config, const Products& products,
+                                const std::vector<bool>& recomputed) {
   const Counts counts(config);
   std::vector<double> after;
   double flop = 0.0;
@@ -66,7 +80,7 @@ std::vector<double> ready_after(const DecoderConfig& config, const Products& pro
     after.insert(after.end(), parameters, flop);
   };
   const auto restore = [&](std::int64_t layer) {
-    if (recomputes && layer < config.layers - 1) flop += products.attention() + products.expansion;
+    if (recomputed[static_cast<std::size_t>(layer)]) flop += products.attention() + products.expansion;
   };
   const auto mlp_weights = [&] {
     ready(products.contraction, counts.mlp_out);
@@ -103,19 +117,21 @@ LayerWork attention_work(const DecoderConfig& config, const Products& products, 
 
 }  // namespace
 
-ModelWork decoder_work(const DecoderConfig& config, const std::string& block, Recompute recompute) {
+ModelWork decoder_work(const DecoderConfig& config, const std::string& block, Recompute recompute,
+                       std::int64_t stages) {
   const Products products(config);
+  const std::vector<bool> recomputed = recomputed_blocks(config, recompute, stages);
   ModelWork work;
   work.layers.push_back({"embedding"});
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
     const std::string name = fmt::format("{}.{}", block, layer);
-    const bool again = recompute == Recompute::block && layer < config.layers - 1;  // the last one's is still there
+    const bool again = recomputed[static_cast<std::size_t>(layer)];
     const double mlp = products.mlp();
     work.layers.push_back(attention_work(config, products, name + ".attn", again ? 3.0 : 2.0));
     work.layers.push_back({name + ".mlp", mlp, 2.0 * mlp + (again ? products.expansion : 0.0)});
   }
   work.layers.push_back({"lm_head", products.head, 2.0 * products.head});
-  work.ready_after = ready_after(config, products, recompute == Recompute::block);
+  work.ready_after = ready_after(config, products, recomputed);
   return work;
 }
 
@@ -140,7 +156,7 @@ std::vector<Sent> decoder_sends(const DecoderConfig& config, const StageBlocks& 
   const std::int64_t heads = stage.has_head() ? 1 : 0;
   const std::int64_t norms = 2 * stage.blocks() + heads;
   std::int64_t forward = 4 * stage.blocks() + (stage.has_embedding() ? 1 : 0) + heads;  // sums of rows, and gathers
-  if (pass.recompute == Recompute::block) forward += 3 * (stage.blocks() - 1);
+  if (pass.recompute == Recompute::block) forward += 3 * stage.restored_blocks();
   const std::int64_t others = slices - 1;
   const std::int64_t rows_of_others = activation * others / slices;
   const auto number = static_cast<std::int64_t>(sizeof(float));

@@ -11,8 +11,10 @@ namespace ddptrain {
 struct StageBlocks;
 
 /// The FLOP of a decoder for one window, and the points of the backward pass at which gradients are complete. `block`
-/// is DecoderNames::block.
-ModelWork decoder_work(const DecoderConfig& config, const std::string& block, Recompute recompute);
+/// is DecoderNames::block. The division into `stages` pipeline stages decides which blocks Recompute::block computes
+/// again: see Stage::restores().
+ModelWork decoder_work(const DecoderConfig& config, const std::string& block, Recompute recompute,
+                       std::int64_t stages = 1);
 
 /// The sizes of a pass whose messages are counted.
 struct SentPass {

@@ -11,7 +11,7 @@ BlockLifetimes block_lifetimes(const Stage& stage, std::int64_t layer, Recompute
   const std::int64_t forward = steps.forward(unit);
   const std::int64_t backward = steps.backward(unit);
   const std::int64_t end = layer == 0 ? steps.last() : backward;
-  const bool restores = layer < stage.last_block();  // the activations of the last block are still there
+  const bool restores = stage.restores(layer);
   BlockLifetimes lifetimes;
   lifetimes.kept = Lifetime(enter, end);
   lifetimes.input = layer == 0 ? Lifetime(steps.forward(0), end) : lifetimes.kept;  // the embedding writes it
@@ -38,7 +38,7 @@ void Workspace::request(Activations& memory) {
   const PassSteps steps(stage_.units());
   const Lifetime always(0, steps.last());
   const Lifetime blocks(steps.backward(stage_.unit_of_block(stage_.last_block())), steps.last());
-  const Lifetime first_block(steps.backward(stage_.unit_of_block(0)), steps.last());
+  const Lifetime block_0(steps.backward(stage_.unit_of_block(0)), steps.last());
   const std::int64_t width = config_.width;
   const std::int64_t slices = options_.slice.count;
   const AttentionKind attention = config_.attention().slice(slices);
@@ -46,11 +46,12 @@ void Workspace::request(Activations& memory) {
 
   memory.add("branch", std::max(width, attention.width()), always, branch_);
   branch_.shape.back() = width;
-  // What other stages send or receive lives as long as the pass: it may leave while the next pass arrives.
+  // Buffers exchanged with other stages live for the whole pass: one exchange may send this pass's gradients and
+  // receive the next pass's activations.
   const Lifetime backward(steps.backward(stage_.units() - 1), steps.last());
   memory.add("d_stream", width, stage_.is_whole() ? backward : always, d_stream_);
   memory.add("d_between", width, blocks, d_between_);
-  if (stage_.has_embedding()) memory.add("d_embedded", width, first_block, d_embedded_);
+  if (stage_.has_embedding()) memory.add("d_embedded", width, block_0, d_embedded_);
   memory.add("d_qkv", attention.qkv_columns(), blocks, d_qkv_);
   memory.add("d_pre", mlp.pre_columns() / slices, blocks, d_pre_);
   if (mlp.activation == MlpActivation::swiglu) memory.add("d_activated", mlp.hidden / slices, blocks, d_activated_);
@@ -68,7 +69,7 @@ void Workspace::request(Activations& memory) {
 
 void Workspace::connect() {
   blocks_ = connected(options_.dropout ? d_between_ : d_stream_);
-  first_block_ = connected(d_embedded_);
+  block_0_ = connected(d_embedded_);
 }
 
 /// `of_attention` is the gradient of the branch of attention with dropout, and the gradient of its input without.
@@ -99,11 +100,11 @@ void Workspace::fit(const BatchShape& shape, const Shape& rows) {
   }
   previous_stream_.shape = rows;
   blocks_.fit(shape);
-  first_block_.fit(shape);
+  block_0_.fit(shape);
 }
 
 void Workspace::set_fp8(bool fp8) {
-  for (BlockGradients* gradients : {&blocks_, &first_block_}) {
+  for (BlockGradients* gradients : {&blocks_, &block_0_}) {
     gradients->mlp.d_hidden.dtype = fp8 ? DType::e5m2 : device_.dtype();
   }
 }

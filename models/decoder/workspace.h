@@ -39,8 +39,8 @@ struct WorkspaceOptions {
   bool overlaps = false;
 };
 
-/// The buffers that the units of a stage share, but for the activations of blocks. Each has a name and a lifetime, from
-/// which Activations computes the buffers that share memory.
+/// Buffers used by several units of a stage. Blocks request their own activations. Each buffer has a name and a
+/// lifetime, from which Activations computes the buffers that share memory.
 ///
 /// d_stream is the gradient of the residual stream between blocks. Without dropout, the weight gradients of a sublayer
 /// are computed from the gradient of the stream after it, which must not be overwritten until then. So the gradient
@@ -67,7 +67,7 @@ class Workspace {
   const Tensor& d_embedded() const { return options_.dropout ? d_stream_ : d_embedded_; }
   const Tensor& previous_stream() const { return previous_stream_; }
   const Tensor& d_head() const { return d_head_; }
-  const BlockGradients& gradients(std::int64_t layer) const { return layer == 0 ? first_block_ : blocks_; }
+  const BlockGradients& gradients(std::int64_t layer) const { return layer == 0 ? block_0_ : blocks_; }
   Lifetime logits_lifetime() const;
   Lifetime head_lifetime() const;
 
@@ -90,8 +90,8 @@ class Workspace {
   Tensor mlp_branch_fp8_;   ///< This and the next two only with FP8.
   Tensor attention_branch_fp8_;
   Tensor d_qkv_fp8_;
-  BlockGradients blocks_;       ///< Views of the buffers above, for all blocks but block 0.
-  BlockGradients first_block_;  ///< For block 0.
+  BlockGradients blocks_;   ///< Views of the buffers above, for all blocks but block 0.
+  BlockGradients block_0_;  ///< For block 0.
 };
 
 }  // namespace ddptrain

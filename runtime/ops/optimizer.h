@@ -25,7 +25,7 @@ struct OptimizerRule {
   std::size_t slots;  ///< Arrays of state, each of the size and type of the master weights.
 };
 
-/// By OptimizerKind. A rule is an enumerator, a line here, and its step in optimizer_rules.h.
+/// By OptimizerKind. A rule is an enumerator, a line here, and in optimizer_rules.h its step and a case of with_kind().
 inline constexpr std::array kOptimizerRules = {OptimizerRule{"sgd", 1}, OptimizerRule{"adam", 2},
                                                OptimizerRule{"adamw", 2}, OptimizerRule{"lion", 1}};
 inline constexpr std::size_t kMostOptimizerSlots = 2;

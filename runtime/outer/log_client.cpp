@@ -45,6 +45,12 @@ class LogRefusal : public LogFault {
   using LogFault::LogFault;
 };
 
+/// Redis ends some messages with a full stop, and they become parts of sentences.
+std::string without_stop(std::string text) {
+  while (text.ends_with('.')) text.pop_back();
+  return text;
+}
+
 using Reply = std::unique_ptr<redisReply, void (*)(redisReply*)>;
 
 std::string_view text_in(const redisReply& reply) { return {reply.str, reply.len}; }
@@ -94,7 +100,7 @@ class Connection {
     Reply reply(static_cast<redisReply*>(answer), [](redisReply* r) { freeReplyObject(r); });
     check_context();
     if (!reply) throw LogFault("no answer");
-    if (reply->type == REDIS_REPLY_ERROR) throw LogRefusal(printable(text_in(*reply), 200));
+    if (reply->type == REDIS_REPLY_ERROR) throw LogRefusal(without_stop(printable(text_in(*reply), 200)));
     return reply;
   }
 
@@ -222,6 +228,24 @@ std::string LogClient::settings(const std::string& mine) {
     return std::string(text_in(*found));
   } catch (const LogFault& error) {
     usage_error("{}: {}", impl_->address.text(), error.what());
+  }
+}
+
+bool LogClient::is_finished() {
+  try {
+    return is_text(impl_->writer.do_command({"GET", impl_->key + "finished"}).get());
+  } catch (const LogFault& error) {
+    usage_error("{}: {}", impl_->address.text(), error.what());
+  }
+}
+
+void LogClient::set_finished() {
+  try {
+    Connection connection(impl_->address);  // the others belong to the threads
+    connection.open();
+    connection.do_command({"SET", impl_->key + "finished", "yes"});
+  } catch (const LogFault& error) {
+    spdlog::warn("The log {} does not know that the run is finished: {}", impl_->address.text(), error.what());
   }
 }
 

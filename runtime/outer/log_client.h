@@ -52,6 +52,11 @@ class LogClient {
 
   /// The settings of the run: `mine` if no group has set them before, else those of the first group. Before start().
   std::string settings(const std::string& mine);
+  /// Whether a group has called set_finished(). Before start().
+  bool is_finished();
+  /// Notes in the server that the run is finished, on a connection of its own. A warning if the server does not take
+  /// it.
+  void set_finished();
   /// The position of the last entry in the log; empty if there is none. Before start().
   std::string newest();
   /// Starts to read the entries after position `after`; empty: all.

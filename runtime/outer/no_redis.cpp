@@ -16,6 +16,8 @@ void require_log_client(const LogAddress& /*address*/) {
 LogClient::LogClient(LogAddress address, std::size_t /*most_bytes*/) { require_log_client(address); }
 LogClient::~LogClient() = default;
 std::string LogClient::settings(const std::string& mine) { return mine; }
+bool LogClient::is_finished() { return false; }
+void LogClient::set_finished() {}
 std::string LogClient::newest() { return {}; }
 void LogClient::start(const std::string& /*after*/) {}
 void LogClient::append(std::string /*bytes*/) {}

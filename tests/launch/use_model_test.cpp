@@ -169,6 +169,20 @@ TEST_F(UseModel, EveryMeshGeneratesTheSameText) {
   }
 }
 
+TEST_F(UseModel, TextsFillTheModelWithoutMaxTokens) {
+  std::ofstream(path("prompts")) << "1 2 3\n4\n";
+  std::ofstream(path("full")) << "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n";
+  run(1, gpt() + "--data synthetic:4000:64 --batch 8 --steps 1 --save " + path("saved"));
+  const std::string generate = "--model gpt --generate --init " + path("saved") + " --prompts ";
+  for (const char* max_tokens : {"", " --max-tokens auto"}) {  // 16 positions, and 3 tokens in the longest prompt
+    const Outcome outcome = run(1, generate + path("prompts") + max_tokens);
+    EXPECT_TRUE(outcome.says("4 tokens of prompts, 26 tokens generated")) << outcome.output;
+  }
+  const Outcome full = train_on_cpu(1, "--device cpu " + generate + path("full"));
+  EXPECT_EQ(full.exit_code, 2) << full.output;
+  EXPECT_TRUE(full.says("have 17 tokens together, and the model has 16 positions")) << full.output;
+}
+
 TEST_F(UseModel, WhatCannotBeGeneratedIsRefused) {
   run(1, gpt() + "--data synthetic:4000:64 --batch 8 --steps 1 --save " + path("small"));
   run(1, gpt() + "--data synthetic:4000:300 --batch 8 --steps 1 --checkpoint " + path("large"));

@@ -26,7 +26,7 @@ constexpr Range kSeconds = {"0 to 10^6", 0, 1e6};
 constexpr Range kPositive = {"a number above 0", kLeastAboveZero, std::numeric_limits<double>::max()};
 
 Flags first_flags(Options& o) {
-  return {{"--model", text(o.model, fmt::format("{}", fmt::join(model_names(), "|"))), "Model to train"},
+  return {{"--model", text(o.model, fmt::format("{}", fmt::join(model_names(), "|"))), "Model to train (llama: CPUs only)"},
           {"--precision",
            choice(o.precision, {{"auto", std::nullopt},
                                 {"fp32", NumberFormat::fp32},

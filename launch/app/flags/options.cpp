@@ -106,7 +106,7 @@ Flags mode_flags(Modes& modes, Options& options) {
   Flags flags = {
       {"--evaluate", given(modes.evaluate), "Evaluate the weights of --init on the test set", Effect::output},
       {"--generate", given(modes.generate),
-       "Continue texts with the model of --init, or of the checkpoint that --resume names", Effect::output},
+       "Continue texts with the model of --init, or of the checkpoint that --resume names (gpt, llama; CPUs only)", Effect::output},
       {"--inspect", text(options.inspect, "PATH"),
        "Print the content of a checkpoint, or of each checkpoint in a folder", Effect::output},
       {"--export", text(options.export_to, "DIR"),
@@ -134,17 +134,20 @@ Flags mode_flags(Modes& modes, Options& options) {
 }
 
 Flags generation_flags(GenerateOptions& o) {
-  Flags flags = {{"--prompt", text(o.prompt), "Text to continue, of a model whose tokens are bytes", Effect::output},
-                 {"--prompts", text(o.prompts, "FILE"),
-                  "File of prompts: a line of token ids for each. The replicas take them in turn", Effect::output},
-                 {"--max-tokens", number(o.max_tokens, {"1 to 1000000", 1, 1e6}),
-                  "Most tokens that are added to a prompt", Effect::output},
-                 {"--temperature", number(o.temperature, {"0 or more", 0, 1e6}),
-                  "Divides the logits; 0: always the likeliest token", Effect::output},
-                 {"--top-k", number(o.top_k, kZeroOrMore), "Choose among this many of the likeliest tokens (0: all)",
-                  Effect::output},
-                 {"--top-p", number(o.top_p, {"above 0 and at most 1", kLeastAboveZero, 1}),
-                  "Choose among the likeliest tokens that together have this probability", Effect::output}};
+  FlagValue max_tokens = or_word("auto", o.auto_max_tokens, number(o.max_tokens, {"1 to 1000000", 1, 1e6}));
+  max_tokens.text = "auto";
+  Flags flags = {
+      {"--prompt", text(o.prompt), "Text to continue, of a model whose tokens are bytes", Effect::output},
+      {"--prompts", text(o.prompts, "FILE"),
+       "File of prompts: a line of token ids for each. The replicas take them in turn", Effect::output},
+      {"--max-tokens", max_tokens,
+       "Most tokens that are added to a prompt; auto: 64, or fewer if the model has fewer positions", Effect::output},
+      {"--temperature", number(o.temperature, {"0 or more", 0, 1e6}),
+       "Divides the logits; 0: always the likeliest token", Effect::output},
+      {"--top-k", number(o.top_k, kZeroOrMore), "Choose among this many of the likeliest tokens (0: all)",
+       Effect::output},
+      {"--top-p", number(o.top_p, {"above 0 and at most 1", kLeastAboveZero, 1}),
+       "Choose among the likeliest tokens that together have this probability", Effect::output}};
   for (Flag& flag : flags) {
     flag.in_file = false;
     flag.group = "Generation";

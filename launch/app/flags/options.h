@@ -43,6 +43,7 @@ struct GenerateOptions {
   std::string prompt;   ///< A text whose bytes are tokens.
   std::string prompts;  ///< A file with the ids of a prompt in each line.
   std::int64_t max_tokens = 64;
+  bool auto_max_tokens = true;  ///< max_tokens, or fewer if the model has fewer positions.
   double temperature = 1.0;
   std::int64_t top_k = 0;
   double top_p = 1.0;

@@ -26,7 +26,7 @@ class StartupClock {
   std::vector<std::pair<std::string, double>> phases_;
 };
 
-/// What a task on a device begins with. RankDevice, TrainingStart and RunPlan are each made from what came before.
+/// What a task on a device begins with. RankDevice is made from it, then TrainingStart, which contains the RunPlan.
 struct Job {
   const World& world;
   CommandLine command_line;

@@ -82,7 +82,7 @@ RankDevice::RankDevice(Job& job) : kind(choose_kind(job.world, job.options(), jo
   job.clock.mark("device");
 }
 
-RankDevice start_device(Job& job) {
+RankDevice start_device_and_data(Job& job) {
   const World& world = job.world;
   job.clock.mark("MPI");
   if (world.size() == 1 && !job.early.launch.warning.empty()) spdlog::warn("{}", job.early.launch.warning);

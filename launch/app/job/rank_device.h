@@ -24,8 +24,8 @@ struct RankDevice {
   std::unique_ptr<Device> device;
 };
 
-/// Checks the hosts, and starts the device while the data is read. Collective.
-RankDevice start_device(Job& job);
+/// Checks the hosts, opens the workload, and starts the device while the workload loads its data. Collective.
+RankDevice start_device_and_data(Job& job);
 
 /// On rank 0.
 void warn(const World& world, const std::vector<std::string>& lines);

@@ -132,8 +132,8 @@ void print_token(std::uint32_t token, bool bytes, bool is_first) {
 
 /// Generates all texts and prints them on rank 0. Returns the times of each, there. Collective.
 std::vector<TextTimes> generate_all(const World& world, const Mesh& mesh, const Options& options,
-                                    const std::vector<TokenIds>& prompts, const TokenIds& end_tokens,
-                                    TextGenerator& generator) {
+                                    const std::vector<TokenIds>& prompts, std::int64_t max_tokens,
+                                    const TokenIds& end_tokens, TextGenerator& generator) {
   const auto replicas = static_cast<std::size_t>(mesh.shape().replicas);
   const auto mine = static_cast<std::size_t>(mesh.replicas().rank());
   const bool speaks = mesh.stage() == 0 && mesh.tensor_rank() == 0;  // for its replica
@@ -147,11 +147,10 @@ std::vector<TextTimes> generate_all(const World& world, const Mesh& mesh, const 
     std::vector<TextTimes> mine_times;
     if (number < prompts.size()) {
       bool is_first = true;
-      text = generator.run(
-          {prompts[number], static_cast<std::uint32_t>(number), options.generate.max_tokens, sampling, end_tokens},
-          [&](std::uint32_t token) {
-            if (world.rank() == 0) print_token(token, bytes, std::exchange(is_first, false));
-          });
+      text = generator.run({prompts[number], static_cast<std::uint32_t>(number), max_tokens, sampling, end_tokens},
+                           [&](std::uint32_t token) {
+                             if (world.rank() == 0) print_token(token, bytes, std::exchange(is_first, false));
+                           });
       mine_times = {{std::ssize(prompts[number]), std::ssize(text.tokens), text.first_seconds, text.other_seconds}};
     }
     if (!speaks) {
@@ -265,12 +264,15 @@ void generate_text(const World& world, CommandLine& command_line, const MeshShap
   std::vector<TokenIds> prompts;
   world.agree([&] { prompts = prompts_of(options.generate); });
   const std::optional<Checkpoint> checkpoint = open_checkpoint(world, options, workload);
+  const std::int64_t longest_prompt = longest_of(prompts);
+  const std::int64_t longest_text = longest_prompt + options.generate.max_tokens;
   const RunFacts facts = {.rank = world.rank(),
                           .local_rank = world.local_rank(),
                           .local_size = world.local_size(),
                           .seed = options.trainer.seed,
                           .mesh = shape,
-                          .longest_text = longest_of(prompts) + options.generate.max_tokens};
+                          .longest_text = longest_text,
+                          .least_text = options.generate.auto_max_tokens ? longest_prompt + 1 : longest_text};
   std::optional<RunPlan> plan;
   std::unique_ptr<MetricsFile> metrics;
   world.agree([&] {
@@ -286,6 +288,7 @@ void generate_text(const World& world, CommandLine& command_line, const MeshShap
     const ReplicaRanks ranks(mesh, *device, *plan);
     const auto replicas = make_communicator(mesh.replicas(), *device, replica_communicator_options(*plan, world));
     std::unique_ptr<TextModel> made = workload.make_text_model(*device);
+    const std::int64_t max_tokens = made->longest_text() - longest_prompt;
     TextGenerator generator(*made, ranks.stages(), *device);
     Replica replica(plan->trainer, ReplicaUse::evaluation, std::move(made), *device, *replicas, ranks.stages());
     replica.initialise(options.trainer.seed, mesh.replicas().rank());
@@ -293,7 +296,8 @@ void generate_text(const World& world, CommandLine& command_line, const MeshShap
     const Watch::Phase phase(*world.watch(), "generation");
     const Clock::time_point start = Clock::now();
     if (world.rank() == 0) std::fputs(options.generate.prompt.c_str(), stdout);
-    const std::vector<TextTimes> times = generate_all(world, mesh, options, prompts, workload.end_tokens(), generator);
+    const std::vector<TextTimes> times =
+        generate_all(world, mesh, options, prompts, max_tokens, workload.end_tokens(), generator);
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
     if (world.rank() != 0) return;
     const Speeds speeds = speeds_of(times, seconds);

@@ -302,6 +302,12 @@ OuterLoop::OuterLoop(const OuterOptions& options, const Settings& settings, std:
     }
     state.log.emplace(std::move(address), largest + kEntryOverhead);
     require_same_settings(all, state.log->settings(text_of(all)), name);
+    if (options_.rule.groups > 0 && resumed == nullptr && state.log->is_finished()) {
+      usage_error(
+          "the run {} in the log is finished, so nothing that this group trains would count. Give a new run another "
+          "name in --outer, or continue from a checkpoint with --resume.",
+          name);
+    }
     const std::string text = text_of(all);
     layout_.run = xxh3_128_value(text.data(), text.size())[0];
     if (!options_.record.empty()) {
@@ -423,6 +429,8 @@ int OuterLoop::exchange(std::int64_t step) {
     signal = exchange(fragment, step);
   }
   if (state_) state_->write_record(parts_);
+  const bool is_finished = signal == 0 && step == steps_ && options_.rule.groups > 0;
+  if (state_ && is_finished) state_->log->set_finished();
   return signal;
 }
 
@@ -481,7 +489,7 @@ int OuterLoop::merge(std::int64_t fragment, std::int64_t step) {
     if (const int signal = static_cast<int>(world_.max(SignalRequests::end())); signal != 0) return signal;
     if (state_) state_->log->wait(kWaitSlice);
     if (state_ && Clock::now() >= notice) {
-      spdlog::info("Step {}: waiting for {} since {:.0f} s", step, state_->waiting_for(fragment),
+      spdlog::info("Step {}: waiting for {} for {:.0f} s", step, state_->waiting_for(fragment),
                    std::chrono::duration<double>(Clock::now() - start).count());
       notice = Clock::now() + kFirstNotice;
     }
@@ -521,7 +529,8 @@ OuterTotals OuterLoop::totals() const {
   for (const WholeWeights::Parameter& each : weights_.parameters()) parameters.push_back({each.name, each.shape});
   return {state.exchanges,         seconds_,
           state.log->bytes_sent(), state.log->bytes_received(),
-          state.skipped,           hash_of(parameters, state.all(state.weights))};
+          state.skipped,           hash_of(parameters, state.all(state.weights)),
+          options_.rule.groups > 0};
 }
 
 std::vector<StateArray> OuterLoop::arrays() const {

@@ -41,8 +41,8 @@ class OuterLoop {
 
   /// `settings`: names and values that all groups of a run must share, besides those in the options. `steps`: of the
   /// whole run. `resumed`: the checkpoint that has been restored; null: none. Without rounds, the weights become the
-  /// newest outer weights of the log. UsageError if the log is out of reach or of a run with other settings, or if the
-  /// checkpoint has no outer state. Collective.
+  /// newest outer weights of the log. UsageError if the log is out of reach or of a run with other settings, if the
+  /// checkpoint has no outer state, or if the rounds of the run are finished and `resumed` is null. Collective.
   OuterLoop(const OuterOptions& options, const Settings& settings, std::int64_t steps, const Trainer& trainer,
             const World& world, const Checkpoint* resumed);
   ~OuterLoop();

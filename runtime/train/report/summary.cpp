@@ -213,7 +213,8 @@ std::string nccl_line(const RunInfo& info, const std::optional<NcclUsage>& nccl)
 }
 
 /// Names the runs that end with this hash.
-std::string hash_note(const RunInfo& info) {
+std::string hash_note(const RunInfo& info, const std::optional<OuterTotals>& outer) {
+  if (outer && !outer->rounds) return "depends on when differences arrive";
   const Description& run = info.description;
   if (info.other_tensor) return "depends on when --tp changed";
   const bool alone = run.mesh.replicas > 1 && info.gradient_path.name == "none";
@@ -233,7 +234,7 @@ double flops_per_device(const RunInfo& info, double samples_per_second) {
 std::string summary_text(const RunInfo& info, const RunResult& result) {
   return result_line(info, result) + speed_line(info, result) + lines_of_ranks(info, result) +
          lines_of_axes(info, result) + groups_line(result.outer) + memory_line(result.gpus) +
-         nccl_line(info, result.nccl) + line("Hash", result.parameter_hash, hash_note(info));
+         nccl_line(info, result.nccl) + line("Hash", result.parameter_hash, hash_note(info, result.outer));
 }
 
 }  // namespace ddptrain

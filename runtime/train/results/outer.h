@@ -24,7 +24,8 @@ struct OuterTotals {
   std::uint64_t bytes_sent = 0;
   std::uint64_t bytes_received = 0;
   std::int64_t skipped = 0;
-  std::string hash;  ///< Of the outer weights.
+  std::string hash;     ///< Of the outer weights.
+  bool rounds = false;  ///< The hash does not depend on the order in which differences arrive.
 };
 
 }  // namespace ddptrain

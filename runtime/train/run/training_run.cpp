@@ -26,16 +26,17 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// An action after every `every` steps (above 0) of the run.
+/// An action after every `every` steps (above 0) of the run. Each ends a window of steps, and at the end of a window
+/// the host waits for the device, so a frequent one slows training down.
 struct Periodic {
   std::int64_t every;
   std::function<void()> act;
   bool also_at_end = false;  ///< It is due after the last step, too.
 };
 
-/// Trains in windows of steps. A window ends where one of `after_windows_` is due, and after the eager steps of the
-/// run. Within a window, steps are queued up to the next stop of the host: a piece after which the ranks agree, a
-/// logged step, a checkpoint.
+/// Trains in windows of steps. A window ends if one of `after_windows_` or an exchange with other groups
+/// (OuterLoop::next_stop()) is due, and after the eager steps of the run. Within a window, steps are queued up to the
+/// next stop of the host: a piece after which the ranks agree, a logged step, a checkpoint.
 class TrainingRun {
  public:
   TrainingRun(Trainer& trainer, const World& world, const RunOptions& options, Report* report, const RunHooks& hooks)

@@ -27,7 +27,7 @@ struct RunHooks {
 /// rank 0. Error if replicas that communicate differ at the end. Before options.trained is called and before each
 /// checkpoint, it also throws the errors of RunGuard::check_finite(). EndedBySignal if a signal ends the run before the
 /// last step. A later one leaves out measurements, and is RunResult::end_signal.
-/// RunResult::nccl is left empty. Collective.
+/// RunResult::nccl and RunResult::disturbed are left empty, for the caller. Collective.
 RunResult run_training(Trainer& trainer, const World& world, const RunOptions& options, Report* report,
                        const RunHooks& hooks = {});
 

@@ -14,8 +14,7 @@
 
 namespace ddptrain {
 
-/// The ranks that train one replica: its stages, and the tensor ranks of this rank's stage. Without a world there is
-/// one stage.
+/// This rank's place in its replica: its stage, the other stages, the tensor ranks. `world` null: one stage.
 struct Stages {
   const World* world = nullptr;          ///< Rank s has stage s.
   Communicator* communicator = nullptr;  ///< Connects the ranks of `world`.

@@ -77,10 +77,10 @@ class DecoderRun {
   void poison(std::int64_t step) {
     const Lifetime before(step, step);
     const Lifetime after(step + 1, step + 1);
-    const NamedBuffer& first = model_->shared_memory().front();
+    const NamedBuffer& first = model_->activation_buffers().front();
     auto* const memory = reinterpret_cast<double*>(first.tensor->as<char>() - first.begin);
     std::vector<bool> needed(model_->memory().front().bytes / sizeof(double), false);
-    for (const NamedBuffer& buffer : model_->shared_memory()) {
+    for (const NamedBuffer& buffer : model_->activation_buffers()) {
       if (!buffer.lifetime.meets(before) || !buffer.lifetime.meets(after)) continue;
       const auto begin = static_cast<std::ptrdiff_t>(buffer.begin / sizeof(double));
       std::fill_n(needed.begin() + begin, buffer.bytes() / sizeof(double), true);

@@ -109,7 +109,7 @@ TEST_F(TinyLlamaTest, BuffersThatLiveAtTheSameTimeAreApart) {
     options.recompute = recompute;
     const auto model = make_decoder(*device_, options, {});
     std::size_t sum = 0;
-    const std::vector<NamedBuffer>& buffers = model->shared_memory();
+    const std::vector<NamedBuffer>& buffers = model->activation_buffers();
     for (const NamedBuffer& a : buffers) {
       sum += a.bytes();
       for (const NamedBuffer& b : buffers) {
@@ -135,7 +135,7 @@ TEST_F(TinyLlamaTest, TheHeadNeverKeepsAllLogits) {
     options.table.config.vocabulary = vocabulary;
     options.max_batch = batch;
     const auto model = make_decoder(*device, options, {});
-    const auto& buffers = model->shared_memory();
+    const auto& buffers = model->activation_buffers();
     return std::ranges::find(buffers, "logits", &NamedBuffer::name)->shape.at(0);
   };
   EXPECT_EQ(rows_of_logits(152064, 4), (std::int64_t{1} << 28) / 152064);

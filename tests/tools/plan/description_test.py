@@ -53,8 +53,10 @@ class DescribeTest(unittest.TestCase):
         for layer in layers.values():
             self.assertEqual(layer["flop_backward"], 2 * layer["flop_forward"])
         again = described(*GPT, "--recompute=block")
-        first_block = layers["h.0.attn"]["flop_forward"] + layers["h.0.mlp"]["flop_forward"] / 2  # its expansion
-        self.assertEqual(again["flop_backward_per_sample"] - found["flop_backward_per_sample"], first_block)
+        block_0 = layers["h.0.attn"]["flop_forward"] + layers["h.0.mlp"]["flop_forward"] / 2  # its expansion
+        self.assertEqual(again["flop_backward_per_sample"] - found["flop_backward_per_sample"], block_0)
+        stages = described(*GPT, "--recompute=block", "--device=cpu", "--pp=2", "--ranks=2")
+        self.assertEqual(stages["layers"], found["layers"])  # each block is the last one of a stage
         self.assertEqual(again["flop_per_sample"], found["flop_per_sample"])  # MFU does not count it
         self.assertLess(again["memory"]["activations"], found["memory"]["activations"])
 
@@ -70,7 +72,7 @@ class DescribeTest(unittest.TestCase):
         self.assertGreaterEqual(one["comm_bytes_per_step"], 4 * one["parameters"])
         self.assertEqual(one["memory"]["gradients"], one["comm_bytes_per_step"])
         embedding = next(bucket for bucket in one["buckets"] if "wte.weight" in bucket["parameters"])
-        self.assertTrue(0.7 < embedding["complete_at"] < 1.0)  # tied; before the first block's weight gradients
+        self.assertTrue(0.7 < embedding["complete_at"] < 1.0)  # tied; before block 0's weight gradients
         two = described(*GPT, "--zero=1", ranks=2)
         self.assertEqual(two["world_size"], 2)
         whole = described(*GPT)["memory"]

@@ -197,6 +197,10 @@ class RunsTest(FolderCase):
                                    ("training loss", "0.5500", "step 20", ""), ("test loss", "0.9000", "", ""),
                                    ("test accuracy", "50.00%", "", ""),
                                    ("hash of the parameters", "4b80f0c2", "the same command gives the same hash", "")])  # fmt: skip
+        for groups, note in (("0", "depends on when differences arrive"), ("2", "the same command gives the same hash")):
+            first = WHOLE[0] | {"configuration": {"outer-groups": groups}}
+            numbers = self.numbers([first, *WHOLE[1:-1], summary | {"outer_hash": "1a"}])
+            self.assertIn(("hash of the parameters", "4b80f0c2", note, ""), numbers)
         names = [name for name, *_ in self.numbers(WHOLE)]  # of a file without these fields
         self.assertEqual(names, ["images per second", "training loss", "test loss", "test accuracy"])
         self.assertEqual(self.numbers([start(100, steps=40), *WHOLE[1:3]])[0],

@@ -66,10 +66,11 @@ class WarningsTest(ReportCase):
                        {"disturbed": "", "cpu_share_per_rank": [0.1]}):  # fmt: skip
             self.assertEqual(told(**usable), [], usable)
         (line,) = told(cpu_share_per_rank=[0.98, 0.53])
-        self.assertRegex(line, "^Do not trust the efficiency and .* in 2 of 2 runs of main: .* 53% of its time")
+        self.assertRegex(line, "^Do not trust the numbers of 2 of 2 runs of main: .* 53% of its time")
         (line,) = told(scaling_efficiency_half_width=0.14)
         self.assertIn("the interval of its efficiency is +- 14 points. Repeat them on an idle machine", line)
-        (line,) = told(disturbed="other programs took 52% of the cores", calibration_limit_seconds=30.0)
+        (line,) = told(disturbed="other programs took 52% of the cores", calibration_limit_seconds=30.0, scaling_efficiency=0.9)
+        self.assertIn("Do not trust the efficiency and the parts of a step in 2 of 2 runs of main", line)
         self.assertIn("took 52% of the cores. Repeat them on an idle machine, with --calibration-seconds 90.", line)
 
     def test_disturbed_runs_are_marked_everywhere(self) -> None:

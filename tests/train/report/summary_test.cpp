@@ -74,6 +74,14 @@ TEST(Summary, OneRankHasNoScaling) {
             "Hash     4b80f0c2ce6edec4a06d37eaafda0dd2      the same command gives the same hash\n");
 }
 
+TEST(Summary, OnlyRoundsOfGroupsPromiseTheSameHash) {
+  RunResult result = measured_on_cpus();
+  result.outer.emplace().rounds = true;
+  EXPECT_TRUE(line_of("Hash", two_cpus(), result).ends_with("the same command gives the same hash"));
+  result.outer->rounds = false;
+  EXPECT_TRUE(line_of("Hash", two_cpus(), result).ends_with("depends on when differences arrive"));
+}
+
 /// The line of the scaling carries its own mark.
 TEST(Summary, ADisturbedRunWithoutABaselineIsMarked) {
   RunResult result = measured_on_cpus();

@@ -1,7 +1,7 @@
 """What a page begins with: the numbers of one run in large type, and which runs other programs disturbed."""
 
 from ddptools.common.text import duration, number, percent
-from ddptools.common.values import finite, grouped, median_of
+from ddptools.common.values import finite, grouped, median_of, table_of
 from ddptools.page.blocks import Disturbed, KeyNumber, KeyNumbers
 from ddptools.report.training.runs import TrainingRun, step_of
 from ddptools.results.description import parsed
@@ -113,10 +113,13 @@ def _sent(run: TrainingRun) -> KeyNumber | None:
 
 
 def _hash(run: TrainingRun) -> KeyNumber | None:
-    told = (run.summary or {}).get("parameter_hash")
+    summary = run.summary or {}
+    told = summary.get("parameter_hash")
     if not isinstance(told, str) or not told:
         return None
-    return KeyNumber("hash of the parameters", told, "the same command gives the same hash", is_long=True)
+    is_asynchronous = "outer_hash" in summary and table_of(run.start.get("configuration")).get("outer-groups") == "0"
+    note = "depends on when differences arrive" if is_asynchronous else "the same command gives the same hash"
+    return KeyNumber("hash of the parameters", told, note, is_long=True)
 
 
 def in_words(run: TrainingRun) -> str:

@@ -15,8 +15,9 @@
 namespace ddptrain {
 
 /// A communication path: it turns the gradients of a bucket into their sum over all ranks. The functions below make the
-/// class of each path. The reducer decides when a bucket starts. Nothing else in a step knows the path. Every rank
-/// calls the same methods in the same order.
+/// class of each path. The reducer decides when a bucket starts. Every rank calls the same methods in the same order.
+/// The rest of a step knows the path in two places only. Optimizer::sum_and_update() is a part of the fused path. The
+/// WeightStore is chosen together with the path: peer reduction needs make_peer_weights().
 class GradientSync {
  public:
   using Ticket = Communicator::Ticket;
@@ -40,8 +41,8 @@ class GradientSync {
   /// Called when the operation of the bucket's last ticket has ended. Queues the next one, or calls `reduced`.
   virtual std::optional<Ticket> advance(std::size_t bucket, Stream stream, const Reduced& reduced);
 
-  /// Whether a bucket's update needs only the bucket's own sum. Then the reduction may last until the next forward pass
-  /// reads the bucket's weights.
+  /// Whether a CPU may finish the reduction and update of a bucket during the next forward pass, before that pass reads
+  /// the bucket's weights. It may if the update needs only the bucket's own sum, and no other rank needs the result.
   virtual bool overlaps_next_forward() const { return false; }
   /// Called after a step, for a gradient norm: reduces gradients that the step itself did not reduce. Collective.
   virtual void complete_sums() {}
