@@ -199,6 +199,13 @@ TEST_F(UseModel, WhatCannotBeGeneratedIsRefused) {
   }
 }
 
+TEST_F(UseModel, OneTokenIsNamedAsOne) {
+  train_gpt();
+  const Outcome outcome =
+      run(1, "--model gpt --generate --prompt a --temperature 0 --max-tokens 1 --init " + path("gpt"));
+  EXPECT_TRUE(outcome.says("\nTexts    1 prompt: 1 token of prompts, 1 token generated in ")) << outcome.output;
+}
+
 /// Other sizes and classes than Fashion-MNIST's.
 TEST_F(UseModel, ClassifiersTakeImagesOfOtherSizesAndClasses) {
   constexpr int kClasses = 12, kHeight = 15, kWidth = 18, kEach = 10;
