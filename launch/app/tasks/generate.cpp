@@ -154,6 +154,11 @@ std::vector<TextTimes> generate_all(const World& world, const Mesh& mesh, const 
           });
       mine_times = {{std::ssize(prompts[number]), std::ssize(text.tokens), text.first_seconds, text.other_seconds}};
     }
+    world.agree([&] {
+      if (!text.finite) {
+        fail("--generate: a logit after prompt {} is NaN or infinite; look for such values in the weights", number + 1);
+      }
+    });
     if (!speaks) {
       text = {};
       mine_times = {};
