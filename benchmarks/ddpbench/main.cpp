@@ -10,6 +10,7 @@
 #include "launch/app/job/launchers.h"
 #include "runtime/comm/world.h"
 #include "runtime/core/error.h"
+#include "runtime/core/files/writable.h"
 #include "runtime/core/log.h"
 #include "runtime/core/text.h"
 
@@ -62,11 +63,12 @@ int main(int argc, char** argv) {
     if (mistake) std::rethrow_exception(mistake);
     if (command_line.print) {
       bench::print(world, *command_line.print);
-      return 0;
+    } else {
+      init_logging("warn", world.rank());
+      if (world.size() == 1) check_launch(launch, command_line.task);
+      std::visit(Run{world, command_line.common, exit_code}, command_line.task);
     }
-    init_logging("warn", world.rank());
-    if (world.size() == 1) check_launch(launch, command_line.task);
-    std::visit(Run{world, command_line.common, exit_code}, command_line.task);
+    require_output_written();
   } catch (const UsageError& error) {  // the same on every rank
     if (world.rank() == 0) std::fprintf(stderr, "ddpbench: %s\n", without_controls(error.what()).c_str());
     return 2;

@@ -259,8 +259,7 @@ void check_files(const Options& options) {
 
 void show(const Options& options, const Findings& findings) {
   const std::string text = findings.all.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
-  const bool written = std::fputs(options.json == "-" ? text.c_str() : findings.text.c_str(), stdout) >= 0;
-  if (!written || std::fflush(stdout) != 0) fail("writing to standard output failed");
+  std::fputs(options.json == "-" ? text.c_str() : findings.text.c_str(), stdout);
   if (!options.json.empty() && options.json != "-") {
     require_writable("--json", options.json);
     write_file(options.json, text);

@@ -2,11 +2,16 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
+#include <limits>
 
 #include "runtime/core/error.h"
 
 namespace ddptrain {
 namespace {
+
+/// Above all tokens.
+constexpr std::uint32_t kNoToken = std::numeric_limits<std::uint32_t>::max();
 
 using Clock = std::chrono::steady_clock;
 
@@ -23,24 +28,29 @@ GeneratedText TextGenerator::run(const GenerationRequest& request, const Show& s
   std::int64_t done = 0;
   Clock::time_point start = Clock::now();
   for (std::int64_t i = 0; i < request.max_tokens; ++i) {
-    const std::uint32_t token = next_token(request, text, done);
+    const std::optional<std::uint32_t> token = next_token(request, text, done);
+    if (!token) {
+      result.finite = false;
+      break;
+    }
     if (i == 0) {
       result.first_seconds = seconds_since(start);
       start = Clock::now();
     }
     result.other_seconds = seconds_since(start);
     done = std::ssize(text);
-    text.push_back(token);
-    result.tokens.push_back(token);
-    show(token);
-    if (std::ranges::count(request.end_tokens, token) > 0) break;
+    text.push_back(*token);
+    result.tokens.push_back(*token);
+    show(*token);
+    if (std::ranges::count(request.end_tokens, *token) > 0) break;
   }
   return result;
 }
 
-/// One pass over what is new in the text, through all stages. The last stage chooses the token.
-std::uint32_t TextGenerator::next_token(const GenerationRequest& request, const std::vector<std::uint32_t>& text,
-                                        std::int64_t done) {
+/// One pass over what is new in the text, through all stages. The last stage chooses the token; none if a logit is not
+/// finite.
+std::optional<std::uint32_t> TextGenerator::next_token(const GenerationRequest& request,
+                                                       const std::vector<std::uint32_t>& text, std::int64_t done) {
   const std::int64_t pass = passes_++;
   const auto model_of = [&](std::int64_t) -> Model& { return model_; };
   model_.begin_text(text, done);
@@ -48,14 +58,16 @@ std::uint32_t TextGenerator::next_token(const GenerationRequest& request, const 
   const std::size_t units = model_.units().size();
   for (std::size_t unit = 0; unit < units; ++unit) model_.forward(unit);
   if (!stages_.is_last()) pipeline_.exchange({.activations_out = pass}, model_of);
-  std::uint32_t token = 0;
+  std::uint32_t token = kNoToken;
   if (stages_.is_last()) {
     const std::vector<float> logits = model_.next_logits();
-    token = sample_token(logits, request.sampling, request.number, static_cast<std::uint32_t>(text.size()));
+    if (std::ranges::all_of(logits, [](float logit) { return std::isfinite(logit); })) {
+      token = sample_token(logits, request.sampling, request.number, static_cast<std::uint32_t>(text.size()));
+    }
   }
   if (stages_.world != nullptr) stages_.world->broadcast(&token, sizeof(token), stages_.count() - 1);
   device_.watch().set_part(static_cast<std::uint32_t>(text.size()), 0);
-  return token;
+  return token == kNoToken ? std::nullopt : std::optional(token);
 }
 
 }  // namespace ddptrain

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "models/generation/sampling.h"
@@ -21,6 +22,7 @@ struct GenerationRequest {
 };
 
 struct GeneratedText {
+  bool finite = true;                 ///< False: the text ends because a logit of its next token is NaN or infinite.
   std::vector<std::uint32_t> tokens;  ///< Without the prompt.
   double first_seconds = 0.0;         ///< Until the first token is known: one pass over the prompt.
   double other_seconds = 0.0;         ///< From then until the last token is known.
@@ -39,7 +41,8 @@ class TextGenerator {
   GeneratedText run(const GenerationRequest& request, const Show& show);
 
  private:
-  std::uint32_t next_token(const GenerationRequest& request, const std::vector<std::uint32_t>& text, std::int64_t done);
+  std::optional<std::uint32_t> next_token(const GenerationRequest& request, const std::vector<std::uint32_t>& text,
+                                          std::int64_t done);
 
   TextModel& model_;
   Stages stages_;

@@ -21,7 +21,7 @@ class Gpt2Workload final : public DecoderWorkload {
                    {"--heads", number(shape_.heads), "Attention heads; their number divides --width"},
                    {"--ff", number(shape_.feed_forward), "Width of the feed-forward layers"},
                    {"--seq", number(shape_.sequence), "Tokens per sample"},
-                   {"--vocab", number(shape_.vocabulary), "Vocabulary size (0: 256 for text, 50257 for token files)"}};
+                   {"--vocab", number(shape_.vocabulary), kAboutVocabulary}};
     for (Flag& flag :
          common_flags("Start from a Hugging Face GPT-2: model folder or safetensors file; it decides the shape",
                       "Write the trained model to this folder: model.safetensors and config.json of transformers")) {

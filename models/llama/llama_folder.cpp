@@ -68,6 +68,10 @@ void check_kinds(const ModelConfig& config) {
   }
 }
 
+std::int64_t ordinary_head_size(const LlamaShape& shape) {
+  return LlamaShape{.width = shape.width, .heads = shape.heads}.size_of_head();
+}
+
 /// What config.json leaves out has the value that transformers gives it, but sizes must be there.
 LlamaShape shape_in(const ModelConfig& config) {
   config.expect("model_type", {"llama", "qwen2", "qwen3"}, nullptr);
@@ -81,11 +85,10 @@ LlamaShape shape_in(const ModelConfig& config) {
   shape.key_heads = config.count("num_key_value_heads", shape.heads);
   shape.feed_forward = config.count("intermediate_size", std::nullopt);
   shape.vocabulary = config.count("vocab_size", std::nullopt);
-  const std::int64_t ordinary = LlamaShape{.width = shape.width, .heads = shape.heads}.size_of_head();
   if (config.has("head_dim")) {
     shape.head_size = config.count("head_dim", std::nullopt);
   } else {
-    shape.head_size = shape.head_norms ? 128 : ordinary;
+    shape.head_size = shape.head_norms ? 128 : ordinary_head_size(shape);
   }
   const bool is_llama = !shape.head_norms && !shape.qkv_bias;
   shape.sequence = shape.positions = config.count("max_position_embeddings", is_llama ? 2048 : 32768);
@@ -112,7 +115,8 @@ std::string config_text(const LlamaShape& shape, const SpecialTokens& tokens) {
   config["attention_dropout"] = 0.0;
   config["bos_token_id"] = tokens.begin;
   config["eos_token_id"] = tokens.end;
-  if (shape.head_norms || !shape.qkv_bias) config["head_dim"] = shape.size_of_head();
+  // transformers writes none for Qwen2, but reads it.
+  if (!shape.qkv_bias || shape.size_of_head() != ordinary_head_size(shape)) config["head_dim"] = shape.size_of_head();
   config["hidden_act"] = "silu";
   config["hidden_size"] = shape.width;
   config["intermediate_size"] = shape.feed_forward;

@@ -47,7 +47,7 @@ class LlamaWorkload final : public DecoderWorkload {
                    {"--head-size", number(shape_.head_size, {"0 or more", 0}), "Size of a head (0: --width / --heads)"},
                    {"--ff", number(shape_.feed_forward), "Width of the feed-forward layers"},
                    {"--seq", number(shape_.sequence), "Tokens per sample"},
-                   {"--vocab", number(shape_.vocabulary), "Vocabulary size (0: 256 for text, 50257 for token files)"},
+                   {"--vocab", number(shape_.vocabulary), kAboutVocabulary},
                    {"--norm-epsilon", number(shape_.norm_epsilon, kEpsilons), "Epsilon of the RMS norms"},
                    {"--rope-base", number(shape_.rotary_base, kRopeBases), "Base of the rotary positions"},
                    {"--rope-scaling",

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shlex
 import sys
 import unittest
 from array import array
@@ -115,8 +116,28 @@ class TokensFromTextTest(FolderCase):
         self.assertEqual(empty, "")
         refused = run([*command[:-1], 99], 2, cwd=self.folder)
         self.assertIn("prompt and continuation have 101 tokens together", refused.stderr)
+        self.assertEqual(refused.stdout, "")
         refused = run([*command[:3], "none", *command[4:]], 2, cwd=self.folder)
         self.assertIn("generate-text: none: not a tokenizer.json", refused.stderr)
+
+    def test_commands_that_generate_nothing(self) -> None:
+        tokenizer = tokenizers.ByteLevelBPETokenizer(str(self.folder / "vocab.json"), str(self.folder / "merges.txt"))
+        tokenizer.save(str(self.folder / "tokenizer.json"))
+        command = [sys.executable, GENERATE, "--tokenizer", ".", "--prompt", "on", "--prompt", "in", "--"]
+        for script, reason in (("echo Epoch 1; exec sleep 600", "it printed 'Epoch'"), ("echo 1 99999999999", "it printed '9"),
+                               ("echo 1 2", "it ended without them"), ("true", "it ended without them")):  # fmt: skip
+            refused = run([*command, "sh", "-c", script], 2, cwd=self.folder)
+            self.assertRegex(refused.stderr, rf"\Agenerate-text: sh gave no token ids: {reason}.*\n\Z")
+            self.assertEqual(refused.stdout[:2], "on" if "echo 1" in script else "")
+        self.assertEqual(run([*command, "sh", "-c", "exit 3"], 3, cwd=self.folder).stdout, "")
+
+    def test_a_reader_that_ends_ends_it_quietly(self) -> None:
+        tokenizer = tokenizers.ByteLevelBPETokenizer(str(self.folder / "vocab.json"), str(self.folder / "merges.txt"))
+        tokenizer.save(str(self.folder / "tokenizer.json"))
+        ids = "while echo -n '83 '; do sleep 0.01; done"
+        words = [sys.executable, GENERATE, "--tokenizer", ".", "--prompt", "on", "--", "bash", "-c", ids]
+        done = run(["bash", "-c", f"{shlex.join(map(str, words))} | head -c 1"], cwd=self.folder)
+        self.assertEqual((done.stdout, done.stderr), ("o", ""))
 
     def test_ddptrain_trains_with_it(self) -> None:
         self.convert(self.write("text", "on the in " * 400))

@@ -109,6 +109,7 @@ TEST(Ddptopo, ParsesTheLogsOfAllProcessesTogether) {
 TEST(Ddptopo, AFullDiskIsAnError) {
   const std::string parse = "--parse " + log_file("a100_2x2_trees.log");
   EXPECT_EQ(ddptopo(parse + " --json - > /dev/full").exit_code, 1);
+  EXPECT_EQ(ddptopo("--version > /dev/full").exit_code, 1);
   EXPECT_EQ(ddptopo(parse + " --json /dev/full").exit_code, 1);
 }
 

@@ -51,6 +51,18 @@ TEST(Program, ARankThatIsKilledIsNamedAlthoughOthersFailBecauseOfIt) {
   EXPECT_TRUE(outcome.says("rank 2 with PID")) << outcome.output;
 }
 
+TEST(Program, OutputThatIsNotWrittenIsAnError) {
+  const std::string saved = temporary("saved_without_output");
+  const std::string train = "--device cpu --data synthetic:600 --batch 16 --baseline off --steps 2 ";
+  for (const std::string& flags : {std::string("--version"), std::string("--help"), train + "--print-config",
+                                   train + "--describe", train + "--save " + saved}) {
+    const Outcome outcome = run_command(fmt::format("timeout 600 {} {} > /dev/full", DDPTRAIN_PROGRAM, flags));
+    EXPECT_EQ(outcome.exit_code, 1) << flags << outcome.output;
+    EXPECT_EQ(outcome.count("ddptrain: writing to standard output failed"), 1) << flags << outcome.output;
+  }
+  EXPECT_TRUE(std::filesystem::exists(saved)) << "a run that has trained keeps its files";
+}
+
 TEST(Program, TheMpirunOfAnotherMpiIsAMistake) {
   for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
     const auto alone = [&](int ranks) {

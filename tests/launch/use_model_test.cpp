@@ -213,6 +213,39 @@ TEST_F(UseModel, WhatCannotBeGeneratedIsRefused) {
   }
 }
 
+TEST_F(UseModel, OneTokenIsNamedAsOne) {
+  train_gpt();
+  const Outcome outcome =
+      run(1, "--model gpt --generate --prompt a --temperature 0 --max-tokens 1 --init " + path("gpt"));
+  EXPECT_TRUE(outcome.says("\nTexts    1 prompt: 1 token of prompts, 1 token generated in ")) << outcome.output;
+}
+
+/// Replaces all values by NaN.
+void poison_weights(const fs::path& safetensors) {
+  std::fstream file(safetensors, std::ios::binary | std::ios::in | std::ios::out);
+  std::uint64_t header = 0;
+  file.read(reinterpret_cast<char*>(&header), sizeof(header));
+  const std::size_t begin = sizeof(header) + static_cast<std::size_t>(header);
+  file.seekp(static_cast<std::streamoff>(begin));
+  file << std::string(static_cast<std::size_t>(fs::file_size(safetensors)) - begin, '\xff');
+}
+
+TEST_F(UseModel, WeightsThatAreNotNumbersAreAnError) {
+  train_gpt();
+  poison_weights(path("gpt/model.safetensors"));
+  const std::string init = " --metrics " + path("m.jsonl") + " --init " + path("gpt");
+  const Outcome evaluated =
+      train_on_cpu(2, "--device cpu --evaluate --batch 8 " + gpt() + "--data " + path("text") + init);
+  EXPECT_EQ(evaluated.exit_code, 1) << evaluated.output;
+  EXPECT_TRUE(evaluated.says("test tokens\nloss ")) << evaluated.output;
+  EXPECT_EQ(evaluated.count("ddptrain: --evaluate: the loss is NaN or infinite"), 1) << evaluated.output;
+  EXPECT_EQ(summary_in(path("m.jsonl")).at("event"), "evaluated");
+  const Outcome generated =
+      train_on_cpu(2, "--device cpu --model gpt --generate --tp 2 --prompt a --max-tokens 4" + init);
+  EXPECT_EQ(generated.exit_code, 1) << generated.output;
+  EXPECT_EQ(generated.count("ddptrain: --generate: a logit after prompt 1 is NaN or infinite"), 1) << generated.output;
+}
+
 /// Other sizes and classes than Fashion-MNIST's.
 TEST_F(UseModel, ClassifiersTakeImagesOfOtherSizesAndClasses) {
   constexpr int kClasses = 12, kHeight = 15, kWidth = 18, kEach = 10;

@@ -388,8 +388,8 @@ Flags failure_flags(Options& o) {
 void check_parts_of_model(const Options& o, const Workload& workload) {
   const std::string flag = o.stages > 1 ? fmt::format("--pp {}", o.stages) : fmt::format("--tp {}", o.tensor);
   if (!workload.supports_stages()) {
-    usage_error("{}: model {} is one unit, which cannot be cut{}. Use --model gpt, or leave {} out.", flag, o.model,
-                o.tensor > 1 ? ", and its layers are not split" : "", flag.substr(0, 4));
+    usage_error("{}: model {} is one unit, which cannot be cut{}. Use --model gpt or llama, or leave {} out.", flag,
+                o.model, o.tensor > 1 ? ", and its layers are not split" : "", flag.substr(0, 4));
   }
   if (o.precision == NumberFormat::fp8) {
     usage_error("--precision fp8 with {}: ranks that share a replica compute in bf16 at least. Use bf16.", flag);

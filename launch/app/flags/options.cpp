@@ -285,7 +285,9 @@ void check_evaluation(const Options& options, const Workload& workload) {
 }
 
 void check_generation(const Options& options, const Workload& workload) {
-  if (!workload.continues_texts()) usage_error("--generate: model {} has no texts. Use --model gpt.", options.model);
+  if (!workload.continues_texts()) {
+    usage_error("--generate: model {} has no texts. Use --model gpt or llama.", options.model);
+  }
   if (workload.starts_from_weights() != options.resume.empty()) {
     usage_error("--generate: name the weights with --init PATH, or a checkpoint with --resume PATH");
   }

@@ -8,6 +8,7 @@
 
 #include "launch/app/job/launchers.h"
 #include "runtime/core/error.h"
+#include "runtime/core/files/writable.h"
 #include "runtime/core/process/signal_requests.h"
 #include "runtime/core/text.h"
 
@@ -41,6 +42,7 @@ int run_program(const char* name, int* argc, char*** argv, const std::function<v
           if (world.size() == 1 && !launch.mistake.empty() && needs_ranks()) usage_error("{}", launch.mistake);
         });
         work(world);
+        world.agree(require_output_written);
       });
       return 0;
     } catch (const Error& error) {  // agreed

@@ -10,9 +10,9 @@ namespace ddptrain {
 
 /// The body of main(): runs `prepare` (reads the command line, may change the environment), starts MPI, runs `work`
 /// with the ranks of the job, and returns the exit code. An error of `prepare`, or one that all ranks have agreed on,
-/// is printed by rank 0 and gives 2 (UsageError) or 1. Any other error is printed with its rank and host and ends all
-/// ranks with 1. `watch`: see World. If no launcher started this process, and `needs_ranks`, asked after `prepare`, is
-/// false, the work gets a world of one rank without MPI.
+/// is printed by rank 0 and gives 2 (UsageError) or 1; so does output that was not written, after the work. Any other
+/// error is printed with its rank and host and ends all ranks with 1. `watch`: see World. If no launcher started this
+/// process, and `needs_ranks`, asked after `prepare`, is false, the work gets a world of one rank without MPI.
 int run_program(
     const char* name, int* argc, char*** argv, const std::function<void()>& prepare,
     const std::function<void(const World&)>& work, std::shared_ptr<Watch> watch = std::make_shared<Watch>(),

@@ -39,6 +39,16 @@ Evaluated evaluate(const World& world, const RunPlan& plan, Replica& replica, co
   return {sums, std::chrono::duration<double>(Clock::now() - start).count()};
 }
 
+/// On rank 0.
+void print_evaluated(const MetricSums& sums, const std::string& unit, double seconds) {
+  const double loss = sums.mean_loss();
+  const std::string perplexity = has_perplexity(unit) ? fmt::format("  perplexity {:.2f}", std::exp(loss)) : "";
+  std::fputs(fmt::format("{} test {}\nloss {:.4f}  accuracy {:.4f}{}\n{:.2f} s\n", sums.samples, unit, loss,
+                         sums.accuracy(), perplexity, seconds)
+                 .c_str(),
+             stdout);
+}
+
 }  // namespace
 
 void evaluate_model(const World& world, const RunPlan& plan, Workload& workload, Device& device,
@@ -50,25 +60,22 @@ void evaluate_model(const World& world, const RunPlan& plan, Workload& workload,
   const Watch::Phase phase(*world.watch(), "evaluation");
   const auto [sums, seconds] = evaluate(world, plan, replica, workload.data());
   const std::string hash = replica.parameter_hash();
-  if (world.rank() != 0) return;
-
   const double loss = sums.mean_loss();
   const std::string unit = replica.model().sample_unit();
-  const bool has_text = has_perplexity(unit);
-  const std::string perplexity = has_text ? fmt::format("  perplexity {:.2f}", std::exp(loss)) : "";
-  std::fputs(fmt::format("{} test {}\nloss {:.4f}  accuracy {:.4f}{}\n{:.2f} s\n", sums.samples, unit, loss,
-                         sums.accuracy(), perplexity, seconds)
-                 .c_str(),
-             stdout);
-  if (metrics == nullptr) return;
-  Json line = evaluated_line(world, plan, workload, device, element_count(replica.arena().specs()));
-  line[unit] = sums.samples;
-  line["test_loss"] = loss;
-  line["accuracy"] = sums.accuracy();
-  if (has_text) line["perplexity"] = std::exp(loss);
-  line["seconds"] = seconds;
-  line["parameter_hash"] = hash;
-  metrics->write(std::move(line));
+  if (world.rank() == 0) print_evaluated(sums, unit, seconds);
+  if (metrics != nullptr) {
+    Json line = evaluated_line(world, plan, workload, device, element_count(replica.arena().specs()));
+    line[unit] = sums.samples;
+    line["test_loss"] = loss;
+    line["accuracy"] = sums.accuracy();
+    if (has_perplexity(unit)) line["perplexity"] = std::exp(loss);
+    line["seconds"] = seconds;
+    line["parameter_hash"] = hash;
+    metrics->write(std::move(line));
+  }
+  world.agree([&] {
+    if (!std::isfinite(loss)) fail("--evaluate: the loss is NaN or infinite; look for such values in the weights");
+  });
 }
 
 }  // namespace ddptrain

@@ -153,6 +153,11 @@ std::vector<TextTimes> generate_all(const World& world, const Mesh& mesh, const 
                            });
       mine_times = {{std::ssize(prompts[number]), std::ssize(text.tokens), text.first_seconds, text.other_seconds}};
     }
+    world.agree([&] {
+      if (!text.finite) {
+        fail("--generate: a logit after prompt {} is NaN or infinite; look for such values in the weights", number + 1);
+      }
+    });
     if (!speaks) {
       text = {};
       mine_times = {};
@@ -204,9 +209,10 @@ Speeds speeds_of(const std::vector<TextTimes>& times, double seconds) {
 }
 
 void print_speeds(const Speeds& speeds, int replicas) {
-  std::string text = fmt::format("\nTexts    {}: {} tokens of prompts, {} tokens generated in {:.2f} s\n",
-                                 counted(static_cast<std::int64_t>(speeds.texts), "prompt"), speeds.prompt_tokens,
-                                 speeds.tokens, speeds.seconds);
+  std::string text =
+      fmt::format("\nTexts    {}: {} of prompts, {} generated in {:.2f} s\n",
+                  counted(static_cast<std::int64_t>(speeds.texts), "prompt"), counted(speeds.prompt_tokens, "token"),
+                  counted(speeds.tokens, "token"), speeds.seconds);
   text += fmt::format("Prefill  {:.1f} tokens/s; the first token after {:.3f} s\n", speeds.prefill_per_second,
                       speeds.first_seconds);
   if (speeds.decode_per_second > 0.0) {

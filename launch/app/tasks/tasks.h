@@ -33,7 +33,7 @@ void print_description(const World& world, CommandLine command_line);
 /// Evaluates the model of --init, which is not trained, on the test samples (--eval-samples), which all ranks share: it
 /// takes memory for weights, for their gradients and for activations, and none for optimizer state. Prints loss,
 /// accuracy and, of language models, perplexity on rank 0, and adds a line "evaluated" to `metrics`, which is null but
-/// on rank 0, or where nothing is to be written. Collective.
+/// on rank 0, or where nothing is to be written. Error, after that, if the loss is NaN or infinite. Collective.
 void evaluate_model(const World& world, const RunPlan& plan, Workload& workload, Device& device,
                     Communicator& communicator, MetricsFile* metrics);
 
@@ -41,7 +41,7 @@ void evaluate_model(const World& world, const RunPlan& plan, Workload& workload,
 /// a mesh of stages, replicas and parts, as in training; the replicas take the prompts in turn. Rank 0 prints the texts
 /// in order, its own while they grow, then times and speeds, and adds a line "generated" to the file of --metrics. It
 /// takes memory for weights, for their gradients and for activations of one text. On CPUs only. UsageError for what
-/// cannot be generated. Collective.
+/// cannot be generated, Error if a logit is NaN or infinite. Collective.
 void generate_text(const World& world, CommandLine& command_line, const MeshShape& shape);
 
 }  // namespace ddptrain

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <system_error>
@@ -44,6 +45,14 @@ void require_writable_folder(const std::string& flag, const std::string& path) {
                 error.message());
   }
   fs::remove(probe, error);
+}
+
+void require_output_written() {
+  const bool failed_before = std::ferror(stdout) != 0;
+  if (std::fflush(stdout) != 0) {
+    fail("writing to standard output failed: {}", std::generic_category().message(errno));
+  }
+  if (failed_before) fail("writing to standard output failed");
 }
 
 }  // namespace ddptrain

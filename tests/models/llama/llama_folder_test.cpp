@@ -37,6 +37,11 @@ LlamaShape qwen2_shape() {
   shape.tied_head = true;
   return shape;
 }
+LlamaShape wide_qwen2_shape() {
+  LlamaShape shape = qwen2_shape();
+  shape.head_size = 6;
+  return shape;
+}
 LlamaShape qwen3_shape() {
   LlamaShape shape = small_shape();
   shape.rotary_scaling = {};
@@ -100,7 +105,7 @@ class LlamaFolderTest : public ::testing::Test {
 };
 
 TEST_F(LlamaFolderTest, WhatIsSavedIsRead) {
-  for (const LlamaShape& shape : {small_shape(), qwen2_shape(), qwen3_shape()}) {
+  for (const LlamaShape& shape : {small_shape(), qwen2_shape(), wide_qwen2_shape(), qwen3_shape()}) {
     save(shape);
     expect_read();
   }
@@ -140,6 +145,9 @@ TEST_F(LlamaFolderTest, ConfigNamesTheFamily) {
   save(qwen2_shape());
   EXPECT_EQ(read_json(config_).at("architectures"), json({"Qwen2ForCausalLM"}));
   EXPECT_EQ(read_json(config_).count("rope_scaling"), 0u);
+  EXPECT_EQ(read_json(config_).count("head_dim"), 0u);
+  save(wide_qwen2_shape());
+  EXPECT_EQ(read_json(config_).at("head_dim"), 6);
   save(qwen3_shape());
   EXPECT_EQ(read_json(config_).at("architectures"), json({"Qwen3ForCausalLM"}));
 }
