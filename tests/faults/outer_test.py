@@ -227,7 +227,9 @@ class OuterTest(JobTest):
             self.log.add("wild", b"e", b"DDPO" + chance.randbytes(size))
         self.log.add("wild", b"f", b"other field")
         self.log.add("wild", b"e", b"two", b"f", b"fields")
+        others = self.log.entries("wild")
         jobs.append(self.group("b", "wild", *flags))
+        jobs[1].wait_until(lambda: self.log.entries("wild") > others)
         jobs.append(self.group("c", "wild", *flags))  # one too many
         results = self.results(jobs[:2])
         self.assertEqual({result["outer_hash"] for result in results}, expected)
