@@ -106,7 +106,8 @@ Flags mode_flags(Modes& modes, Options& options) {
   Flags flags = {
       {"--evaluate", given(modes.evaluate), "Evaluate the weights of --init on the test set", Effect::output},
       {"--generate", given(modes.generate),
-       "Continue texts with the model of --init, or of the checkpoint that --resume names (gpt, llama; CPUs only)", Effect::output},
+       "Continue texts with the model of --init, or of the checkpoint that --resume names (gpt, llama; CPUs only)",
+       Effect::output},
       {"--inspect", text(options.inspect, "PATH"),
        "Print the content of a checkpoint, or of each checkpoint in a folder", Effect::output},
       {"--export", text(options.export_to, "DIR"),
