@@ -17,7 +17,6 @@
 #include "runtime/device/device.h"
 #include "runtime/train/dataset.h"
 #include "runtime/train/model.h"
-#include "runtime/train/step/store/training_state.h"
 
 namespace ddptrain {
 
@@ -70,7 +69,7 @@ class Workload {
   /// The model can be cut into stages, and its layers into parts.
   virtual bool supports_stages() const { return false; }
   virtual bool continues_texts() const { return false; }  ///< make_text_model() makes a model.
-  bool saves() const { return !save_.empty(); }           ///< finish() writes something.
+  bool saves() const { return !save_.empty(); }           ///< finish() can write something.
   bool starts_from_weights() const { return !init_.empty(); }
 
   /// Looks for the files that flags name, and reads those that the shape of the model depends on.
@@ -102,9 +101,12 @@ class Workload {
                               const std::map<std::string, HostTensor>& weights) const {
     write_weights(folder, weights);
   }
-  /// Writes the trained weights to the folder of --save, if it is given. The ranks of `world` are a mesh of this shape,
-  /// whose stages and parts rank 0 puts together. Collective.
-  void finish(const TrainingState& state, const World& world, const MeshShape& mesh) const;
+  /// Rank 0 writes the trained weights, the f32 values of all parameters by name, to the folder of --save. Collective.
+  void finish(std::map<std::string, HostTensor> weights, const World& world) const {
+    world.agree([&] {
+      if (world.rank() == 0) save(save_, std::move(weights));
+    });
+  }
 
  protected:
   /// export_weights() of this object's model.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <future>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -21,6 +22,7 @@
 #include "runtime/train/measure/core_share.h"
 #include "runtime/train/replica/replica_check.h"
 #include "runtime/train/replica/trainer.h"
+#include "runtime/train/replica/whole_weights.h"
 #include "runtime/train/run/training_run.h"
 
 namespace ddptrain {
@@ -126,6 +128,19 @@ OuterLoop::Settings settings_of_groups(const Job& job, const RunPlan& plan) {
   return settings;
 }
 
+/// The f32 values of all parameters, by name, on rank 0; empty on the others. Collective.
+std::map<std::string, HostTensor> trained_weights(const Job& job, const Replica& replica) {
+  const WholeWeights whole(replica, job.mesh.replicas().rank(), job.world);
+  std::map<std::string, HostTensor> weights;
+  for (const auto& [name, shape, begin] : whole.parameters()) {
+    const std::int64_t count = element_count(shape);
+    std::vector<float> values(job.world.rank() == 0 ? static_cast<std::size_t>(count) : 0);
+    whole.read(begin, count, values);
+    if (job.world.rank() == 0) weights[name] = {shape, std::move(values)};
+  }
+  return weights;
+}
+
 std::optional<SensorSampler> start_sensors(const RankDevice& rank) {
   ReadSensors read = gpu_sensors(rank.gpus.is_first ? rank.pci_bus_id : "");
   if (!read) return std::nullopt;
@@ -161,7 +176,9 @@ void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator&
   }
   std::optional<SensorSampler> sensors = start_sensors(rank);
   RunOptions run = plan.run;
-  run.trained = [&] { workload.finish(trainer.state(), world, job.mesh.shape()); };
+  run.trained = [&] {
+    if (plan.saves_model) workload.finish(trained_weights(job, trainer.replica()), world);
+  };
   const auto save_tuned = [tuned] {
     if (tuned != nullptr) tuned->save();
   };

@@ -273,7 +273,7 @@ OuterLoop::OuterLoop(const OuterOptions& options, const Settings& settings, std:
       steps_(steps),
       world_(world),
       device_(trainer.device()),
-      weights_(trainer.state(), trainer.model(), trainer.replicas().rank(), world, device_),
+      weights_(trainer.replica(), trainer.replicas().rank(), world),
       layout_{0, weights_.size(), options.fragments, options.codec},
       parts_(static_cast<std::size_t>(options.fragments)) {
   const bool is_first = world.rank() == 0;

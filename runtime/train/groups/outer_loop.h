@@ -11,8 +11,8 @@
 #include "runtime/outer/fold.h"
 #include "runtime/outer/log_client.h"
 #include "runtime/train/checkpoint/checkpoint.h"
-#include "runtime/train/groups/whole_weights.h"
 #include "runtime/train/replica/trainer.h"
+#include "runtime/train/replica/whole_weights.h"
 #include "runtime/train/results/outer.h"
 
 namespace ddptrain {

@@ -1,4 +1,4 @@
-#include "runtime/train/groups/whole_weights.h"
+#include "runtime/train/replica/whole_weights.h"
 
 #include <algorithm>
 #include <cstring>
@@ -34,17 +34,16 @@ std::vector<std::uint8_t> bytes_as(DType dtype, std::span<const float> values) {
 
 }  // namespace
 
-WholeWeights::WholeWeights(const TrainingState& state, const Model& model, int replica, const World& world,
-                           Device& device)
-    : world_(world), device_(device) {
+WholeWeights::WholeWeights(const Replica& replica, int index, const World& world)
+    : world_(world), device_(replica.device()) {
   std::map<std::string, std::int64_t> begin_of;
-  for (const ParameterSpec& spec : model.parameters_of_all_stages()) {
+  for (const ParameterSpec& spec : replica.model().parameters_of_all_stages()) {
     parameters_.push_back({spec.name, spec.slice().whole, size_});
     begin_of[spec.name] = size_;
     size_ += element_count(parameters_.back().shape);
   }
   std::set<std::string> has_master;
-  const std::vector<StateArray> arrays = state.arrays();
+  const std::vector<StateArray> arrays = replica.state().arrays();
   for (const StateArray& array : arrays) {
     if (begins_with(array.name, kMaster)) has_master.insert(array.name.substr(std::strlen(kMaster)));
   }
@@ -53,7 +52,7 @@ WholeWeights::WholeWeights(const TrainingState& state, const Model& model, int r
     const bool is_master = begins_with(array.name, kMaster);
     if (!is_master && !begins_with(array.name, kWeight)) continue;
     const std::string name = array.name.substr(array.name.find('/') + 1);
-    const bool is_first = array.placement == Placement::sharded || replica == 0;
+    const bool is_first = array.placement == Placement::sharded || index == 0;
     const bool is_source = is_master == has_master.contains(name) && is_first && !array.is_copy;
     for (const StateArray::Piece& piece : array.pieces) {
       Piece& kept = pieces_.emplace_back(Piece{piece.values, {}, is_source});
@@ -111,12 +110,18 @@ std::vector<float> WholeWeights::own_sources(std::int64_t begin, std::int64_t en
   return values;
 }
 
+/// Those of all ranks, rank by rank. Ranks but the first need none.
+std::vector<float> WholeWeights::all_sources(std::int64_t begin, std::int64_t end) const {
+  const bool first_has_all = std::ranges::all_of(sources_.begin() + 1, sources_.end(), &std::vector<Stretch>::empty);
+  return first_has_all ? own_sources(begin, end) : world_.all_gather(own_sources(begin, end));
+}
+
 void WholeWeights::read(std::int64_t begin, std::int64_t count, std::span<float> values) const {
   device_.finish_unfinished();
   device_.synchronize();
   for (std::int64_t at = begin; at < begin + count; at += kMostAtOnce) {
     const std::int64_t end = std::min(at + kMostAtOnce, begin + count);
-    const std::vector<float> all = world_.all_gather(own_sources(at, end));
+    const std::vector<float> all = all_sources(at, end);
     if (world_.rank() != 0) continue;
     auto from = all.begin();
     for (int rank = 0; rank < world_.size(); ++rank) {

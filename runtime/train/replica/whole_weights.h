@@ -6,10 +6,8 @@
 #include <vector>
 
 #include "runtime/comm/world.h"
-#include "runtime/device/buffer.h"
 #include "runtime/device/device.h"
-#include "runtime/train/model.h"
-#include "runtime/train/step/store/training_state.h"
+#include "runtime/train/replica/replica.h"
 
 namespace ddptrain {
 
@@ -23,8 +21,9 @@ class WholeWeights {
     std::int64_t begin;  ///< In the array.
   };
 
-  /// `replica`: the index of this rank's replica. All outlive the object. Collective.
-  WholeWeights(const TrainingState& state, const Model& model, int replica, const World& world, Device& device);
+  /// `index`: of this rank's replica among the replicas. `world` has the ranks of all replicas. Both outlive the
+  /// object. Collective.
+  WholeWeights(const Replica& replica, int index, const World& world);
 
   const std::vector<Parameter>& parameters() const { return parameters_; }
   std::int64_t size() const { return size_; }
@@ -56,6 +55,7 @@ class WholeWeights {
   std::vector<Stretch> sources_within(int rank, std::int64_t begin, std::int64_t end) const;
   static std::vector<Run> runs_within(const Piece& piece, std::int64_t begin, std::int64_t end);
   std::vector<float> own_sources(std::int64_t begin, std::int64_t end) const;
+  std::vector<float> all_sources(std::int64_t begin, std::int64_t end) const;
   void set(std::int64_t begin, std::span<const float> values) const;
 
   const World& world_;
