@@ -1,9 +1,11 @@
 #include "launch/app/job/job.h"
 
 #include <new>
+#include <optional>
 
 #include "launch/app/job/program.h"
 #include "launch/app/plan/memory_advice.h"
+#include "runtime/comm/agreed_signal.h"
 #include "runtime/core/error.h"
 #include "runtime/core/process/host.h"
 #include "runtime/train/run/training_run.h"
@@ -36,8 +38,8 @@ void work_or_end_job(const Job& job, const RunPlan& plan, const std::function<vo
 }
 
 void heed_signals(const Job& job) {
-  const int signal = static_cast<int>(job.world.max(job.early.signals ? SignalRequests::end() : 0));
-  if (signal != 0) throw ended_by(signal, job, "before the first step; nothing was trained or saved");
+  const std::optional<int> signal = agreed_end_signal(job.world);
+  if (signal) throw ended_by(*signal, job, "before the first step; nothing was trained or saved");
 }
 
 }  // namespace ddptrain

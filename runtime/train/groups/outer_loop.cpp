@@ -10,11 +10,11 @@
 #include <optional>
 #include <span>
 
+#include "runtime/comm/agreed_signal.h"
 #include "runtime/core/clocked.h"
 #include "runtime/core/error.h"
 #include "runtime/core/files/json.h"
 #include "runtime/core/hash.h"
-#include "runtime/core/process/signal_requests.h"
 #include "runtime/core/text.h"
 #include "runtime/outer/record.h"
 
@@ -421,29 +421,29 @@ std::int64_t OuterLoop::next_stop(std::int64_t step) const {
   return std::max(next, step + 1);
 }
 
-int OuterLoop::exchange(std::int64_t step) {
+std::optional<int> OuterLoop::exchange(std::int64_t step) {
   const Watch::Phase phase(device_.watch(), "exchange");
   if (state_) state_->take_entries();
-  int signal = 0;
-  for (std::int64_t fragment = 0; fragment < options_.fragments && signal == 0; ++fragment) {
+  std::optional<int> signal;
+  for (std::int64_t fragment = 0; fragment < options_.fragments && !signal; ++fragment) {
     signal = exchange(fragment, step);
   }
   if (state_) state_->write_record(parts_);
-  const bool is_finished = signal == 0 && step == steps_ && options_.rule.groups > 0;
+  const bool is_finished = !signal && step == steps_ && options_.rule.groups > 0;
   if (state_ && is_finished) state_->log->set_finished();
   return signal;
 }
 
-int OuterLoop::exchange(std::int64_t fragment, std::int64_t step) {
+std::optional<int> OuterLoop::exchange(std::int64_t fragment, std::int64_t step) {
   const Clocked clocked(seconds_);
   const Part& part = parts_[static_cast<std::size_t>(fragment)];
   const bool is_last = step == steps_;
   if (part.in_flight && (is_last || step >= part.sent_at + options_.delay)) {
-    if (const int signal = merge(fragment, step)) return signal;
+    if (const std::optional<int> signal = merge(fragment, step)) return signal;
   }
-  if (part.in_flight || step == part.sent_at || !(is_last || sends_at(fragment, step))) return 0;
+  if (part.in_flight || step == part.sent_at || !(is_last || sends_at(fragment, step))) return std::nullopt;
   send(fragment, step);
-  return is_last || options_.delay == 0 ? merge(fragment, step) : 0;
+  return is_last || options_.delay == 0 ? merge(fragment, step) : std::nullopt;
 }
 
 void OuterLoop::send(std::int64_t fragment, std::int64_t step) {
@@ -468,7 +468,7 @@ void OuterLoop::send(std::int64_t fragment, std::int64_t step) {
 }
 
 /// Waits, as far as that is due, until the group's difference is a part of the outer weights, and takes them.
-int OuterLoop::merge(std::int64_t fragment, std::int64_t step) {
+std::optional<int> OuterLoop::merge(std::int64_t fragment, std::int64_t step) {
   Part& part = parts_[static_cast<std::size_t>(fragment)];
   const bool rounds = options_.rule.groups > 0;
   const bool must_wait = rounds || step == steps_;
@@ -484,9 +484,9 @@ int OuterLoop::merge(std::int64_t fragment, std::int64_t step) {
       wait = done ? Wait::done : keeps_waiting ? Wait::go_on : Wait::give_up;
     }
     wait = static_cast<Wait>(world_.max(static_cast<double>(wait)));
-    if (wait == Wait::give_up) return 0;
+    if (wait == Wait::give_up) return std::nullopt;
     if (wait == Wait::done) break;
-    if (const int signal = static_cast<int>(world_.max(SignalRequests::end())); signal != 0) return signal;
+    if (const std::optional<int> signal = agreed_end_signal(world_)) return signal;
     if (state_) state_->log->wait(kWaitSlice);
     if (state_ && Clock::now() >= notice) {
       spdlog::info("Step {}: waiting for {} for {:.0f} s", step, state_->waiting_for(fragment),
@@ -497,14 +497,14 @@ int OuterLoop::merge(std::int64_t fragment, std::int64_t step) {
   }
   take_outer_weights(fragment, step != part.sent_at);
   part.in_flight = false;
-  if (!state_) return 0;
+  if (!state_) return std::nullopt;
   State& state = *state_;
   ++state.exchanges;
   exchanges_.push_back({step, fragment, state.fold->version(fragment),
                         state.mine[static_cast<std::size_t>(fragment)].age, step - part.sent_at,
                         std::chrono::duration<double>(Clock::now() - start).count(), state.log->bytes_sent(),
                         state.log->bytes_received(), state.skipped});
-  return 0;
+  return std::nullopt;
 }
 
 /// `keep_since_sent`: adds what the group has learned since its weights were State::sent.

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -54,9 +55,9 @@ class OuterLoop {
   bool is_due(std::int64_t step) const { return next_stop(step - 1) == step; }
 
   /// Sends and takes what is due after `step` steps. In rounds, and after the last step, it waits for other groups or
-  /// the log. Returns the signal that ended a wait, else 0. Until it returns 0, it must be called again for the same
-  /// step, also after a resume. Collective.
-  int exchange(std::int64_t step);
+  /// the log. Returns the signal that ended a wait, if one has. Then it must be called again for the same step, also
+  /// after a resume. Collective.
+  std::optional<int> exchange(std::int64_t step);
   /// What exchange() has done since the last call. Empty except on rank 0.
   std::vector<OuterExchange> take_exchanges() { return std::exchange(exchanges_, {}); }
   OuterTotals totals() const;  ///< For rank 0. After the last step.
@@ -74,9 +75,9 @@ class OuterLoop {
   void restore(const Checkpoint& checkpoint);
   void share_parts();
   bool sends_at(std::int64_t fragment, std::int64_t step) const;
-  int exchange(std::int64_t fragment, std::int64_t step);
+  std::optional<int> exchange(std::int64_t fragment, std::int64_t step);
   void send(std::int64_t fragment, std::int64_t step);
-  int merge(std::int64_t fragment, std::int64_t step);
+  std::optional<int> merge(std::int64_t fragment, std::int64_t step);
   void take_outer_weights(std::int64_t fragment, bool keep_since_sent);
   void catch_up();
 

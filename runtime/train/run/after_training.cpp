@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <string>
 
+#include "runtime/comm/agreed_signal.h"
 #include "runtime/core/files/atomic_file.h"
-#include "runtime/core/process/signal_requests.h"
 #include "runtime/train/measure/calibration.h"
 #include "runtime/train/measure/step_window.h"
 #include "runtime/train/measure/trace.h"
@@ -16,10 +16,10 @@ constexpr std::uint32_t kTracedSteps = 3;
 constexpr double kWindowSeconds = 1.0;
 
 /// Runs windows until `min_seconds` are measured.
-void run_until(double min_seconds, Trainer& trainer, const World& world, bool listens, WindowTimes& times) {
+void run_until(double min_seconds, Trainer& trainer, const World& world, WindowTimes& times) {
   const Watch::Phase phase(trainer.device().watch(), "training");
   const auto samples = static_cast<double>(trainer.sampler().samples_per_step());
-  while (world.max(min_seconds - times.rate().seconds) > 0.0 && !agreed_end_signal(world, listens)) {
+  while (world.max(min_seconds - times.rate().seconds) > 0.0 && !agreed_end_signal(world)) {
     const double step_seconds = samples / times.rate_since(times.windows() - 1);
     const double my_steps = static_cast<double>(steps_per_window(kWindowSeconds, step_seconds));
     const auto steps = static_cast<std::int64_t>(world.max(my_steps));
@@ -39,19 +39,14 @@ void write_trace(const std::string& path, Trainer& trainer, const World& world) 
 
 }  // namespace
 
-std::optional<int> agreed_end_signal(const World& world, bool listens) {
-  const auto signal = static_cast<int>(world.max(listens ? SignalRequests::end() : 0));
-  return signal != 0 ? std::optional(signal) : std::nullopt;
-}
-
 void measure_after_training(Trainer& trainer, const World& world, const RunOptions& options, SensorSampler* sensors,
-                            bool listens_to_signals, WindowTimes& times, RunResult& result) {
-  run_until(options.min_seconds, trainer, world, listens_to_signals, times);
+                            WindowTimes& times, RunResult& result) {
+  run_until(options.min_seconds, trainer, world, times);
   times.report(result);
-  if (!options.trace.empty() && !agreed_end_signal(world, listens_to_signals)) {
+  if (!options.trace.empty() && !agreed_end_signal(world)) {
     write_trace(options.trace, trainer, world);
   }
-  if (!options.baseline || agreed_end_signal(world, listens_to_signals)) return;
+  if (!options.baseline || agreed_end_signal(world)) return;
   const double last_rate = result.epochs.back().samples_per_second;
   const CalibrationLimit limit =
       calibration_limit(options.calibration_seconds, result.train_seconds, options.min_seconds);

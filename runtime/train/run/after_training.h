@@ -1,7 +1,5 @@
 #pragma once
 
-#include <optional>
-
 #include "runtime/comm/world.h"
 #include "runtime/device/sensors.h"
 #include "runtime/train/replica/trainer.h"
@@ -11,14 +9,10 @@
 
 namespace ddptrain {
 
-/// The signal that asks this job for its end, on whichever rank it arrived. `listens`: whether this rank has
-/// SignalRequests. Collective.
-std::optional<int> agreed_end_signal(const World& world, bool listens);
-
 /// Measures what training does not: the rate over --min-seconds, a trace, and the single-rank baseline. The steps of
 /// these measurements change parameters, which nobody uses any more. A signal that asks for the end leaves out what has
 /// not begun. `sensors` may be null. Needs at least one window and one epoch. Collective.
 void measure_after_training(Trainer& trainer, const World& world, const RunOptions& options, SensorSampler* sensors,
-                            bool listens_to_signals, WindowTimes& times, RunResult& result);
+                            WindowTimes& times, RunResult& result);
 
 }  // namespace ddptrain

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/comm/agreed_signal.h"
 #include "runtime/core/clocked.h"
 #include "runtime/core/error.h"
 #include "runtime/core/process/host.h"
@@ -73,9 +74,9 @@ class TrainingRun {
     if (checkpoints_.enabled()) wait_for_checkpoint();
     finish_training();
     if (times_.windows() > 0) {  // otherwise resumed after the last step: there is no step to measure
-      measure_after_training(trainer_, world_, options_, hooks_.sensors, hooks_.signals != nullptr, times_, result_);
+      measure_after_training(trainer_, world_, options_, hooks_.sensors, times_, result_);
     }
-    result_.end_signal = agreed_end_signal(world_, hooks_.signals != nullptr);
+    result_.end_signal = agreed_end_signal(world_);
     return std::move(result_);
   }
 
@@ -103,15 +104,15 @@ class TrainingRun {
 
   /// A signal while the group waits for others ends the run.
   void exchange_with_groups() {
-    const int signal = hooks_.outer->exchange(step_);
+    const std::optional<int> signal = hooks_.outer->exchange(step_);
     for (const OuterExchange& exchange : hooks_.outer->take_exchanges()) {
       if (report_ != nullptr) report_->exchange(exchange);
     }
     if (step_ == steps_) result_.outer = hooks_.outer->totals();
-    if (signal == 0) return;
+    if (!signal) return;
     checkpoints_.ask();
     if (checkpoints_.is_due(step_)) write_checkpoint();
-    end_run(signal);
+    end_run(*signal);
   }
 
   std::int64_t end_of_window() const {
