@@ -179,6 +179,7 @@ struct LogClient::Impl {
   /// Opens the connection again and again until it is open. False if the thread is to end.
   bool reconnect(Connection& connection, std::string& fault, const std::stop_token& stop);
   void lost(Connection& connection, std::string& fault, const LogFault& error);
+  void pause(milliseconds longest, const std::stop_token& stop);  ///< Until the thread is to end, if that comes first.
   void add_entries(const redisReply& stream);
 
   const LogAddress address;
@@ -276,7 +277,7 @@ void LogClient::Impl::lost(Connection& connection, std::string& fault, const Log
 }
 
 bool LogClient::Impl::reconnect(Connection& connection, std::string& fault, const std::stop_token& stop) {
-  milliseconds pause = kShortestPause;
+  milliseconds until_next = kShortestPause;
   while (!stop.stop_requested()) {
     try {
       if (!connection.is_open()) connection.open();
@@ -287,11 +288,15 @@ bool LogClient::Impl::reconnect(Connection& connection, std::string& fault, cons
     } catch (const LogFault& error) {
       lost(connection, fault, error);
     }
-    std::unique_lock lock(mutex);
-    changed.wait_for(lock, stop, pause, [] { return false; });
-    pause = std::min(2 * pause, kLongestPause);
+    pause(until_next, stop);
+    until_next = std::min(2 * until_next, kLongestPause);
   }
   return false;
+}
+
+void LogClient::Impl::pause(milliseconds longest, const std::stop_token& stop) {
+  std::unique_lock lock(mutex);
+  changed.wait_for(lock, stop, longest, [] { return false; });
 }
 
 void LogClient::Impl::write(const std::stop_token& stop) {
@@ -312,8 +317,7 @@ void LogClient::Impl::write(const std::stop_token& stop) {
       changed.notify_all();
     } catch (const LogRefusal& error) {  // such as no memory left: the same again later
       lost(writer, write_fault, error);
-      std::unique_lock lock(mutex);
-      changed.wait_for(lock, stop, kLongestPause, [] { return false; });
+      pause(kLongestPause, stop);
     } catch (const LogFault& error) {
       lost(writer, write_fault, error);
     }
@@ -336,8 +340,7 @@ void LogClient::Impl::read(const std::stop_token& stop) {
       add_entries(*reply->element[0]);
     } catch (const LogRefusal& error) {
       lost(reader, read_fault, error);
-      std::unique_lock lock(mutex);
-      changed.wait_for(lock, stop, kLongestPause, [] { return false; });
+      pause(kLongestPause, stop);
     } catch (const LogFault& error) {
       lost(reader, read_fault, error);
     }

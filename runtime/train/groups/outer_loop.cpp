@@ -70,6 +70,12 @@ void require_same_settings(const OuterLoop::Settings& mine, const std::string& o
       name, fmt::join(differences, "; "));
 }
 
+std::vector<OuterParameter> parameters_of(const WholeWeights& weights) {
+  std::vector<OuterParameter> parameters;
+  for (const WholeWeights::Parameter& each : weights.parameters()) parameters.push_back({each.name, each.shape});
+  return parameters;
+}
+
 }  // namespace
 
 /// Rank 0's copy of the outer state, its connection to the log, and what has come from there.
@@ -101,7 +107,7 @@ struct OuterLoop::State {
     std::int64_t number;  ///< In the order of the log.
     std::string before;   ///< Position before this entry.
     std::string bytes;
-    OuterEntry entry;  ///< Its payload is not set: a part of `bytes`.
+    OuterEntry entry;  ///< Of `bytes`. A deque never moves it.
   };
   struct Sent {
     std::uint64_t round = 0;
@@ -184,9 +190,10 @@ void OuterLoop::State::take_entries() {
       continue;
     }
     OuterEntry& entry = std::get<OuterEntry>(parsed);
+    const auto at = static_cast<std::size_t>(entry.payload.data() - from_log.bytes.data());
     Received& queued =
         received[entry.fragment].emplace_back(Received{taken++, before, std::move(from_log.bytes), std::move(entry)});
-    queued.entry.payload = {};
+    queued.entry.payload = std::string_view(queued.bytes).substr(at, queued.entry.payload.size());
   }
 }
 
@@ -194,7 +201,7 @@ void OuterLoop::State::take_entries() {
 OuterFold::Outcome OuterLoop::State::add(std::int64_t fragment) {
   const auto part = static_cast<std::size_t>(fragment);
   const Received& next = received[part][added[part]++];
-  const OuterEntry entry = std::get<OuterEntry>(parse_entry(next.bytes, layout));
+  const OuterEntry& entry = next.entry;
   const OuterFold::Outcome outcome = fold->add(entry);
   if (recorder) recorder->add(next.bytes);
   switch (outcome) {
@@ -283,8 +290,7 @@ OuterLoop::OuterLoop(const OuterOptions& options, const Settings& settings, std:
   } else {
     weights_.read(0, layout_.size, is_first ? state_->all(state_->weights) : std::span<float>{});
   }
-  std::vector<OuterParameter> parameters;
-  for (const WholeWeights::Parameter& each : weights_.parameters()) parameters.push_back({each.name, each.shape});
+  const std::vector<OuterParameter> parameters = parameters_of(weights_);
   world.agree([&] {
     if (!is_first) return;
     State& state = *state_;
@@ -404,16 +410,20 @@ void OuterLoop::catch_up() {
   }
 }
 
+std::int64_t OuterLoop::first_send(std::int64_t fragment) const {
+  return (fragment + 1) * options_.steps / options_.fragments;
+}
+
 bool OuterLoop::sends_at(std::int64_t fragment, std::int64_t step) const {
-  const std::int64_t phase = (fragment + 1) * options_.steps / options_.fragments;
-  return step > 0 && (step - phase) % options_.steps == 0 && step >= phase;
+  const std::int64_t since_first = step - first_send(fragment);
+  return step > 0 && since_first >= 0 && since_first % options_.steps == 0;
 }
 
 std::int64_t OuterLoop::next_stop(std::int64_t step) const {
   std::int64_t next = steps_;
   for (std::int64_t fragment = 0; fragment < options_.fragments; ++fragment) {
-    const std::int64_t phase = (fragment + 1) * options_.steps / options_.fragments;
-    for (const std::int64_t first : {phase, phase + options_.delay}) {
+    const std::int64_t send = first_send(fragment);
+    for (const std::int64_t first : {send, send + options_.delay}) {
       const std::int64_t periods = step < first ? 0 : (step - first) / options_.steps + 1;
       next = std::min(next, first + periods * options_.steps);
     }
@@ -525,11 +535,9 @@ void OuterLoop::take_outer_weights(std::int64_t fragment, bool keep_since_sent) 
 OuterTotals OuterLoop::totals() const {
   if (!state_) return {};
   const State& state = *state_;
-  std::vector<OuterParameter> parameters;
-  for (const WholeWeights::Parameter& each : weights_.parameters()) parameters.push_back({each.name, each.shape});
   return {state.exchanges,         seconds_,
           state.log->bytes_sent(), state.log->bytes_received(),
-          state.skipped,           hash_of(parameters, state.all(state.weights)),
+          state.skipped,           hash_of(parameters_of(weights_), state.all(state.weights)),
           options_.rule.groups > 0};
 }
 

@@ -74,6 +74,7 @@ class OuterLoop {
 
   void restore(const Checkpoint& checkpoint);
   void share_parts();
+  std::int64_t first_send(std::int64_t fragment) const;  ///< The step of the first difference.
   bool sends_at(std::int64_t fragment, std::int64_t step) const;
   std::optional<int> exchange(std::int64_t fragment, std::int64_t step);
   void send(std::int64_t fragment, std::int64_t step);
