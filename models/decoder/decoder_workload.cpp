@@ -8,20 +8,38 @@
 
 namespace ddptrain {
 
-Flags DecoderWorkload::common_flags(const std::string& init, const std::string& save) {
+Flags DecoderWorkload::with_common_flags(Flags sizes, const std::string& init) {
   const Names<Recompute> recomputes = {
       {"none", Recompute::none}, {"gelu", Recompute::gelu}, {"block", Recompute::block}};
-  return {{"--dropout",
-           {"on|off|RATE", "auto", [this](const std::string& text) { return set_dropout(text); }},
-           "Dropout rate; on: 0.1; auto: off"},
-          {"--data", text(data_, "PATH"),
-           "Text file, token files (.bin), a folder or pattern of them, or synthetic[:COUNT[:VOCAB]]"},
-          {"--val-fraction", number(val_fraction_, {"above 0 and below 1", kLeastAboveZero, kMostBelowOne}),
-           "Fraction at the end of the text for validation, without val shards"},
-          {"--init", text(init_, "PATH"), init},
-          {"--recompute", choice(recompute_, recomputes),
-           "Activations that backward recomputes instead of keeping them in memory", Effect::speed},
-          {"--save", text(save_, "DIR"), save, Effect::output}};
+  Flags common = {
+      {"--dropout",
+       {"on|off|RATE", "auto", [this](const std::string& text) { return set_dropout(text); }},
+       "Dropout rate; on: 0.1; auto: off"},
+      {"--data", text(data_, "PATH"),
+       "Text file, token files (.bin), a folder or pattern of them, or synthetic[:COUNT[:VOCAB]]"},
+      {"--val-fraction", number(val_fraction_, {"above 0 and below 1", kLeastAboveZero, kMostBelowOne}),
+       "Fraction at the end of the text for validation, without val shards"},
+      {"--init", text(init_, "PATH"), init},
+      {"--recompute", choice(recompute_, recomputes),
+       "Activations that backward recomputes instead of keeping them in memory", Effect::speed},
+      {"--save", text(save_, "DIR"),
+       "Write the trained model to this folder: model.safetensors and config.json of transformers", Effect::output}};
+  for (Flag& flag : common) sizes.push_back(std::move(flag));
+  return sizes;
+}
+
+void DecoderWorkload::check_flags() const {
+  DecoderConfig config = table().config;
+  if (config.vocabulary == kVocabularyOfData) config.vocabulary = 1;
+  check_config(config, size_flags());
+}
+
+std::int64_t DecoderWorkload::window_within(std::int64_t positions, std::int64_t sequence, const RunFacts& run) const {
+  if (run.longest_text > 0) return positions;
+  if (sequence > positions) {
+    usage_error("--seq {}: {} has {} positions. Give --seq {} or less.", sequence, init_, positions, positions);
+  }
+  return sequence;
 }
 
 /// Returns as FlagValue::set.

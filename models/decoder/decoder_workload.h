@@ -19,9 +19,9 @@ class DecoderWorkload : public Workload {
  public:
   bool supports_f32_gradients() const override { return true; }
   bool supports_stages() const override { return true; }
-
   bool continues_texts() const override { return true; }
 
+  void check_flags() const override;
   void open(const RunFacts& run) override;
   void load() override;
   const Dataset& data() const override { return tokens_.value(); }
@@ -44,13 +44,25 @@ class DecoderWorkload : public Workload {
   virtual const SizeNames& size_flags() const = 0;
   /// Tokens of the longest text that the model was made for.
   virtual std::int64_t most_positions() const { return table().config.sequence; }
-  /// Reads the sizes from the model of --init, which is given.
+  /// Reads the sizes from the model of --init, which is given. The window is then window_within().
   virtual void open_init(const RunFacts& run) = 0;
   /// Returns the values of a parameter of the model of --init by its name. Null without --init.
   virtual std::function<std::vector<float>(const std::string& name)> pretrained() const = 0;
 
-  /// All flags but those of sizes. The meanings of --init and --save are the family's.
-  Flags common_flags(const std::string& init, const std::string& save);
+  /// `sizes` and all flags that families have in common. `init`: the meaning of --init.
+  Flags with_common_flags(Flags sizes, const std::string& init);
+  /// The model of --init, a folder or file that `Folder` reads. Rank 0 checks its values.
+  template <class Folder>
+  std::shared_ptr<const Folder> open_folder(const RunFacts& run) const {
+    return about("--init", [&] {
+      auto folder = std::make_shared<const Folder>(init_);
+      if (run.rank == 0) folder->check_values();
+      return folder;
+    });
+  }
+  /// The window of a model of --init that has so many positions: all of them for texts, else `sequence`. UsageError if
+  /// these are too many.
+  std::int64_t window_within(std::int64_t positions, std::int64_t sequence, const RunFacts& run) const;
 
  private:
   std::string set_dropout(const std::string& text);

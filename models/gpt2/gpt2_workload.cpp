@@ -16,23 +16,13 @@ class Gpt2Workload final : public DecoderWorkload {
   Gpt2Workload() : DecoderWorkload("gpt") { shape_.vocabulary = kVocabularyOfData; }
 
   Flags flags() override {
-    Flags flags = {{"--layers", number(shape_.layers), "Transformer blocks"},
-                   {"--width", number(shape_.width), "Size of a token's activation"},
-                   {"--heads", number(shape_.heads), "Attention heads; their number divides --width"},
-                   {"--ff", number(shape_.feed_forward), "Width of the feed-forward layers"},
-                   {"--seq", number(shape_.sequence), "Tokens per sample"},
-                   {"--vocab", number(shape_.vocabulary), kAboutVocabulary}};
-    for (Flag& flag :
-         common_flags("Start from a Hugging Face GPT-2: model folder or safetensors file; it decides the shape",
-                      "Write the trained model to this folder: model.safetensors and config.json of transformers")) {
-      flags.push_back(std::move(flag));
-    }
-    return flags;
-  }
-  void check_flags() const override {
-    Gpt2Shape shape = shape_;
-    if (shape.vocabulary == kVocabularyOfData) shape.vocabulary = 1;
-    check_config(gpt2_table(shape).config, kFlags);
+    return with_common_flags({{"--layers", number(shape_.layers), "Transformer blocks"},
+                              {"--width", number(shape_.width), "Size of a token's activation"},
+                              {"--heads", number(shape_.heads), "Attention heads; their number divides --width"},
+                              {"--ff", number(shape_.feed_forward), "Width of the feed-forward layers"},
+                              {"--seq", number(shape_.sequence), "Tokens per sample"},
+                              {"--vocab", number(shape_.vocabulary), kAboutVocabulary}},
+                             "Start from a Hugging Face GPT-2: model folder or safetensors file; it decides the shape");
   }
   bool supports_fp8() const override { return true; }
 
@@ -76,19 +66,10 @@ class Gpt2Workload final : public DecoderWorkload {
     save_gpt2(folder, {shape_, std::move(weights)});
   }
   void open_init(const RunFacts& run) override {
-    about("--init", [&] {
-      pretrained_ = std::make_shared<Gpt2Folder>(init_);
-      if (run.rank == 0) pretrained_->check_values();
-    });
-    const std::int64_t positions = pretrained_->shape().sequence;
-    if (run.longest_text > 0) shape_.sequence = positions;
-    if (shape_.sequence > positions) {
-      usage_error("--seq {}: {} has {} positions. Give --seq {} or less.", shape_.sequence, init_, positions,
-                  positions);
-    }
-    const std::int64_t sequence = shape_.sequence;
+    pretrained_ = open_folder<Gpt2Folder>(run);
+    const std::int64_t window = window_within(pretrained_->shape().sequence, shape_.sequence, run);
     shape_ = pretrained_->shape();
-    shape_.sequence = sequence;
+    shape_.sequence = window;
   }
   std::function<std::vector<float>(const std::string& name)> pretrained() const override {
     if (pretrained_ == nullptr) return nullptr;

@@ -182,20 +182,16 @@ std::vector<Stretch> stretches_of(const std::string& name, std::int64_t rows, co
 
 /// The stored tensors of a parameter.
 std::vector<ModelFolder::Expected> stored_tensors(const ParameterSpec& spec, const LlamaShape& shape) {
-  const auto with_rows = [&](std::int64_t rows) {
-    Shape stored = spec.shape;
-    stored[0] = rows;
-    return stored;
-  };
-  if (spec.name.find(kGateUp) != std::string::npos) {
-    const Shape half = with_rows(shape.feed_forward);
-    return {{renamed(spec.name, kGateUp, "gate_proj"), half}, {renamed(spec.name, kGateUp, "up_proj"), half}};
+  std::vector<ModelFolder::Expected> tensors;
+  for (const Stretch& stretch : stretches_of(spec.name, spec.shape[0], shape)) {
+    auto tensor = std::ranges::find(tensors, stretch.stored, &ModelFolder::Expected::name);
+    if (tensor == tensors.end()) {
+      tensor = tensors.insert(tensor, {stretch.stored, spec.shape});
+      tensor->shape[0] = 0;
+    }
+    tensor->shape[0] += stretch.rows;
   }
-  if (spec.name.find(kQkv) == std::string::npos) return {{spec.name, spec.shape}};
-  const Shape keys = with_rows(shape.all_key_heads() * shape.size_of_head());
-  return {{renamed(spec.name, kQkv, "q_proj"), with_rows(shape.heads * shape.size_of_head())},
-          {renamed(spec.name, kQkv, "k_proj"), keys},
-          {renamed(spec.name, kQkv, "v_proj"), keys}};
+  return tensors;
 }
 
 /// Older files have the frequencies of rotary positions.

@@ -39,7 +39,7 @@ class LlamaWorkload final : public DecoderWorkload {
   LlamaWorkload() : DecoderWorkload("llama") { shape_.vocabulary = kVocabularyOfData; }
 
   Flags flags() override {
-    Flags flags = {{"--layers", number(shape_.layers), "Transformer blocks"},
+    Flags sizes = {{"--layers", number(shape_.layers), "Transformer blocks"},
                    {"--width", number(shape_.width), "Size of a token's activation"},
                    {"--heads", number(shape_.heads), "Heads of queries"},
                    {"--key-heads", number(shape_.key_heads, {"0 or more", 0}),
@@ -57,19 +57,14 @@ class LlamaWorkload final : public DecoderWorkload {
                    {"--qkv-bias", on_off(shape_.qkv_bias), "Biases of queries, keys and values (Qwen2)"},
                    {"--head-norms", on_off(shape_.head_norms), "RMS norms of queries and keys (Qwen3)"},
                    {"--tied-head", on_off(shape_.tied_head), "The output layer has the weight of the token embedding"}};
-    for (Flag& flag :
-         common_flags("Start from a Hugging Face model of Llama, Qwen2 or Qwen3: model folder or safetensors file; it "
-                      "decides the shape",
-                      "Write the trained model to this folder: model.safetensors and config.json of transformers")) {
-      flags.push_back(std::move(flag));
-    }
-    return flags;
+    return with_common_flags(
+        std::move(sizes),
+        "Start from a Hugging Face model of Llama, Qwen2 or Qwen3: model folder or safetensors file; it "
+        "decides the shape");
   }
   void check_flags() const override {
-    LlamaShape shape = shape_;
-    if (shape.vocabulary == kVocabularyOfData) shape.vocabulary = 1;
-    check_config(llama_table(shape).config, kFlags);
-    if (shape.qkv_bias && shape.head_norms) {
+    DecoderWorkload::check_flags();
+    if (shape_.qkv_bias && shape_.head_norms) {
       usage_error("--qkv-bias on with --head-norms on: no model of transformers has both. Leave one of them out.");
     }
   }
@@ -101,19 +96,10 @@ class LlamaWorkload final : public DecoderWorkload {
     save_llama(folder, {shape_, special_, std::move(weights)});
   }
   void open_init(const RunFacts& run) override {
-    about("--init", [&] {
-      pretrained_ = std::make_shared<LlamaFolder>(init_);
-      if (run.rank == 0) pretrained_->check_values();
-    });
-    const std::int64_t positions = pretrained_->shape().most_positions();
-    if (run.longest_text > 0) shape_.sequence = positions;
-    if (shape_.sequence > positions) {
-      usage_error("--seq {}: {} has {} positions. Give --seq {} or less.", shape_.sequence, init_, positions,
-                  positions);
-    }
-    const std::int64_t sequence = shape_.sequence;
+    pretrained_ = open_folder<LlamaFolder>(run);
+    const std::int64_t window = window_within(pretrained_->shape().most_positions(), shape_.sequence, run);
     shape_ = pretrained_->shape();
-    shape_.sequence = sequence;
+    shape_.sequence = window;
     special_ = pretrained_->tokens();
   }
   std::function<std::vector<float>(const std::string& name)> pretrained() const override {
