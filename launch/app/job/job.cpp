@@ -18,6 +18,14 @@ void StartupClock::mark(const char* phase) {
   last_ = now;
 }
 
+RunFacts facts_of(const World& world, const Options& options, const MeshShape& mesh) {
+  return {.rank = world.rank(),
+          .local_rank = world.local_rank(),
+          .local_size = world.local_size(),
+          .seed = options.trainer.seed,
+          .mesh = mesh};
+}
+
 EndedBySignal ended_by(int signal, const Job& job, const std::string& when) {
   const bool resumable = !job.options().checkpoint.folder.empty();
   return {fmt::format("{}: ended {}", signal_name(signal), when), resumable ? kExitResumable : 128 + signal};

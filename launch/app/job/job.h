@@ -39,6 +39,9 @@ struct Job {
   Workload& workload() const { return *command_line.workload; }
 };
 
+/// For Workload::open() on this rank.
+RunFacts facts_of(const World& world, const Options& options, const MeshShape& mesh);
+
 /// How a signal ends a job of which nothing is lost. `when`: "after the last step".
 EndedBySignal ended_by(int signal, const Job& job, const std::string& when);
 

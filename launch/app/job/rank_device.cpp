@@ -54,8 +54,7 @@ void explain_one_rank(const Job& job, DeviceKind kind, int cores) {
 /// How this rank's device computes.
 DeviceOptions compute_of(const Job& job, DeviceKind kind, const GpusOfJob& gpus) {
   check_precision(job.options(), job.workload(), kind);
-  DeviceOptions compute = device_options(job.options(), kind);
-  compute.ranks = gpus.ranks_per_gpu;
+  const DeviceOptions compute = device_options(job.options(), kind, gpus.ranks_per_gpu);
   if (kind == DeviceKind::cuda && !job.options().precision && compute.precision == Precision::fp32) {
     spdlog::info("Precision: fp32, as bf16 takes a GPU of compute capability 8.0 and a program compiled for it");
   }
@@ -90,12 +89,7 @@ RankDevice start_device_and_data(Job& job) {
     warn(world, host_differences(gather_host_facts(world)));
     job.clock.mark("check of hosts");
   }
-  const RunFacts facts = {.rank = world.rank(),
-                          .local_rank = world.local_rank(),
-                          .local_size = world.local_size(),
-                          .seed = job.options().trainer.seed,
-                          .mesh = job.mesh.shape()};
-  world.agree([&] { job.workload().open(facts); });
+  world.agree([&] { job.workload().open(facts_of(world, job.options(), job.mesh.shape())); });
   std::future<void> data = std::async(std::launch::async, [&] { job.workload().load(); });
   RankDevice device(job);
   world.agree([&] { data.get(); });

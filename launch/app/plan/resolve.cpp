@@ -27,12 +27,13 @@ NumberFormat chosen_format(const Options& options, DeviceKind device) {
   return default_precision(device) == Precision::bf16 ? NumberFormat::bf16 : NumberFormat::fp32;
 }
 
-DeviceOptions device_options(const Options& options, DeviceKind device) {
+DeviceOptions device_options(const Options& options, DeviceKind device, int ranks_per_gpu) {
   const NumberFormat format = chosen_format(options, device);
   DeviceOptions result = options.compute;
   result.precision = precision_of(format);
   result.fp8 = format == NumberFormat::fp8;
   result.comm_ctas = options.comm_ctas;
+  result.ranks = ranks_per_gpu;
   return result;
 }
 

@@ -7,7 +7,7 @@
 namespace ddptrain {
 
 NumberFormat chosen_format(const Options& options, DeviceKind device);
-DeviceOptions device_options(const Options& options, DeviceKind device);
+DeviceOptions device_options(const Options& options, DeviceKind device, int ranks_per_gpu = 1);
 /// Whether MPI reduces gradients instead of NCCL.
 bool sums_with_mpi(const Options& options, DeviceKind device);
 /// Whether MPI sends f32 gradients in bf16: CommunicatorOptions::bf16_between_hosts.

@@ -14,12 +14,6 @@ RunLength length_of(const Options& options, const Dataset& data, int replicas) {
           .epochs = total_epochs(options.run, sampler.steps_per_epoch())};
 }
 
-DeviceOptions compute_of(const Options& options, const PlannedMachine& machine) {
-  DeviceOptions compute = device_options(options, machine.device);
-  compute.ranks = machine.ranks_per_gpu;
-  return compute;
-}
-
 RunOptions run_of(const Options& options, const PlannedMachine& machine) {
   RunOptions run = options.run;
   if (machine.shared_gpus > 0) run.baseline = false;              // one rank alone would have a whole GPU
@@ -60,7 +54,7 @@ RunPlan plan_run(const Options& typed, const Workload& workload, const PlannedMa
           .mesh = machine.mesh,
           .device = machine.device,
           .format = chosen_format(options, machine.device),
-          .compute = compute_of(options, machine),
+          .compute = device_options(options, machine.device, machine.ranks_per_gpu),
           .shares_gpus = options.share_gpu,
           .trainer = trainer_options(options, replicas, length ? length->steps : 1),
           .run = run_of(options, machine),

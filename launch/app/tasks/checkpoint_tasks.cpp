@@ -5,6 +5,7 @@
 #include <map>
 #include <vector>
 
+#include "launch/app/tasks/resume.h"
 #include "models/registry.h"
 #include "runtime/core/error.h"
 #include "runtime/core/text.h"
@@ -84,7 +85,7 @@ void inspect_checkpoints(const World& world, const std::string& path) {
 }
 
 void export_weights(const World& world, const Options& options) {
-  const std::string from = options.resume == "auto" ? options.checkpoint.folder : options.resume;
+  const std::string from = named_checkpoint(options);
   const std::optional<Checkpoint> checkpoint = find_checkpoint(world, from);
   world.agree([&] {
     if (!checkpoint) usage_error("--export {}: there is no checkpoint in {}", options.export_to, from);

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "launch/app/tasks/run_info.h"
 #include "launch/app/tasks/tasks.h"
 #include "runtime/core/error.h"
 #include "runtime/train/replica/evaluator.h"
@@ -11,18 +12,6 @@
 
 namespace ddptrain {
 namespace {
-
-using Json = nlohmann::ordered_json;
-
-Json evaluated_line(const World& world, const RunPlan& plan, const Workload& workload, const Device& device,
-                    std::int64_t parameters) {
-  Json line = {{"event", "evaluated"},         {"version", DDPTRAIN_VERSION},
-               {"model", plan.model},          {"device", plan.device == DeviceKind::cuda ? "cuda" : "cpu"},
-               {"device_name", device.name()}, {"precision", name_of(plan.format)},
-               {"world_size", world.size()},   {"parameters", parameters}};
-  for (const auto& [name, size] : workload.sizes()) line[name] = size;
-  return line;
-}
 
 struct Evaluated {
   MetricSums sums;
@@ -64,7 +53,7 @@ void evaluate_model(const World& world, const RunPlan& plan, Workload& workload,
   const std::string unit = replica.model().sample_unit();
   if (world.rank() == 0) print_evaluated(sums, unit, seconds);
   if (metrics != nullptr) {
-    Json line = evaluated_line(world, plan, workload, device, element_count(replica.arena().specs()));
+    nlohmann::ordered_json line = task_line("evaluated", plan, workload, device, replica.model());
     line[unit] = sums.samples;
     line["test_loss"] = loss;
     line["accuracy"] = sums.accuracy();

@@ -6,10 +6,13 @@
 #include <sstream>
 #include <utility>
 
+#include "launch/app/job/job.h"
 #include "launch/app/job/program.h"
 #include "launch/app/job/replica_ranks.h"
 #include "launch/app/plan/resolve.h"
 #include "launch/app/plan/run_plan.h"
+#include "launch/app/tasks/resume.h"
+#include "launch/app/tasks/run_info.h"
 #include "launch/app/tasks/tasks.h"
 #include "models/generation/text_generator.h"
 #include "runtime/comm/mesh.h"
@@ -76,8 +79,7 @@ void check_prompts(const std::vector<TokenIds>& prompts, const GenerateOptions& 
   if (!options.prompt.empty() && vocabulary > kByteTokens) {
     usage_error(
         "--prompt: the model has {} tokens, which are not bytes. `launch/generate-text --tokenizer FOLDER --prompt "
-        "TEXT "
-        "-- ddptrain --generate ...` takes text; --prompts FILE takes token ids.",
+        "TEXT -- ddptrain --generate ...` takes text; --prompts FILE takes token ids.",
         vocabulary);
   }
   for (const TokenIds& prompt : prompts) {
@@ -91,14 +93,12 @@ void check_prompts(const std::vector<TokenIds>& prompts, const GenerateOptions& 
 /// The checkpoint of --resume, whose sizes the workload takes. Nothing without --resume. Collective.
 std::optional<Checkpoint> open_checkpoint(const World& world, const Options& options, Workload& workload) {
   if (options.resume.empty()) return std::nullopt;
-  const std::string from = options.resume == "auto" ? options.checkpoint.folder : options.resume;
+  const std::string from = named_checkpoint(options);
   std::optional<Checkpoint> checkpoint = find_checkpoint(world, from);
   world.agree([&] {
     if (!checkpoint) usage_error("--resume {}: there is no checkpoint", from);
     const RunIdentity& run = checkpoint->manifest.run;
-    if (run.model != options.model) {
-      usage_error("--resume {}: it is of model {}, and this is --model {}", from, run.model, options.model);
-    }
+    require_model(run, options.model, from);
     if (run.precision != name_of(NumberFormat::fp32)) {
       usage_error(
           "--resume {}: it was trained in {}, and text is generated in fp32. Write its weights with --resume PATH "
@@ -236,21 +236,6 @@ void add_speeds(Json& line, const Speeds& speeds) {
   line["generated_tokens_per_second"] = speeds.per_second();
 }
 
-Json generated_line(const RunPlan& plan, const Workload& workload, const Device& device, std::int64_t parameters) {
-  Json line = {{"event", "generated"},
-               {"version", DDPTRAIN_VERSION},
-               {"model", plan.model},
-               {"device", plan.device == DeviceKind::cuda ? "cuda" : "cpu"},
-               {"device_name", device.name()},
-               {"precision", name_of(plan.format)},
-               {"world_size", plan.mesh.ranks()},
-               {"stages", plan.mesh.stages},
-               {"tensor", plan.mesh.tensor},
-               {"parameters", parameters}};
-  for (const auto& [name, size] : workload.sizes()) line[name] = size;
-  return line;
-}
-
 /// They have no operations for it yet. Collective.
 void refuse_gpus(const World& world, const Options& options) {
   const bool has_gpus = world.min(cuda_device_count()) > 0;
@@ -272,13 +257,9 @@ void generate_text(const World& world, CommandLine& command_line, const MeshShap
   const std::optional<Checkpoint> checkpoint = open_checkpoint(world, options, workload);
   const std::int64_t longest_prompt = longest_of(prompts);
   const std::int64_t longest_text = longest_prompt + options.generate.max_tokens;
-  const RunFacts facts = {.rank = world.rank(),
-                          .local_rank = world.local_rank(),
-                          .local_size = world.local_size(),
-                          .seed = options.trainer.seed,
-                          .mesh = shape,
-                          .longest_text = longest_text,
-                          .least_text = options.generate.auto_max_tokens ? longest_prompt + 1 : longest_text};
+  RunFacts facts = facts_of(world, options, shape);
+  facts.longest_text = longest_text;
+  facts.least_text = options.generate.auto_max_tokens ? longest_prompt + 1 : longest_text;
   std::optional<RunPlan> plan;
   std::unique_ptr<MetricsFile> metrics;
   world.agree([&] {
@@ -309,7 +290,9 @@ void generate_text(const World& world, CommandLine& command_line, const MeshShap
     const Speeds speeds = speeds_of(times, seconds);
     print_speeds(speeds, shape.replicas);
     if (metrics == nullptr) return;
-    Json line = generated_line(*plan, workload, *device, element_count(replica.model().parameters_of_all_stages()));
+    Json line = task_line("generated", *plan, workload, *device, replica.model());
+    line["stages"] = shape.stages;
+    line["tensor"] = shape.tensor;
     add_speeds(line, speeds);
     metrics->write(std::move(line));
   });

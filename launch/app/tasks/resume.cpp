@@ -33,9 +33,7 @@ std::string advice_for(const RunIdentity& saved, const RunIdentity& run) {
 void check_model(const Checkpoint& checkpoint, const RunIdentity& run) {
   const RunIdentity& saved = checkpoint.manifest.run;
   const std::string path = checkpoint.path.string();
-  if (saved.model != run.model) {
-    usage_error("--resume {}: it is of model {}, and this is --model {}", path, saved.model, run.model);
-  }
+  require_model(saved, run.model, path);
   for (const auto& [name, size] : saved.sizes) {
     const auto mine = run.sizes.find(name);
     if (mine != run.sizes.end() && mine->second == size) continue;
@@ -116,10 +114,19 @@ RunIdentity identity_of(const CommandLine& command_line, const RunPlan& plan, co
   return run;
 }
 
+std::string named_checkpoint(const Options& options) {
+  return options.resume == "auto" ? options.checkpoint.folder : options.resume;
+}
+
+void require_model(const RunIdentity& saved, const std::string& model, const std::string& path) {
+  if (saved.model == model) return;
+  usage_error("--resume {}: it is of model {}, and this is --model {}", path, saved.model, model);
+}
+
 std::optional<Checkpoint> checkpoint_to_resume(const World& world, const Options& options) {
   const std::string& folder = options.checkpoint.folder;
   std::optional<Checkpoint> found;
-  if (!options.resume.empty()) found = find_checkpoint(world, options.resume == "auto" ? folder : options.resume);
+  if (!options.resume.empty()) found = find_checkpoint(world, named_checkpoint(options));
   world.agree([&] {
     if (!found && !options.resume.empty() && options.resume != "auto") {
       usage_error("--resume {}: there is no complete and undamaged checkpoint", options.resume);

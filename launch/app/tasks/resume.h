@@ -13,6 +13,12 @@ namespace ddptrain {
 /// The identity of training with this command line. `data` is the result of require_same_data().
 RunIdentity identity_of(const CommandLine& command_line, const RunPlan& plan, const std::string& data);
 
+/// What --resume names: a checkpoint or a folder of some; auto: the folder of --checkpoint.
+std::string named_checkpoint(const Options& options);
+
+/// UsageError, naming `path`, if a checkpoint of `saved` is of another model than `model`.
+void require_model(const RunIdentity& saved, const std::string& model, const std::string& path);
+
 /// The checkpoint that --resume names. Nothing without --resume, or if auto finds none. All ranks throw the same
 /// UsageError if --checkpoint and --resume contradict each other, or if no checkpoint can be used. Collective.
 std::optional<Checkpoint> checkpoint_to_resume(const World& world, const Options& options);

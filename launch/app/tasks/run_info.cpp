@@ -43,4 +43,18 @@ RunInfo run_info(const Job& job, const RankDevice& rank, const RunPlan& plan, co
   return info;
 }
 
+nlohmann::ordered_json task_line(const char* event, const RunPlan& plan, const Workload& workload, const Device& device,
+                                 const Model& model) {
+  nlohmann::ordered_json line = {{"event", event},
+                                 {"version", DDPTRAIN_VERSION},
+                                 {"model", plan.model},
+                                 {"device", plan.device == DeviceKind::cuda ? "cuda" : "cpu"},
+                                 {"device_name", device.name()},
+                                 {"precision", name_of(plan.format)},
+                                 {"world_size", plan.mesh.ranks()},
+                                 {"parameters", element_count(model.parameters_of_all_stages())}};
+  for (const auto& [name, size] : workload.sizes()) line[name] = size;
+  return line;
+}
+
 }  // namespace ddptrain
