@@ -1,24 +1,7 @@
 #include "models/gpt2/gpt2_folder.h"
-#include "tests/fuzz/fuzz.h"
-
-/// config.json, model.safetensors.index.json and a safetensors file that the index may name (weights.safetensors), a
-/// byte of value 0 between them: a folder that is taken has all tensors that its shape asks for.
+#include "tests/fuzz/model_folder.h"
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace ddptrain::fuzz;
-  static const Folder folder;
-  std::string_view rest = text_of(data, size);
-  folder.write("config.json", take_part(rest));
-  folder.write("model.safetensors.index.json", take_part(rest));
-  folder.write("weights.safetensors", rest);
-  const auto model = result_of(folder.path(), [&] {
-    ddptrain::Gpt2Folder opened(folder.path());
-    opened.check_values();
-    return opened;
-  });
-  if (!model) return 0;
-  for (const ddptrain::ParameterSpec& spec : ddptrain::gpt2_parameters(model->shape())) {
-    require(static_cast<std::int64_t>(model->read(spec.name).size()) == spec.size(), "all values");
-  }
-  return 0;
+  using namespace ddptrain;
+  return fuzz::try_model_folder<Gpt2Folder>(data, size, [](const Gpt2Shape& shape) { return gpt2_parameters(shape); });
 }

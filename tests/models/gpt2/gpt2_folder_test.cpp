@@ -25,16 +25,7 @@ Gpt2Weights load_gpt2(const fs::path& path) {
   return weights;
 }
 
-Gpt2Weights numbered_weights(const Gpt2Shape& shape) {
-  Gpt2Weights weights{shape, {}};
-  float next = 0.0f;
-  for (const ParameterSpec& spec : gpt2_parameters(shape)) {
-    HostTensor& tensor = weights.tensors[spec.name];
-    tensor.shape = spec.shape;
-    for (std::int64_t i = 0; i < spec.size(); ++i) tensor.values.push_back(next += 0.25f);
-  }
-  return weights;
-}
+Gpt2Weights numbered_weights(const Gpt2Shape& shape) { return {shape, numbered_tensors(gpt2_parameters(shape))}; }
 
 void expect_equal(const Gpt2Weights& a, const Gpt2Weights& b) {
   EXPECT_EQ(a.shape, b.shape);

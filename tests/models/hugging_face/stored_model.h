@@ -2,7 +2,9 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
+#include "models/workload.h"
 #include "runtime/core/files/json.h"
 #include "runtime/core/files/safetensors.h"
 #include "tests/data/idx_files.h"
@@ -45,6 +47,18 @@ struct Content {
   std::map<std::string, StoredTensor> tensors;
   std::map<std::string, Bytes> bytes;
 };
+
+/// All values of parameters: 0.25, 0.5, 0.75 ...
+inline std::map<std::string, HostTensor> numbered_tensors(const std::vector<ParameterSpec>& specs) {
+  std::map<std::string, HostTensor> tensors;
+  float next = 0.0f;
+  for (const ParameterSpec& spec : specs) {
+    HostTensor& tensor = tensors[spec.name];
+    tensor.shape = spec.shape;
+    for (std::int64_t i = 0; i < spec.size(); ++i) tensor.values.push_back(next += 0.25f);
+  }
+  return tensors;
+}
 
 inline nlohmann::json read_json(const std::filesystem::path& path) {
   const Bytes bytes = read_all(path);

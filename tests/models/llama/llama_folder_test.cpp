@@ -50,14 +50,7 @@ LlamaShape qwen3_shape() {
 }
 
 LlamaWeights numbered_weights(const LlamaShape& shape) {
-  LlamaWeights weights{shape, {1, {2, 3}, nullptr}, {}};
-  float next = 0.0f;
-  for (const ParameterSpec& spec : llama_parameters(shape)) {
-    HostTensor& tensor = weights.tensors[spec.name];
-    tensor.shape = spec.shape;
-    for (std::int64_t i = 0; i < spec.size(); ++i) tensor.values.push_back(next += 0.25f);
-  }
-  return weights;
+  return {shape, {1, {2, 3}, nullptr}, numbered_tensors(llama_parameters(shape))};
 }
 
 /// The same model, with sizes that follow from others filled in.
