@@ -33,7 +33,7 @@ class DecoderWorkload : public Workload {
   /// A vocabulary that is not given. load() replaces it by the data's.
   static constexpr std::int64_t kVocabularyOfData = 0;
   static constexpr const char* kAboutVocabulary =
-      "Vocabulary size (0: that of the data: 256 for text, 128256 for token files of Llama 3, 50257 for others)";
+      "Vocabulary size (0: as the data: 256 for text, 128256 for token files of Llama 3, 50257 for others)";
 
   /// `model` is the name of the model in messages.
   explicit DecoderWorkload(std::string model) : model_(std::move(model)) {}

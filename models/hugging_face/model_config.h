@@ -42,7 +42,7 @@ class ModelConfig {
   std::string models_;
 };
 
-/// The config.json of the model that `path` names: in the folder, or beside the file. Nothing if `path` is a file
+/// The config.json of the model that `path` names: in the folder, or next to the file. Nothing if `path` is a file
 /// without one. UsageError if there is no such path.
 std::optional<std::filesystem::path> find_model_config(const std::filesystem::path& path);
 

@@ -157,8 +157,7 @@ void require_log_client(const LogAddress& address) {
   if (!address.tls) return;
   usage_error(
       "{}: this program was built with hiredis {}.{}.{}, which has no TLS. Use a hiredis with libhiredis_ssl (1.0 or "
-      "newer), "
-      "or redis:// through an ssh tunnel.",
+      "newer), or redis:// through an ssh tunnel.",
       address.text(), HIREDIS_MAJOR, HIREDIS_MINOR, HIREDIS_PATCH);
 #else
   if (!address.tls || std::getenv(kLogAuthorityVariable) != nullptr) return;

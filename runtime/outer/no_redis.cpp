@@ -8,8 +8,7 @@ struct LogClient::Impl {};
 void require_log_client(const LogAddress& /*address*/) {
   usage_error(
       "this program was built without hiredis: install libhiredis-dev (Debian, Ubuntu; launch/setup does), configure "
-      "with "
-      "cmake again, and build");
+      "with cmake again, and build");
 }
 
 // No object is ever made.

@@ -454,8 +454,7 @@ TEST(Options, WrongValuesAreUsageErrorsThatNameTheFlag) {
       "--peak-tflops -1; --peak-tflops gemm; --fail-at 3; --hang-at 1; --hang-at 1:lunch; --timeout soon; "
       "--timeout -1; --timeout 5mx; --config /nonexistent.toml; --log-level loud; --dropout 0.5; --seq 8; "
       "--tokenizer x; --max-tokens 0; --temperature -1; --top-k -1; --top-p 0; --top-p 1.5; --rope-base 0 --model "
-      "llama; "
-      "--norm-epsilon 0 --model llama; --rope-scaling 8 --model llama; --rope-scaling 8:4:1:8192 --model llama; "
+      "llama; --norm-epsilon 0 --model llama; --rope-scaling 8 --model llama; --rope-scaling 8:4:1:8192 --model llama; "
       "--rope-scaling 8:1:4:8192: --model llama; --rope-scaling 8:1:4:8192:1 --model llama; --heads 5 --model gpt; "
       "--layers 0 --model gpt; --vocab 16777217 --model gpt; "
       "--dropout 1 --model gpt; --dropout nan --model gpt; --val-fraction 1 --model gpt; --recompute all --model gpt");

@@ -120,13 +120,11 @@ Flags communication_flags(Options& o) {
       {"--zero",
        choice(trainer.zero, {{"0", Zero::nothing}, {"1", Zero::state}, {"2", Zero::gradients}, {"3", Zero::weights}}),
        "What to divide among the ranks (ZeRO). 1: master weights and moments. 2: also summed gradients. 3: also "
-       "weights, "
-       "which are gathered for each layer before it runs",
+       "weights, which are gathered for each layer before it runs",
        Effect::speed},
       {"--pp", number(o.stages, {"1 to 1000", 1, 1000}),
        "Pipeline parallelism: stages into which each replica of the model is cut, a rank each (gpt, llama). The "
-       "micro-steps "
-       "of --grad-accum and the virtual ranks go through it one after the other",
+       "micro-steps of --grad-accum and the virtual ranks go through it one after the other",
        Effect::speed},
       {"--tp", number(o.tensor, {"1 to 1000", 1, 1000}),
        "Tensor parallelism: ranks among which each layer is split (gpt, llama): attention heads, feed-forward layers, "
@@ -232,10 +230,8 @@ Flags group_flags(Options& o) {
   return {
       {"--outer", text(outer.address, "URL"),
        "Train as one of several groups, jobs of their own that share a log: redis://[USER@]HOST[:PORT]/NAME, or "
-       "rediss:// "
-       "for TLS. NAME is the run. The environment variables DDPTRAIN_OUTER_PASSWORD and, for TLS, DDPTRAIN_OUTER_CA "
-       "have "
-       "the password and the file of the certificate authority",
+       "rediss:// for TLS. NAME is the run. The environment variables DDPTRAIN_OUTER_PASSWORD and, for TLS, "
+       "DDPTRAIN_OUTER_CA have the password and the file of the certificate authority",
        Effect::output, "", kNotInFile},  // it belongs to a network
       {"--group", text(outer.group, "NAME"), "Name of this group, different from the other groups' (with --outer)"},
       {"--outer-steps", number(outer.steps, {"1 to 10^9", 1, 1e9}), "Steps between two exchanges with the log"},
@@ -255,12 +251,10 @@ Flags group_flags(Options& o) {
                             {"bf16", OuterCodec::bf16},
                             {"fp32", OuterCodec::fp32}}),
        "Number format of differences in the log. int8 and int4 have a scale for each 64 values. The rounding error of "
-       "a "
-       "difference is added to the next one"},
+       "a difference is added to the next one"},
       {"--outer-delay", number(outer.delay, {"0 to 10^9", 0, 1e9}),
        "Steps of training between sending a difference and taking the new outer weights, below --outer-steps. 0: "
-       "training "
-       "stands still meanwhile"},
+       "training stands still meanwhile"},
       {"--outer-fragments", number(outer.fragments, {"1 to 4096", 1, 4096}),
        "Parts of the weights that are sent at different steps"},
       {"--outer-max-age", number(rule.most_age, {"0 to 10^9", 0, 1e9}),
@@ -330,8 +324,7 @@ Flags output_flags(Options& o) {
        "Log level on standard error", Effect::output},
       {"--log-every", steps_or_auto(run.log_every),
        "Steps between logged steps, whose values go to --metrics and to the progress line. auto: about 100 steps of "
-       "the "
-       "run are logged; 0 or off: none. A number writes a progress line for each of them",
+       "the run are logged; 0 or off: none. A number writes a progress line for each of them",
        Effect::output},
       {"--eval-every", number(run.eval_every, kSteps), "Steps between evaluations within an epoch (0: none)",
        Effect::output},

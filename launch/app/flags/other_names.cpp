@@ -167,8 +167,7 @@ constexpr Hint kHints[] = {
     {"-i", "--data (training files)"},
     {"-j",
      "the data is in memory, so no processes load it: leave the flag out; for llm.c's -j, --data finds val shards "
-     "beside "
-     "the training shards"},
+     "beside the training shards"},
     {"-k", "--schedule"},
     {"-l", "--lr"},
     {"-lg", "--metrics FILE has the clocks, the power and the memory of GPUs"},

@@ -76,8 +76,8 @@ std::vector<Estimate> newest_efficiencies(std::span<const CalibrationRound> roun
 }
 
 bool is_narrow(const std::vector<CalibrationRound>& rounds) {
-  if (rounds.size() < kRoundsOfAnInterval || 2.0 * efficiency(rounds).half_width >= kNarrow) return false;
-  return std::ranges::all_of(newest_efficiencies(rounds),
+  return rounds.size() >= kRoundsOfAnInterval &&
+         std::ranges::all_of(newest_efficiencies(rounds),
                              [](const Estimate& e) { return 2.0 * e.half_width < kNarrow; });
 }
 
