@@ -77,7 +77,8 @@ std::optional<std::vector<SnapshotHead>> parse_snapshot_list(std::string_view te
   if (xxh3_128(content.data(), content.size()) != text.substr(0, kChecksumDigits)) return std::nullopt;
   try {
     std::vector<SnapshotHead> heads;
-    for (const json& each : parse_json_object(content, "the list of snapshots").at("snapshots")) {
+    const json list = parse_json_object(content, "the list of snapshots");
+    for (const json& each : list.at("snapshots")) {
       if (heads.size() == kMostHeads) return std::nullopt;
       heads.push_back(head_in(each));
     }
