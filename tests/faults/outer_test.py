@@ -256,6 +256,13 @@ class OuterTest(JobTest):
         done = run([BIN / "ddptrain", "--replay-log", file], env=ENVIRONMENT)
         self.assertIn("the last entry is cut off and left out", done.stdout)
 
+    def test_the_benchmark_of_groups(self) -> None:
+        flags = ["--bin", BIN, "--groups", "2", "--steps", "4", "--seeds", "1", "--outer-steps", "2"]
+        for more, settings in (([], ["--outer-steps 2"]), (["--asynchronous"], ["--outer-steps 2 --outer-max-age 100"])):
+            done = run([ROOT / "benchmarks" / "groups", ROOT / "docs" / "CHANGELOG.md", *flags, *more], env=ENVIRONMENT)
+            names = [line.split("|")[1].strip() for line in done.stdout.splitlines()]
+            self.assertEqual(names[2:], ["synchronous", *settings])
+
     # --- what does not belong in the log -----------------------------------------------------------------------------
 
     def test_other_entries_change_nothing(self) -> None:
