@@ -140,10 +140,10 @@ class Decoder final : public TextModel {
   Tensor next_dbias_;             ///< [width]: of this stage's own last bias, summed by the next stage.
   Buffer next_dbias_memory_;
   MicroBatch micro_batch_;
-  TokenBatch batch_;                 ///< The same, as tokens.
-  std::int64_t first_position_ = 0;  ///< Of the batch, if it continues a text; and so are the next.
-  std::int64_t last_row_ = 0;        ///< Of the batch: the text's last token.
+  TokenBatch batch_;           ///< The same, as tokens.
+  std::int64_t last_row_ = 0;  ///< Of the batch, if it continues a text: the text's last token; and so are the next.
   Buffer text_tokens_;
+  Buffer text_position_;
   Buffer text_segment_;
 };
 

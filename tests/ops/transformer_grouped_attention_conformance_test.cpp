@@ -30,10 +30,11 @@ TEST_P(GroupedConformanceTest, RotaryPositions) {
       const Shape shape{2, 7, heads.columns()};
       const Tensor turned = put(bench, shape, 1);
       const Tensor back = put(bench, shape, 1);
+      const std::int64_t* first = first_position > 0 ? bench.put_object(first_position) : nullptr;
       auto& ops = bench.device().get<GroupedAttentionOps>();
-      ops.rotate(turned, heads, of_pairs, first_position, GroupedAttentionOps::Turn::forward);
-      ops.rotate(back, heads, of_pairs, first_position, GroupedAttentionOps::Turn::forward);
-      ops.rotate(back, heads, of_pairs, first_position, GroupedAttentionOps::Turn::back);
+      ops.rotate(turned, heads, of_pairs, first, GroupedAttentionOps::Turn::forward);
+      ops.rotate(back, heads, of_pairs, first, GroupedAttentionOps::Turn::forward);
+      ops.rotate(back, heads, of_pairs, first, GroupedAttentionOps::Turn::back);
       EXPECT_LE(relative_error(bench.take(back), bench.take(put(bench, shape, 1))), 1e-5);
       return {{"turned", bench.take(turned)}};
     });
@@ -45,7 +46,8 @@ TEST_P(GroupedConformanceTest, APairTurnsByPositionTimesFrequency) {
   Bench bench(*tested_);
   const Tensor qkv = bench.put({0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0}, {1, 1, 12});
   const Tensor frequencies = bench.put_master({1.0, 0.25}, {2});
-  tested_->get<GroupedAttentionOps>().rotate(qkv, {1, 1, 4}, frequencies, 3, GroupedAttentionOps::Turn::forward);
+  tested_->get<GroupedAttentionOps>().rotate(qkv, {1, 1, 4}, frequencies, bench.put_object(std::int64_t{3}),
+                                             GroupedAttentionOps::Turn::forward);
   const Values expected = {0, 0, 0, 0, 0, std::cos(0.75), 0, std::sin(0.75), 0, 1, 0, 0};
   EXPECT_LE(relative_error(bench.take(qkv), expected), GetParam().tolerance);
 }
@@ -79,7 +81,7 @@ TEST_P(GroupedConformanceTest, AttentionToACacheIsAttentionToAllRows) {
       piece(all, heads.columns(), [&](std::size_t to, std::size_t from) { qkv[to] = all[from]; });
       const Tensor out = bench.poisoned({kBatch, rows, heads.width()});
       tested_->get<CachedAttentionOps>().attention(bench.put(qkv, {kBatch, rows, heads.columns()}), {heads, true},
-                                                   first, keys, values, out);
+                                                   bench.put_object(first), keys, values, out);
       const Values part = bench.take(out);
       piece(part, heads.width(), [&](std::size_t from, std::size_t to) { found[to] = part[from]; });
       first += rows;
@@ -109,8 +111,9 @@ TEST_P(GroupedConformanceTest, HeadsMayLieKindByKind) {
       }
     }
     const Tensor out = bench.poisoned({1, 4, heads.width()});
-    tested_->get<CachedAttentionOps>().attention(bench.put(qkv, {1, 4, heads.columns()}), columns, 0,
-                                                 bench.poisoned({1, 4, 6}), bench.poisoned({1, 4, 6}), out);
+    tested_->get<CachedAttentionOps>().attention(bench.put(qkv, {1, 4, heads.columns()}), columns,
+                                                 bench.put_object(std::int64_t{0}), bench.poisoned({1, 4, 6}),
+                                                 bench.poisoned({1, 4, 6}), out);
     return bench.take(out);
   };
   EXPECT_EQ(attend(kinds), attend(groups));

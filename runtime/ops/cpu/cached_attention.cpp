@@ -16,8 +16,10 @@ template <class T>
 class CachedGroup {
  public:
   /// `index` counts groups, text by text. `scores` has room for kQueryRows rows of scores.
-  CachedGroup(const CachedAttentionShape& d, const QkvColumns& columns, std::int64_t index, T* scores)
+  CachedGroup(const CachedAttentionShape& d, std::int64_t first_position, const QkvColumns& columns, std::int64_t index,
+              T* scores)
       : d_(d),
+        first_position_(first_position),
         columns_(columns),
         text_(index / columns.heads.key_heads),
         group_(index % columns.heads.key_heads),
@@ -47,14 +49,14 @@ class CachedGroup {
   StridedView<T> cached(T* cache) const {
     const std::int64_t width = heads().key_heads * heads().head_size;
     T* const first = cache + text_ * d_.capacity * width + group_ * heads().head_size;
-    return {first, d_.first_position + d_.sequence, heads().head_size, Eigen::OuterStride<>(width)};
+    return {first, first_position_ + d_.sequence, heads().head_size, Eigen::OuterStride<>(width)};
   }
 
   void attend(const ConstStridedView<T>& q, const StridedView<T>& k, const StridedView<T>& v, StridedView<T>& y) const {
     const T scale = T{1} / std::sqrt(static_cast<T>(heads().head_size));
     for (std::int64_t first = 0; first < d_.sequence; first += kQueryRows) {
       const std::int64_t rows = std::min(kQueryRows, d_.sequence - first);
-      const std::int64_t before = d_.first_position + first;
+      const std::int64_t before = first_position_ + first;
       StridedView<T> scores(scores_, rows, before + rows, Eigen::OuterStride<>(d_.capacity));
       scores.noalias() = q.middleRows(first, rows) * k.topRows(before + rows).transpose();
       for (std::int64_t i = 0; i < rows; ++i) {
@@ -68,6 +70,7 @@ class CachedGroup {
   }
 
   const CachedAttentionShape& d_;
+  std::int64_t first_position_;
   const QkvColumns& columns_;
   std::int64_t text_;
   std::int64_t group_;
@@ -78,14 +81,16 @@ class CpuCachedAttention final : public CachedAttentionOps, CpuOps {
  public:
   using CpuOps::CpuOps;
 
-  void attention(const Tensor& qkv, const QkvColumns& columns, std::int64_t first_position, const Tensor& keys,
+  void attention(const Tensor& qkv, const QkvColumns& columns, const std::int64_t* first_position, const Tensor& keys,
                  const Tensor& values, const Tensor& out) override {
-    const CachedAttentionShape d =
-        check_cached_attention(qkv, columns.heads, first_position, keys, values, out, dtype());
+    const CachedAttentionShape d = check_cached_attention(qkv, columns.heads, keys, values, out, dtype());
+    const std::int64_t first = *first_position;
+    DDP_CHECK(first >= 0 && first + d.sequence <= d.capacity, "cached attention: rows {} to {} in a cache of {}", first,
+              first + d.sequence - 1, d.capacity);
     with_scalar([&]<class T>(T) {
       T* const memory = scratch<T>(kQueryRows * d.capacity);
       parallel_each(d.batch * columns.heads.key_heads, 1, [&](std::int64_t index, int thread) {
-        const CachedGroup<T> group(d, columns, index, memory + thread * kQueryRows * d.capacity);
+        const CachedGroup<T> group(d, first, columns, index, memory + thread * kQueryRows * d.capacity);
         group.attend(qkv.as<const T>(), keys.as<T>(), values.as<T>(), out.as<T>());
       });
     });

@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kThreads)
     factors(places, row, column, factor);
     if (column >= places.width) continue;
     load<V>(tokens + static_cast<std::size_t>(is_here ? token : 0) * places.width + column, value);
-    load<V>(positions + static_cast<std::size_t>(position) * places.width + column, other);
+    load<V>(positions + static_cast<std::size_t>(batch.position(position)) * places.width + column, other);
 #pragma unroll
     for (int i = 0; i < V; ++i) value[i] = is_here ? (value[i] + other[i]) * factor[i] : 0.0f;
     store<V>(value, out + static_cast<std::size_t>(row) * places.width + column);
