@@ -59,7 +59,6 @@ class CpuEmbedding final : public EmbeddingOps, CpuOps {
     const EmbeddingDims d{check_embed_tokens_backward(batch, d_output, head, dtoken, dposition, dtype())};
     const std::vector<std::uint32_t> tokens = batch_tokens("embed_tokens_backward", batch, d.vocabulary);
     const bool drops = dropout.rate > 0.0f;
-    const std::int64_t first_position = batch.position(0);
     with_scalar([&]<class T>(T) {
       T* memory = drops ? scratch<T>(d.features()) : nullptr;
       parallel(d.width, [&](std::int64_t begin, std::int64_t end, int thread) {
