@@ -134,10 +134,14 @@ class TrainingTest(FolderCase):
     def test_qwen3_on_cpus(self) -> None:
         self.compare("cpu", "Qwen3", {"one rank": LAYOUTS["one rank"], "tensor 2": LAYOUTS["tensor 2"]})
 
-    def test_gpt2_on_gpus(self) -> None:
+    def test_models_on_gpus(self) -> None:
         if not torch.cuda.is_available():
             self.skipTest("needs a GPU")
-        self.compare("cuda", "GPT-2", LAYOUTS)
+        for name in make_models():
+            with self.subTest(name):
+                self.compare("cuda", name, LAYOUTS)
+                shutil.rmtree(self.folder / "tokens")
+                shutil.rmtree(self.folder / "start")
 
 
 def random_gpt2(settings: dict) -> "transformers.GPT2LMHeadModel":
