@@ -1,5 +1,4 @@
 #include "runtime/core/error.h"
-#include "runtime/ops/cached_attention.h"
 #include "runtime/ops/gated.h"
 #include "runtime/ops/grouped_attention.h"
 #include "runtime/ops/rms_norm.h"
@@ -16,7 +15,6 @@ namespace {
 
 }  // namespace
 
-std::unique_ptr<CachedAttentionOps> CachedAttentionOps::on_cuda(Device&) { not_yet("generation of text"); }
 std::unique_ptr<GatedOps> GatedOps::on_cuda(Device&) { not_yet("SwiGLU"); }
 std::unique_ptr<GroupedAttentionOps> GroupedAttentionOps::on_cuda(Device&) {
   not_yet("attention with rotary positions, grouped keys and values, or norms of queries and keys");
