@@ -49,10 +49,15 @@ double draw(std::uint64_t seed, std::uint32_t text, std::uint32_t position) {
   return static_cast<double>(bits >> 11) * 0x1p-53;
 }
 
-/// The tokens that may come, the likeliest first if only some may.
-std::vector<std::uint32_t> candidates(std::span<const float> logits, const Sampling& sampling) {
-  std::vector<std::uint32_t> tokens(logits.size());
-  std::iota(tokens.begin(), tokens.end(), 0u);
+/// The tokens that may come, the likeliest first if only some may. Those whose probability is less than 10^-17 of the
+/// likeliest one's are left out.
+std::vector<std::uint32_t> candidates(std::span<const float> logits, float largest, const Sampling& sampling) {
+  constexpr double kTemperatures = 40.0;
+  const auto least = static_cast<float>(largest - kTemperatures * sampling.temperature);
+  std::vector<std::uint32_t> tokens;
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    if (logits[i] >= least) tokens.push_back(static_cast<std::uint32_t>(i));
+  }
   const bool limits = sampling.top_k > 0 && sampling.top_k < std::ssize(tokens);
   if (!limits && sampling.top_p >= 1.0) return tokens;
   const auto end = limits ? tokens.begin() + sampling.top_k : tokens.end();
@@ -77,7 +82,7 @@ std::uint32_t sample_token(std::span<const float> logits, const Sampling& sampli
   DDP_CHECK(!logits.empty(), "no logits to choose a token from");
   const std::uint32_t likeliest = likeliest_of(logits);
   if (sampling.temperature <= 0.0) return likeliest;
-  const std::vector<std::uint32_t> tokens = candidates(logits, sampling);
+  const std::vector<std::uint32_t> tokens = candidates(logits, logits[likeliest], sampling);
   std::vector<double> weights;
   weights.reserve(tokens.size());
   for (const std::uint32_t token : tokens) {
