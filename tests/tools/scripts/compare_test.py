@@ -1,8 +1,8 @@
 """benchmarks/compare: what it runs and in which order, how it chooses, and what its page says; the PyTorch peers on the CPU
 where there is PyTorch."""
 
-import json
 import dataclasses
+import json
 import math
 import os
 import pathlib
