@@ -335,6 +335,7 @@ CommandLine parse_command_line(int argc, const char* const* argv, const std::map
     for (std::string& note : read_config(flags, modes.config)) result.notes.push_back(std::move(note));
   }
   check_combinations(flags, before);
+  result.workload->note_given(flags);
   result.task = task_of(modes, options);
   options.model = model.name;
   check_flags(options, *result.workload);
