@@ -29,11 +29,14 @@ struct MatrixShape {
 
 struct AttentionShape {
   std::int64_t batch = 0;
-  std::int64_t heads = 0;
+  std::int64_t heads = 0;      ///< Of queries.
+  std::int64_t key_heads = 0;  ///< Of keys, and of values. It divides `heads`.
   std::int64_t sequence = 0;
   std::int64_t head_size = 0;
 
-  std::int64_t width() const { return heads * head_size; }
+  std::int64_t width() const { return heads * head_size; }  ///< Columns of all queries, and of the output.
+  std::int64_t key_width() const { return key_heads * head_size; }
+  std::int64_t columns() const { return width() + 2 * key_width(); }  ///< Of queries, keys and values.
   auto operator<=>(const AttentionShape&) const = default;
 };
 
@@ -41,6 +44,8 @@ struct GroupedAttentionShape {
   std::int64_t batch = 0;
   std::int64_t sequence = 0;
   GroupedHeads heads = {};
+
+  AttentionShape attention() const { return {batch, heads.heads, heads.key_heads, sequence, heads.head_size}; }
 };
 
 struct CachedAttentionShape {
@@ -108,6 +113,7 @@ GroupedAttentionShape check_grouped_qkv(const char* operation, const Tensor& qkv
 GroupedAttentionShape check_grouped_attention(const char* operation, const Tensor& qkv, const GroupedHeads& heads,
                                               const Tensor& out, const Tensor& statistics, const Tensor& d_output,
                                               const Tensor& dqkv, DType dtype);
+/// `frequencies` is optional.
 GroupedAttentionShape check_rotate(const Tensor& qkv, const GroupedHeads& heads, const Tensor& frequencies,
                                    DType dtype);
 CachedAttentionShape check_cached_attention(const Tensor& qkv, const GroupedHeads& heads, const Tensor& keys,

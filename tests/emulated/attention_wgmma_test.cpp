@@ -53,7 +53,7 @@ TEST(EmulatedAttentionTest, BackwardByWarpgroupsEqualsDoublePrecision) {
     cases.push_back({2, 512, 2, 3, 3, late, 4});
   }
   for (const Case& c : cases) {
-    emulated::AttentionReference tensors({c.batch, c.sequence, c.heads, kHead, c.seed});
+    emulated::AttentionReference tensors({c.batch, c.sequence, c.heads, c.heads, kHead, c.seed});
     ASSERT_NO_THROW(run(c, tensors)) << describe(c);
     tensors.expect_gradients(describe(c));
   }

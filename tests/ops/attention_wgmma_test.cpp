@@ -64,9 +64,9 @@ TEST_P(AttentionWgmmaTest, BackwardGivesTheSameBitsOnFewerMultiprocessors) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, AttentionWgmmaTest,
-                         ::testing::Values(AttentionShape{1, 1, 128, 64}, AttentionShape{3, 5, 256, 64},
-                                           AttentionShape{50, 3, 384, 64}, AttentionShape{2, 3, 1024, 64},
-                                           AttentionShape{1, 2, 2048, 64}),
+                         ::testing::Values(AttentionShape{1, 1, 1, 128, 64}, AttentionShape{3, 5, 5, 256, 64},
+                                           AttentionShape{50, 3, 3, 384, 64}, AttentionShape{2, 3, 3, 1024, 64},
+                                           AttentionShape{1, 2, 2, 2048, 64}),
                          [](const auto& info) {
                            const AttentionShape& s = info.param;
                            return std::to_string(s.batch) + "x" + std::to_string(s.heads) + "x" +

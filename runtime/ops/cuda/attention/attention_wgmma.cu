@@ -24,8 +24,8 @@ std::int64_t grid(const AttentionShape& shape, int multiprocessors) {
 }  // namespace
 
 bool suits_wgmma_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors) {
-  return multiplies_by_warpgroups() && shape.head_size == kHead && shape.sequence % kKeys == 0 &&
-         shape.batch * shape.sequence < (std::int64_t{1} << 31) &&
+  return multiplies_by_warpgroups() && shape.head_size == kHead && shape.key_heads == shape.heads &&
+         shape.sequence % kKeys == 0 && shape.batch * shape.sequence < (std::int64_t{1} << 31) &&
          least_shared_bytes(shape.sequence) <= shared_memory_limit() && is_aligned(tensors.qkv, 16) &&
          is_aligned(tensors.out, 16) && is_aligned(tensors.d_output, 16) && is_aligned(tensors.statistics, 16) &&
          is_aligned(tensors.dqkv, 16);

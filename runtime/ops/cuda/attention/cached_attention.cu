@@ -22,11 +22,9 @@ class CudaCachedAttention final : public CachedAttentionOps, CudaOps {
  public:
   using CudaOps::CudaOps;
 
-  void attention(const Tensor& qkv, const QkvColumns& columns, const std::int64_t* first_position, const Tensor& keys,
+  void attention(const Tensor& qkv, const GroupedHeads& heads, const std::int64_t* first_position, const Tensor& keys,
                  const Tensor& values, const Tensor& out) override {
-    const GroupedHeads& heads = columns.heads;
     const CachedAttentionShape s = check_cached_attention(qkv, heads, keys, values, out, dtype());
-    require(!columns.grouped, "cached attention: rows that are not kind by kind");
     require(heads.head_size <= kMostHeadSize, "cached attention: a head of more than 256 columns");
     if (qkv.size() == 0) return;
     const std::int64_t rows = s.batch * s.sequence;
