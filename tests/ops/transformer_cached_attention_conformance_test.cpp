@@ -25,8 +25,8 @@ TEST_P(TransformerConformanceTest, CachedAttention) {
       const Tensor keys = put(bench, cache, 2, 2.0), values = put(bench, cache, 3);
       const Tensor out = bench.poisoned({kTexts, c.rows, c.heads.width()});
       bench.device().get<CachedAttentionOps>().attention(put(bench, {kTexts, c.rows, c.heads.columns()}, 1, 2.0),
-                                                         c.heads, bench.put_object(c.first_position), keys,
-                                                         values, out);
+                                                         c.heads, bench.put_object(c.first_position), keys, values,
+                                                         out);
       return Outputs{{"out", bench.take(out)}, {"keys", bench.take(keys)}, {"values", bench.take(values)}};
     });
   }
@@ -40,8 +40,8 @@ TEST_P(TransformerConformanceTest, CachedAttentionOfTheFirstRowsNeedsNoCache) {
   const Tensor keys = bench.poisoned(cache), values = bench.poisoned(cache);
   for (const std::int64_t row : {0, 1, 2}) {
     const Tensor out = bench.poisoned({1, 1, heads.width()});
-    tested_->get<CachedAttentionOps>().attention(put(bench, {1, 1, heads.columns()}, 1), heads,
-                                                 bench.put_object(row), keys, values, out);
+    tested_->get<CachedAttentionOps>().attention(put(bench, {1, 1, heads.columns()}, 1), heads, bench.put_object(row),
+                                                 keys, values, out);
     for (const double value : bench.take(out)) ASSERT_FALSE(std::isnan(value)) << row;
   }
 }
