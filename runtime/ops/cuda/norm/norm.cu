@@ -60,16 +60,13 @@ __device__ __forceinline__ float group_sum(float value, float (&shared)[kGroup])
   return value;
 }
 
-/// Kernels of RMS norms start early, and let the next kernel start early: a token of a text has many small kernels.
-constexpr bool starts_early(Kind kind) { return kind == Kind::rms; }
-
 /// kGroup warps take a row. kFp8: y is the values of `fp8`.
 template <class T, Kind kKind, int kPacks, int kGroup, bool kAdd, bool kFp8>
 __global__ void __launch_bounds__(kThreads) forward_kernel(const Forward<T> a, const Fp8Matrix fp8) {
   __shared__ float exchanged[2][kWarps / kGroup][kGroup];
   const std::uint32_t group = threadIdx.x / (32 * kGroup);
   const std::uint32_t row = blockIdx.x * (kWarps / kGroup) + group;
-  if constexpr (starts_early(kKind)) {
+  if constexpr (kKind == Kind::rms) {
     wait_for_predecessor();
     let_successor_start();
   }
@@ -190,8 +187,8 @@ void forward_in_packs(const Forward<T>& a, const Fp8Matrix& y, cudaStream_t stre
   with_packs(a.width, [&](auto packs, auto group) {
     const auto kernel = forward_kernel<T, kKind, packs.value, group.value, kAdd, kFp8>;
     const dim3 blocks(ceil_div(a.rows, kWarps / group.value));
-    if constexpr (starts_early(kKind)) {
-      launch_early(kernel, blocks, kThreads, 0, stream, a, y);
+    if constexpr (kKind == Kind::rms) {
+      launch_rows(a.rows, kernel, blocks, kThreads, 0, stream, a, y);
     } else {
       launch_kernel(kernel, blocks, kThreads, 0, stream, a, y);
     }
