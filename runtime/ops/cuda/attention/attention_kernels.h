@@ -19,8 +19,7 @@ void mma_attention(const AttentionShape& shape, const AttentionTensors& tensors,
 void mma_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors, const float* deltas,
                             cudaStream_t stream);
 
-/// The backward pass by warpgroup matrix instructions: heads of 64, each with a key of its own; sequences
-/// that are multiples of 128. One thread
+/// The backward pass by warpgroup matrix instructions: heads of 64, sequences that are multiples of 128. One thread
 /// block takes a whole head, so a GPU is filled by as many heads as it has multiprocessors.
 bool suits_wgmma_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors);
 /// Bytes. `multiprocessors`: as many as may work at a time.
