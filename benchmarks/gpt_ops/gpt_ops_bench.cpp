@@ -295,8 +295,8 @@ class GptOps {
     const Tensor dquery = empty(gradients_, weight.shape), dkey = empty(gradients_, weight.shape);
     const double bytes = 2.0 * static_cast<double>(qkv.size());
     auto& ops = device_.get<GroupedAttentionOps>();
-    time("rotate", 2 * bytes, 0, [&] { ops.rotate(qkv, heads, frequencies, 0, Turn::forward); });
-    time("rotate back", 2 * bytes, 0, [&] { ops.rotate(qkv, heads, frequencies, 0, Turn::back); });
+    time("rotate", 2 * bytes, 0, [&] { ops.rotate(qkv, heads, frequencies, nullptr, Turn::forward); });
+    time("rotate back", 2 * bytes, 0, [&] { ops.rotate(qkv, heads, frequencies, nullptr, Turn::back); });
     time("normalise heads", 2 * bytes, 0, [&] { ops.normalise(qkv, heads, weight, weight, 1e-6f, y, statistics); });
     time("normalise_backward", 3 * bytes, 0,
          [&] { ops.normalise_backward(qkv, heads, weight, weight, statistics, y, dquery, dkey, false); });

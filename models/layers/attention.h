@@ -174,7 +174,7 @@ class Attention final : public Sublayer {
       return;
     }
     grouped_->attention_backward(qkv_, heads(), attended_, statistics_, d_attended, d_qkv);
-    grouped_->rotate(d_qkv, heads(), frequencies_, 0, GroupedAttentionOps::Turn::back);
+    grouped_->rotate(d_qkv, heads(), frequencies_, nullptr, GroupedAttentionOps::Turn::back);
     if (kind_.normalises_heads) normalise_backward(d_qkv, accumulate);
   }
   /// Each rank has some of the heads, whose weights are the same.
@@ -227,7 +227,7 @@ class Attention final : public Sublayer {
   Tensor frequencies_;  ///< [head size / 2]: see rotary_frequencies(). Without data if there are no rotary positions.
   Tensor keys_;         ///< [batch, positions, key heads * head size]: the cache. This and the next with cached_.
   Tensor values_;
-  std::int64_t first_position_ = 0;  ///< Of the rows of this pass.
+  const std::int64_t* first_position_ = nullptr;  ///< Of the rows of this pass: see TokenBatch.
 };
 
 }  // namespace ddptrain

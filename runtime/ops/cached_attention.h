@@ -10,12 +10,13 @@ namespace ddptrain {
 /// Self-attention of rows that continue texts. A cache has the keys and values of the rows before them.
 class CachedAttentionOps : public Family<CachedAttentionOps> {
  public:
-  /// qkv [batch, sequence, columns], kind by kind (GroupedHeads), are the rows at positions first_position,
-  /// first_position + 1, ... of each text. keys and values [batch, capacity, key_heads * head_size] have those of all
-  /// rows before, and get those of qkv. out [batch, sequence, width] = softmax(q k^T / sqrt(head_size)) v per head,
-  /// over the positions up to the row's own.
-  virtual void attention(const Tensor& qkv, const GroupedHeads& heads, std::int64_t first_position, const Tensor& keys,
-                         const Tensor& values, const Tensor& out) = 0;
+  /// qkv [batch, sequence, columns], kind by kind (GroupedHeads), are the rows at positions *first_position,
+  /// *first_position + 1, ... of each text; the number is in memory of the device, and the last position is below
+  /// `capacity`. keys and values [batch, capacity, key_heads * head_size] have those of all rows before, and get those
+  /// of qkv. out [batch, sequence, width] = softmax(q k^T / sqrt(head_size)) v per head, over the positions up to the
+  /// row's own.
+  virtual void attention(const Tensor& qkv, const GroupedHeads& heads, const std::int64_t* first_position,
+                         const Tensor& keys, const Tensor& values, const Tensor& out) = 0;
 
   static std::unique_ptr<CachedAttentionOps> on_cpu(Device& device);
   static std::unique_ptr<CachedAttentionOps> on_cuda(Device& device);

@@ -38,11 +38,12 @@ class GroupedAttentionOps : public Family<GroupedAttentionOps> {
 
   enum class Turn : std::uint8_t { forward, back };
   /// Rotary positions, in place (Su et al., "RoFormer", arXiv:2104.09864): turns elements i and i + head_size / 2 of
-  /// each query and key by the angle position * frequencies[i]. The first row of each window has position
-  /// `first_position`. frequencies [head_size / 2]: f32 (f64 for fp64); without data nothing is turned. Rows that are
-  /// group by group become kind by kind. `back` turns gradients back, from kind by kind to group by group.
+  /// each query and key by the angle position * frequencies[i]. frequencies [head_size / 2]: f32 (f64 for fp64);
+  /// without data nothing is turned. `first_position`, in memory of the device: the position of the first row of each
+  /// window; null: 0. Rows that are group by group become kind by kind. `back` turns gradients back, from kind by kind
+  /// to group by group.
   virtual void rotate(const Tensor& qkv, const GroupedHeads& heads, const Tensor& frequencies,
-                      std::int64_t first_position, Turn turn) = 0;
+                      const std::int64_t* first_position, Turn turn) = 0;
 
   /// y = qkv, both group by group, but for queries and keys, which are rms_norm() of each head with their weights
   /// [head_size]. statistics

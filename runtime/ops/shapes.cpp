@@ -125,28 +125,25 @@ GroupedAttentionShape check_grouped_attention(const char* operation, const Tenso
 }
 
 GroupedAttentionShape check_rotate(const Tensor& qkv, const GroupedHeads& heads, const Tensor& frequencies,
-                                   std::int64_t first_position, DType dtype) {
+                                   DType dtype) {
   const GroupedAttentionShape s = check_grouped_qkv("rotate", qkv, heads, dtype);
   const Check check{"rotate", dtype};
-  DDP_CHECK(first_position >= 0, "rotate: position {}", first_position);
   if (!frequencies) return s;
   DDP_CHECK(heads.head_size % 2 == 0, "rotate: heads of {} columns cannot be turned in pairs", heads.head_size);
   check.is(frequencies, "frequencies", wide(dtype), {heads.head_size / 2});
   return s;
 }
 
-CachedAttentionShape check_cached_attention(const Tensor& qkv, const GroupedHeads& heads, std::int64_t first_position,
-                                            const Tensor& keys, const Tensor& values, const Tensor& out, DType dtype) {
+CachedAttentionShape check_cached_attention(const Tensor& qkv, const GroupedHeads& heads, const Tensor& keys,
+                                            const Tensor& values, const Tensor& out, DType dtype) {
   const Check check{"cached attention", dtype};
   const auto [batch, sequence, grouped] = check_grouped_qkv(check.operation, qkv, heads, dtype);
   check.has_dimensions(keys, "keys", 3);
-  const CachedAttentionShape s{batch, sequence, keys.dim(1), first_position};
+  const CachedAttentionShape s{batch, sequence, keys.dim(1)};
   check.is(keys, "keys", {batch, s.capacity, heads.key_heads * heads.head_size});
   check.is(values, "values", keys.shape);
   check.is(out, "out", {batch, sequence, heads.width()});
-  DDP_CHECK(first_position >= 0 && first_position + sequence <= s.capacity,
-            "cached attention: rows {} to {} in a cache of {}", first_position, first_position + sequence - 1,
-            s.capacity);
+  DDP_CHECK(sequence <= s.capacity, "cached attention: {} rows in a cache of {}", sequence, s.capacity);
   return s;
 }
 

@@ -51,8 +51,7 @@ struct GroupedAttentionShape {
 struct CachedAttentionShape {
   std::int64_t batch = 0;
   std::int64_t sequence = 0;
-  std::int64_t capacity = 0;        ///< Positions of the cache.
-  std::int64_t first_position = 0;  ///< Of the new rows.
+  std::int64_t capacity = 0;  ///< Positions of the cache.
 };
 
 /// A valid convolution of stride 1 with a square kernel.
@@ -116,9 +115,9 @@ GroupedAttentionShape check_grouped_attention(const char* operation, const Tenso
                                               const Tensor& dqkv, DType dtype);
 /// `frequencies` is optional.
 GroupedAttentionShape check_rotate(const Tensor& qkv, const GroupedHeads& heads, const Tensor& frequencies,
-                                   std::int64_t first_position, DType dtype);
-CachedAttentionShape check_cached_attention(const Tensor& qkv, const GroupedHeads& heads, std::int64_t first_position,
-                                            const Tensor& keys, const Tensor& values, const Tensor& out, DType dtype);
+                                   DType dtype);
+CachedAttentionShape check_cached_attention(const Tensor& qkv, const GroupedHeads& heads, const Tensor& keys,
+                                            const Tensor& values, const Tensor& out, DType dtype);
 GroupedAttentionShape check_normalise(const char* operation, const Tensor& qkv, const GroupedHeads& heads,
                                       const Tensor& query_weight, const Tensor& key_weight, const Tensor& y,
                                       const Tensor& statistics, DType dtype);

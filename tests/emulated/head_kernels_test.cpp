@@ -13,7 +13,8 @@ alignas(1024) char memory[64 * 1024];  // NOLINT: the kernel's shared memory
 
 namespace {
 
-constexpr int kRows = 6, kSequence = 3, kFirstPosition = 5;
+constexpr int kRows = 6, kSequence = 3;
+constexpr std::int64_t kFirstPosition = 5;
 
 template <class T, int V>
 void run(const Heads& heads, const Rotation& rotation, bool copies_late, std::vector<T>& qkv) {
@@ -56,7 +57,7 @@ template <class T, int V>
 void check(const Heads& heads, bool turns, bool copies_late) {
   std::vector<float> frequencies;
   for (int i = 0; turns && i < heads.head_size / 2; ++i) frequencies.push_back(1.0f / static_cast<float>(i + 1));
-  Rotation rotation{turns ? frequencies.data() : nullptr, kFirstPosition, kSequence, true};
+  Rotation rotation{turns ? frequencies.data() : nullptr, &kFirstPosition, kSequence, true};
   std::vector<T> qkv;
   std::vector<double> before;
   for (int i = 0; i < kRows * heads.columns(); ++i) {

@@ -130,10 +130,10 @@ TEST_P(TransformerConformanceTest, SameBitsAgainAndInGraphsWithGroupedHeads) {
     expect_same_bits("grouped attention", bench, {turned, out, logarithms, dqkv, dquery, dkey}, [&] {
       auto& ops = tested_->get<GroupedAttentionOps>();
       ops.normalise(qkv, kHeads, head_weight, head_weight, kEpsilon, turned, head_statistics);
-      ops.rotate(turned, kHeads, frequencies, 0, GroupedAttentionOps::Turn::forward);
+      ops.rotate(turned, kHeads, frequencies, nullptr, GroupedAttentionOps::Turn::forward);
       ops.attention(turned, kHeads, out, logarithms);
       ops.attention_backward(turned, kHeads, out, logarithms, dy, dqkv);
-      ops.rotate(dqkv, kHeads, frequencies, 0, GroupedAttentionOps::Turn::back);
+      ops.rotate(dqkv, kHeads, frequencies, nullptr, GroupedAttentionOps::Turn::back);
       ops.normalise_backward(qkv, kHeads, head_weight, head_weight, head_statistics, dqkv, dquery, dkey, false);
     });
     const Tensor pre = put(bench, {rows, 2 * width}, 7), hidden = bench.poisoned({rows, width});

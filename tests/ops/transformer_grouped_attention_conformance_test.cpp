@@ -104,11 +104,12 @@ TEST_P(TransformerConformanceTest, RotaryPositions) {
         const Tensor turned = put(bench, shape, 1);
         const Tensor back = put(bench, shape, 1);
         const Tensor d_turned = put(bench, shape, 2);
+        const std::int64_t* first = first_position > 0 ? bench.put_object(first_position) : nullptr;
         auto& ops = bench.device().get<GroupedAttentionOps>();
-        ops.rotate(turned, heads, of_pairs, first_position, GroupedAttentionOps::Turn::forward);
-        ops.rotate(back, heads, of_pairs, first_position, GroupedAttentionOps::Turn::forward);
-        ops.rotate(back, heads, of_pairs, first_position, GroupedAttentionOps::Turn::back);
-        ops.rotate(d_turned, heads, of_pairs, first_position, GroupedAttentionOps::Turn::back);
+        ops.rotate(turned, heads, of_pairs, first, GroupedAttentionOps::Turn::forward);
+        ops.rotate(back, heads, of_pairs, first, GroupedAttentionOps::Turn::forward);
+        ops.rotate(back, heads, of_pairs, first, GroupedAttentionOps::Turn::back);
+        ops.rotate(d_turned, heads, of_pairs, first, GroupedAttentionOps::Turn::back);
         EXPECT_LE(relative_error(bench.take(back), bench.take(put(bench, shape, 1))), GetParam().tolerance);
         return {{"turned", bench.take(turned)}, {"gradient", bench.take(d_turned)}};
       });
@@ -121,7 +122,8 @@ TEST_P(TransformerConformanceTest, APairTurnsByPositionTimesFrequency) {
   Bench bench(*tested_);
   const Tensor qkv = bench.put({0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0}, {1, 1, 12});
   const Tensor frequencies = bench.put_master({1.0, 0.25}, {2});
-  tested_->get<GroupedAttentionOps>().rotate(qkv, {1, 1, 4}, frequencies, 3, GroupedAttentionOps::Turn::forward);
+  tested_->get<GroupedAttentionOps>().rotate(qkv, {1, 1, 4}, frequencies, bench.put_object(std::int64_t{3}),
+                                             GroupedAttentionOps::Turn::forward);
   const Values expected = {0, 0, 0, 0, 0, std::cos(0.75), 0, std::sin(0.75), 0, 1, 0, 0};
   EXPECT_LE(relative_error(bench.take(qkv), expected), GetParam().tolerance);
 }
@@ -144,9 +146,9 @@ TEST_P(TransformerConformanceTest, RotationOrdersHeadsByKind) {
     const Values by_kind = bench.rounded(row_of({0, 1, 2, 3, 4, 5, 6, 7}));
     const Tensor qkv = bench.put(by_group, {1, 3, heads.columns()});
     auto& ops = tested_->get<GroupedAttentionOps>();
-    ops.rotate(qkv, heads, Tensor{}, 0, GroupedAttentionOps::Turn::forward);
+    ops.rotate(qkv, heads, Tensor{}, nullptr, GroupedAttentionOps::Turn::forward);
     EXPECT_EQ(bench.take(qkv), by_kind) << size;
-    ops.rotate(qkv, heads, Tensor{}, 0, GroupedAttentionOps::Turn::back);
+    ops.rotate(qkv, heads, Tensor{}, nullptr, GroupedAttentionOps::Turn::back);
     EXPECT_EQ(bench.take(qkv), by_group) << size;
   }
 }
@@ -207,8 +209,8 @@ TEST_P(TransformerConformanceTest, AttentionToACacheIsAttentionToAllRows) {
       Values qkv(static_cast<std::size_t>(kBatch * rows * heads.columns()));
       piece(all, heads.columns(), [&](std::size_t to, std::size_t from) { qkv[to] = all[from]; });
       const Tensor out = bench.poisoned({kBatch, rows, heads.width()});
-      tested_->get<CachedAttentionOps>().attention(bench.put(qkv, {kBatch, rows, heads.columns()}), heads, first, keys,
-                                                   values, out);
+      tested_->get<CachedAttentionOps>().attention(bench.put(qkv, {kBatch, rows, heads.columns()}), heads,
+                                                   bench.put_object(first), keys, values, out);
       const Values part = bench.take(out);
       piece(part, heads.width(), [&](std::size_t from, std::size_t to) { found[to] = part[from]; });
       first += rows;

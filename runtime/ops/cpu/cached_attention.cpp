@@ -16,8 +16,14 @@ template <class T>
 class CachedGroup {
  public:
   /// `index` counts groups, text by text. `scores` has room for kQueryRows rows of scores.
-  CachedGroup(const CachedAttentionShape& d, const GroupedHeads& heads, std::int64_t index, T* scores)
-      : d_(d), heads_(heads), text_(index / heads.key_heads), group_(index % heads.key_heads), scores_(scores) {}
+  CachedGroup(const CachedAttentionShape& d, std::int64_t first_position, const GroupedHeads& heads, std::int64_t index,
+              T* scores)
+      : d_(d),
+        first_position_(first_position),
+        heads_(heads),
+        text_(index / heads.key_heads),
+        group_(index % heads.key_heads),
+        scores_(scores) {}
 
   void attend(const T* qkv, T* keys, T* values, T* out) const {
     const T* const rows = qkv + text_ * d_.sequence * heads_.columns();
@@ -42,14 +48,14 @@ class CachedGroup {
   StridedView<T> cached(T* cache) const {
     const std::int64_t width = heads_.key_heads * heads_.head_size;
     T* const first = cache + text_ * d_.capacity * width + group_ * heads_.head_size;
-    return {first, d_.first_position + d_.sequence, heads_.head_size, Eigen::OuterStride<>(width)};
+    return {first, first_position_ + d_.sequence, heads_.head_size, Eigen::OuterStride<>(width)};
   }
 
   void attend(const ConstStridedView<T>& q, const StridedView<T>& k, const StridedView<T>& v, StridedView<T>& y) const {
     const T scale = T{1} / std::sqrt(static_cast<T>(heads_.head_size));
     for (std::int64_t first = 0; first < d_.sequence; first += kQueryRows) {
       const std::int64_t rows = std::min(kQueryRows, d_.sequence - first);
-      const std::int64_t before = d_.first_position + first;
+      const std::int64_t before = first_position_ + first;
       StridedView<T> scores(scores_, rows, before + rows, Eigen::OuterStride<>(d_.capacity));
       scores.noalias() = q.middleRows(first, rows) * k.topRows(before + rows).transpose();
       for (std::int64_t i = 0; i < rows; ++i) {
@@ -63,6 +69,7 @@ class CachedGroup {
   }
 
   const CachedAttentionShape& d_;
+  std::int64_t first_position_;
   const GroupedHeads& heads_;
   std::int64_t text_;
   std::int64_t group_;
@@ -73,13 +80,16 @@ class CpuCachedAttention final : public CachedAttentionOps, CpuOps {
  public:
   using CpuOps::CpuOps;
 
-  void attention(const Tensor& qkv, const GroupedHeads& heads, std::int64_t first_position, const Tensor& keys,
+  void attention(const Tensor& qkv, const GroupedHeads& heads, const std::int64_t* first_position, const Tensor& keys,
                  const Tensor& values, const Tensor& out) override {
-    const CachedAttentionShape d = check_cached_attention(qkv, heads, first_position, keys, values, out, dtype());
+    const CachedAttentionShape d = check_cached_attention(qkv, heads, keys, values, out, dtype());
+    const std::int64_t first = *first_position;
+    DDP_CHECK(first >= 0 && first + d.sequence <= d.capacity, "cached attention: rows {} to {} in a cache of {}", first,
+              first + d.sequence - 1, d.capacity);
     with_scalar([&]<class T>(T) {
       T* const memory = scratch<T>(kQueryRows * d.capacity);
       parallel_each(d.batch * heads.key_heads, 1, [&](std::int64_t index, int thread) {
-        const CachedGroup<T> group(d, heads, index, memory + thread * kQueryRows * d.capacity);
+        const CachedGroup<T> group(d, first, heads, index, memory + thread * kQueryRows * d.capacity);
         group.attend(qkv.as<const T>(), keys.as<T>(), values.as<T>(), out.as<T>());
       });
     });

@@ -115,9 +115,10 @@ class CpuGroupedAttention final : public GroupedAttentionOps, CpuOps {
     });
   }
 
-  void rotate(const Tensor& qkv, const GroupedHeads& heads, const Tensor& frequencies, std::int64_t first_position,
-              Turn turn) override {
-    const GroupedAttentionShape d = check_rotate(qkv, heads, frequencies, first_position, dtype());
+  void rotate(const Tensor& qkv, const GroupedHeads& heads, const Tensor& frequencies,
+              const std::int64_t* first_position, Turn turn) override {
+    const GroupedAttentionShape d = check_rotate(qkv, heads, frequencies, dtype());
+    const std::int64_t first = first_position != nullptr ? *first_position : 0;
     const std::int64_t half = frequencies ? heads.head_size / 2 : 0;
     const std::int64_t columns = heads.columns();
     with_scalar([&]<class T>(T) {
@@ -126,7 +127,7 @@ class CpuGroupedAttention final : public GroupedAttentionOps, CpuOps {
         RowView<T> cosine(memory + thread * (2 * half + columns), half);
         RowView<T> sine(cosine.data() + half, half);
         RowView<T> before(sine.data() + half, columns);
-        const T position = static_cast<T>(first_position + row % d.sequence);
+        const T position = static_cast<T>(first + row % d.sequence);
         const RowArray<T> angle = position * ConstRowView<T>(frequencies.as<T>(), half);
         cosine = angle.cos();
         sine = angle.sin() * static_cast<T>(turn == Turn::forward ? 1 : -1);

@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kThreads)
     if (column >= places.width) continue;
     load<V>(tokens + static_cast<std::size_t>(is_here ? token : 0) * places.width + column, value);
     if (positions != nullptr) {
-      load<V>(positions + static_cast<std::size_t>(position) * places.width + column, other);
+      load<V>(positions + static_cast<std::size_t>(batch.position(position)) * places.width + column, other);
     }
 #pragma unroll
     for (int i = 0; i < V; ++i) value[i] = is_here ? (value[i] + other[i]) * factor[i] : 0.0f;

@@ -29,6 +29,8 @@ struct PackOfRow {
 template <class T, int V>
 __global__ void __launch_bounds__(kThreads)
     swiglu_kernel(const T* pre, std::uint32_t packs, std::uint32_t count, T* y) {
+  wait_for_predecessor();
+  let_successor_start();
   const std::uint32_t index = blockIdx.x * kThreads + threadIdx.x;
   if (index >= count) return;
   const PackOfRow<V> at(index, packs);
@@ -69,8 +71,8 @@ class CudaGated final : public GatedOps, CudaOps {
     if (is_fp8(y.dtype)) return quantize_swiglu(pre.data, fp8_output(y, stream()), stream());
     for_packs(s, {pre, y},
               [&]<class T, int V>(T, std::integral_constant<int, V>, std::uint32_t packs, std::uint32_t count) {
-                launch_kernel(swiglu_kernel<T, V>, ceil_div(count, kThreads), kThreads, 0, stream(), pre.as<T>(), packs,
-                              count, y.as<T>());
+                launch_rows(s.rows, swiglu_kernel<T, V>, ceil_div(count, kThreads), kThreads, 0, stream(),
+                            pre.as<T>(), packs, count, y.as<T>());
               });
   }
 

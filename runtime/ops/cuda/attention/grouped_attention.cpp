@@ -26,9 +26,9 @@ class CudaGroupedAttention final : public GroupedAttentionOps, CudaSelfAttention
     backward(shape.attention(), {qkv.data, out.data, statistics.as<float>(), d_output.data, dqkv.data});
   }
 
-  void rotate(const Tensor& qkv, const GroupedHeads& heads, const Tensor& frequencies, std::int64_t first_position,
-              Turn turn) override {
-    const GroupedAttentionShape shape = check_rotate(qkv, heads, frequencies, first_position, dtype());
+  void rotate(const Tensor& qkv, const GroupedHeads& heads, const Tensor& frequencies,
+              const std::int64_t* first_position, Turn turn) override {
+    const GroupedAttentionShape shape = check_rotate(qkv, heads, frequencies, dtype());
     if (qkv.size() == 0) return;
     cuda::rotate_heads(shape.attention(), qkv, frequencies.as<const float>(), first_position, turn == Turn::forward,
                        stream());

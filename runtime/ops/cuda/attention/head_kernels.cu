@@ -153,8 +153,8 @@ void with_packs(std::int64_t head_size, Work&& work, Pointers... pointers) {
 
 }  // namespace
 
-void rotate_heads(const AttentionShape& shape, const Tensor& qkv, const float* frequencies, std::int64_t first_position,
-                  bool forward, cudaStream_t stream) {
+void rotate_heads(const AttentionShape& shape, const Tensor& qkv, const float* frequencies,
+                  const std::int64_t* first_position, bool forward, cudaStream_t stream) {
   const std::int64_t rows = shape.batch * shape.sequence;
   with_element(qkv.dtype, [&]<class T>(T) {
     constexpr int kWide = 16 / sizeof(T);
@@ -163,7 +163,7 @@ void rotate_heads(const AttentionShape& shape, const Tensor& qkv, const float* f
     const std::int64_t row = (shape.columns() + 7) / 8 * 8;
     const auto bytes = static_cast<std::size_t>(row) * sizeof(T) + static_cast<std::size_t>(shape.head_size) * 4;
     reserve_shared_memory(kernel, bytes);
-    launch_kernel(kernel, static_cast<std::uint32_t>(rows), kThreads, bytes, stream, qkv.as<T>(), heads_of(shape),
+    launch_rows(rows, kernel, static_cast<std::uint32_t>(rows), kThreads, bytes, stream, qkv.as<T>(), heads_of(shape),
                   Rotation{frequencies, first_position, static_cast<int>(shape.sequence), forward});
   });
 }

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "runtime/device/cuda/elements.cuh"
+#include "runtime/device/cuda/launch.cuh"
 #include "runtime/ops/cuda/ptx/async_copy.cuh"
 #include "runtime/ops/cuda/ptx/mma.cuh"
 
@@ -38,7 +39,7 @@ struct HeadOfGroup {
 
 struct Rotation {
   const float* frequencies;  // [head_size / 2]; null: nothing is turned
-  std::int64_t first_position;
+  const std::int64_t* first_position;  // null: 0
   int sequence;
   bool forward;  // from groups to kinds; otherwise back
 };
@@ -53,6 +54,8 @@ __global__ void __launch_bounds__(kThreads) rotate_kernel(T* qkv, const Heads he
   auto* const angles = reinterpret_cast<float2*>(row + (columns + 7) / 8 * 8);
   const std::size_t number = blockIdx.x;
   qkv += number * columns;
+  wait_for_predecessor();
+  let_successor_start();
   for (int c = static_cast<int>(threadIdx.x) * V; c < columns; c += kThreads * V) {
     if constexpr (sizeof(T) * V == 16) {
       start_copy(shared_address(row + c), qkv + c);
@@ -64,7 +67,8 @@ __global__ void __launch_bounds__(kThreads) rotate_kernel(T* qkv, const Heads he
   const bool turns = rotation.frequencies != nullptr;
   if (turns) {
     const auto in_window = static_cast<std::int64_t>(number % static_cast<std::size_t>(rotation.sequence));
-    const auto position = static_cast<float>(rotation.first_position + in_window);
+    const std::int64_t first = rotation.first_position != nullptr ? *rotation.first_position : 0;
+    const auto position = static_cast<float>(first + in_window);
     for (int i = threadIdx.x; i < half; i += kThreads) {
       float sine, cosine;
       sincosf(position * rotation.frequencies[i], &sine, &cosine);

@@ -9,9 +9,9 @@ namespace ddptrain::cuda {
 
 // What is done to heads of queries and keys before attention: see GroupedAttentionOps, whose tensors these are.
 
-/// `frequencies` may be null: heads are not turned.
-void rotate_heads(const AttentionShape& shape, const Tensor& qkv, const float* frequencies, std::int64_t first_position,
-                  bool forward, cudaStream_t stream);
+/// `frequencies` may be null: heads are not turned. `first_position` is in memory of the device; null: 0.
+void rotate_heads(const AttentionShape& shape, const Tensor& qkv, const float* frequencies,
+                  const std::int64_t* first_position, bool forward, cudaStream_t stream);
 
 /// What both passes of the norms of heads read.
 struct HeadNorms {

@@ -66,6 +66,10 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const Forward<T> a, c
   __shared__ float exchanged[2][kWarps / kGroup][kGroup];
   const std::uint32_t group = threadIdx.x / (32 * kGroup);
   const std::uint32_t row = blockIdx.x * (kWarps / kGroup) + group;
+  if constexpr (kKind == Kind::rms) {
+    wait_for_predecessor();
+    let_successor_start();
+  }
   if (row >= a.rows) return;
   const Place<kGroup> place;
   const std::size_t start = static_cast<std::size_t>(row) * a.width;
@@ -181,8 +185,13 @@ void with_packs(std::int64_t width, Work&& work) {
 template <class T, Kind kKind, bool kAdd, bool kFp8>
 void forward_in_packs(const Forward<T>& a, const Fp8Matrix& y, cudaStream_t stream) {
   with_packs(a.width, [&](auto packs, auto group) {
-    launch_kernel(forward_kernel<T, kKind, packs.value, group.value, kAdd, kFp8>,
-                  ceil_div(a.rows, kWarps / group.value), kThreads, 0, stream, a, y);
+    const auto kernel = forward_kernel<T, kKind, packs.value, group.value, kAdd, kFp8>;
+    const dim3 blocks(ceil_div(a.rows, kWarps / group.value));
+    if constexpr (kKind == Kind::rms) {
+      launch_rows(a.rows, kernel, blocks, kThreads, 0, stream, a, y);
+    } else {
+      launch_kernel(kernel, blocks, kThreads, 0, stream, a, y);
+    }
   });
 }
 
