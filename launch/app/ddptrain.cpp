@@ -137,8 +137,9 @@ void run(const World& world, CommandLine command_line, EarlyStart& early) {
     world.watch()->hang_at(hang.phase, hang.steps);
   }
   const Watch::Phase phase(*world.watch(), "start-up");
-  if (command_line.task == Task::generate) return generate_text(world, command_line, mesh);
-  work_on_device({world, std::move(command_line), early, Mesh(world, mesh)});
+  const bool generates = command_line.task == Task::generate;
+  Job job{world, std::move(command_line), early, Mesh(world, mesh)};
+  generates ? generate_text(std::move(job)) : work_on_device(std::move(job));
 }
 
 }  // namespace

@@ -79,6 +79,8 @@ class LlamaWorkload final : public DecoderWorkload {
     }
   }
 
+  bool supports_fp8() const override { return true; }
+
   std::map<std::string, std::int64_t> sizes() const override { return shape_.sizes(); }
   void take_sizes(const std::map<std::string, std::int64_t>& sizes) override { shape_ = LlamaShape::of_sizes(sizes); }
   std::vector<std::uint32_t> end_tokens() const override {

@@ -202,7 +202,7 @@ TEST_F(UseModel, WhatCannotBeGeneratedIsRefused) {
       {small + "--prompts " + path("small"), "small"},
       {small + "--prompt a --max-tokens 16", "have 17 tokens together, and the model has 16 positions"},
       {small + "--prompt a --pp 2", "--pp 2: the model has 1 block"},
-      {small + "--prompt a --device cuda", "not available on GPUs yet"},
+      {small + "--prompt a --precision fp8", "--generate with --precision fp8: text is generated in bf16 at least"},
       {"--resume " + path("large") + " --prompt a --max-tokens 4", "--prompt: the model has 300 tokens, which are not"},
       {"--resume " + path("none") + " --prompt a", "none"},
       {"--model llama --resume " + path("large") + " --prompt a", "it is of model gpt, and this is --model llama"}};
