@@ -6,6 +6,7 @@
 
 #include "runtime/comm/mesh.h"
 #include "runtime/comm/tensor_group.h"
+#include "runtime/train/replica/replica_check.h"
 #include "tests/train/checkpoint/checkpoint_rig.h"
 
 namespace ddptrain::tests {
@@ -74,6 +75,40 @@ TEST(Mesh, APipelineClipsByTheBitsOfOneRank) {
     }
     EXPECT_EQ(pipeline.trainer->parameter_hash(), one.trainer->parameter_hash());
   }
+}
+
+TEST(Mesh, APipelineRoundsByTheBitsOfOneRank) {
+  const World& world = test_world();
+  const auto alone = world.split(world.rank());
+  TrainerOptions options = clipping(20'000, 4000);
+  options.bf16_moments = true;
+  options.has_masters = false;
+  MeshRank one(*alone, {}, options);
+  MeshRank pipeline(world, {world.size(), 1, 1}, options);
+  one.trainer->run(3);
+  pipeline.trainer->run(3);
+  EXPECT_EQ(pipeline.trainer->parameter_hash(), one.trainer->parameter_hash());
+}
+
+/// Decay alone moves the weights, because gradients of parts differ in their last bits.
+TEST(Mesh, PartsOfLayersRoundAsWholeOnes) {
+  const World& world = test_world();
+  const auto alone = world.split(world.rank());
+  TrainerOptions options;
+  options.bf16_moments = true;
+  options.has_masters = false;
+  options.optimizer.kind = OptimizerKind::sgd;
+  options.optimizer.momentum = 0.0f;
+  options.optimizer.weight_decay = 1e8f;
+  options.optimizer.schedule.peak = 2.5e-12f;
+  MeshRank one(*alone, {}, options);
+  MeshRank parts(world, {1, 1, world.size()}, options);
+  const std::string before = one.trainer->parameter_hash();
+  one.trainer->run(2);
+  EXPECT_NE(one.trainer->parameter_hash(), before);
+  parts.trainer->run(2);
+  EXPECT_EQ(differing_replicas(parts.trainer->state(), nullptr, parts.group.get(), *parts.device), "");
+  EXPECT_EQ(parts.trainer->parameter_hash(), one.trainer->parameter_hash());
 }
 
 /// Without clipping, the norm is that of one rank, too.
