@@ -65,7 +65,7 @@ TEST(Gpt, MomentsAndMasterWeightsTakeTheMemoryThatTheyShould) {
   const auto memory_of = [](const std::string& flags) {
     const Outcome outcome = train_on_cpu(1,
                                          "--model gpt --layers 2 --width 128 --heads 2 --ff 512 --seq 32 --data "
-                                         "synthetic:20000:64 --batch 2 --optimizer adamw --describe " +
+                                         "synthetic:20000:64 --batch 2 --optimizer adamw --log-level off --describe " +
                                              flags);
     EXPECT_EQ(outcome.exit_code, 0) << flags << outcome.output;
     const auto description = nlohmann::json::parse(outcome.output);
@@ -92,22 +92,23 @@ TEST(Gpt, MomentsAndMasterWeightsTakeTheMemoryThatTheyShould) {
 
 /// Saved, exported and resumed weights are the run's; what is bf16 may become fp32, and not the other way.
 TEST(Gpt, WithoutMasterWeightsRunsAreSavedExportedAndResumed) {
-  const std::string common = kTiny + "--data synthetic:20000:64 --batch 4 --optimizer adamw --eval-samples 8 ";
+  const std::string common =
+      kTiny + "--data synthetic:20000:64 --batch 4 --virtual-ranks 2 --optimizer adamw --eval-samples 8 ";
   const std::string saved = temporary("narrow_saved"), exported = temporary("narrow_exported"),
                     kept = temporary("narrow_kept"), wide = temporary("wide_kept");
   for (const std::string& folder : {saved, exported, kept, wide}) std::filesystem::remove_all(folder);
   const auto whole = summary_of(2, common + kNarrow + "--zero 1 --steps 12 --save " + saved, "whole");
   summary_of(2, common + kNarrow + "--zero 3 --steps 6 --checkpoint " + kept, "half");
   const std::string resume = fmt::format("{}--steps 12 --resume {} ", common, kept);
-  expect_same_end(summary_of(1, resume + kNarrow + "--batch 8 --checkpoint " + kept, "resumed"), whole, "resumed");
+  expect_same_end(summary_of(1, resume + kNarrow + "--checkpoint " + kept, "resumed"), whole, "resumed");
   EXPECT_EQ(train_on_cpu(1, fmt::format("--resume {} --export {}", kept, exported)).exit_code, 0);
   EXPECT_EQ(content_of(exported + "/model.safetensors"), content_of(saved + "/model.safetensors"));
 
-  const Outcome other = train_on_cpu(1, resume + "--batch 8");
+  const Outcome other = train_on_cpu(1, resume);
   EXPECT_EQ(other.exit_code, 2) << other.output;
   EXPECT_TRUE(other.says("--moments fp32 (checkpoint: bf16)")) << other.output;
   EXPECT_TRUE(other.says("--master fp32 (checkpoint: off)")) << other.output;
-  summary_of(1, resume + "--batch 8 --steps 14 --allow-change", "widened");
+  summary_of(1, resume + "--steps 14 --allow-change", "widened");
   summary_of(1, common + "--steps 2 --checkpoint " + wide, "wide");
   for (const char* flag : {"--moments bf16", "--master off"}) {
     const Outcome outcome =
