@@ -106,8 +106,8 @@ TEST(Gpt, WithoutMasterWeightsRunsAreSavedExportedAndResumed) {
 
   const Outcome other = train_on_cpu(1, resume);
   EXPECT_EQ(other.exit_code, 2) << other.output;
-  EXPECT_TRUE(other.says("--moments fp32 (checkpoint: bf16)")) << other.output;
-  EXPECT_TRUE(other.says("--master fp32 (checkpoint: off)")) << other.output;
+  EXPECT_TRUE(other.says("--moments \"fp32\" (checkpoint: \"bf16\")")) << other.output;
+  EXPECT_TRUE(other.says("--master \"fp32\" (checkpoint: \"off\")")) << other.output;
   summary_of(1, resume + "--steps 14 --allow-change", "widened");
   summary_of(1, common + "--steps 2 --checkpoint " + wide, "wide");
   for (const char* flag : {"--moments bf16", "--master off"}) {
