@@ -26,16 +26,15 @@ constexpr Range kSeconds = {"0 to 10^6", 0, 1e6};
 constexpr Range kPositive = {"a number above 0", kLeastAboveZero, std::numeric_limits<double>::max()};
 
 Flags first_flags(Options& o) {
-  return {
-      {"--model", text(o.model, fmt::format("{}", fmt::join(model_names(), "|"))), "Model to train (llama: CPUs only)"},
-      {"--precision",
-       choice(o.precision, {{"auto", std::nullopt},
-                            {"fp32", NumberFormat::fp32},
-                            {"tf32", NumberFormat::tf32},
-                            {"bf16", NumberFormat::bf16},
-                            {"fp8", NumberFormat::fp8}}),
-       "Number format of weights and compute. auto: bf16 with fp32 master weights on GPUs from compute "
-       "capability 8.0, else fp32. fp8: bf16 with FP8 linear layers (gpt)"}};
+  return {{"--model", text(o.model, fmt::format("{}", fmt::join(model_names(), "|"))), "Model to train"},
+          {"--precision",
+           choice(o.precision, {{"auto", std::nullopt},
+                                {"fp32", NumberFormat::fp32},
+                                {"tf32", NumberFormat::tf32},
+                                {"bf16", NumberFormat::bf16},
+                                {"fp8", NumberFormat::fp8}}),
+           "Number format of weights and compute. auto: bf16 with fp32 master weights on GPUs from compute "
+           "capability 8.0, else fp32. fp8: bf16 with FP8 linear layers (gpt, llama)"}};
 }
 
 Flags device_flags(Options& o) {

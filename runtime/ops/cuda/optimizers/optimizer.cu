@@ -8,9 +8,12 @@ namespace ddptrain {
 namespace cuda::optimizer {
 namespace {
 
-/// `shown` lies in the host's memory.
+/// One warp. `shown` lies in the host's memory.
 __global__ void advance_kernel(StepState* state, std::uint32_t steps, volatile std::uint64_t* shown) {
   const std::uint64_t before = state->step;
+  if (state->log.every > 0) state->log.show_sums(before, before + steps, threadIdx.x, blockDim.x);
+  __syncwarp();  // all have read state->step
+  if (threadIdx.x > 0) return;
   if (state->log.every > 0) {
     steps == 0 ? state->log.start(global_nanoseconds())
                : state->log.note_time(before, before + steps, global_nanoseconds());
@@ -19,9 +22,10 @@ __global__ void advance_kernel(StepState* state, std::uint32_t steps, volatile s
 }
 
 /// One block per chunk. All loads are issued before the first use; five blocks share a
-/// multiprocessor, so that a million parameters are one wave.
+/// multiprocessor, so that a million parameters are one wave. Rounding at random needs more registers.
 template <OptimizerKind kKind, class A>
-__global__ void __launch_bounds__(kThreads, resident_at_most(kThreads, 5)) update_kernel(const Update u) {
+__global__ void __launch_bounds__(kThreads, resident_at_most(kThreads, A::kRoundsAtRandom ? 4 : 5))
+    update_kernel(const Update u) {
   const UpdateChunk chunk = u.slice.chunks[blockIdx.x];
   Elements elements[kRounds];
 #pragma unroll
@@ -53,7 +57,7 @@ class CudaOptimizer final : public OptimizerOps, CudaOps {
 
   void advance(StepState* state, std::uint32_t steps, Stream stream) override {
     auto* shown = static_cast<volatile std::uint64_t*>(steps_.data());
-    cuda::launch_kernel(optimizer::advance_kernel, 1, 1, 0, static_cast<cudaStream_t>(stream.handle), state, steps,
+    cuda::launch_kernel(optimizer::advance_kernel, 1, 32, 0, static_cast<cudaStream_t>(stream.handle), state, steps,
                         shown);
   }
 
