@@ -51,16 +51,19 @@ struct RunFacts {
 /// All that the program needs of a model besides the network: its flags, its data, pretrained weights to start from,
 /// what it writes. A model is a folder below models/ that implements this, and a line in registry.cpp.
 ///
-/// The program calls in this order, on every rank: flags, check_flags; open, load, make_model; finish. To make the
-/// models of several stages, it opens the workload again for each. To continue texts: flags, check_flags, take_sizes if
-/// there is a checkpoint; open, make_text_model. What is wrong is a UsageError that names the flag; the program has all
-/// ranks agree on it.
+/// The program calls in this order, on every rank: flags, note_given, check_flags; open, load, make_model; finish. To
+/// make the models of several stages, it opens the workload again for each. To continue texts: flags, note_given,
+/// check_flags, take_sizes if there is a checkpoint; open, make_text_model. What is wrong is a UsageError that names
+/// the flag; the program has all ranks agree on it.
 class Workload {
  public:
   virtual ~Workload() = default;
 
   /// The model's flags, --data among them, in no group. They set variables of this object, which does not move.
   virtual Flags flags() = 0;
+  /// `flags` are all of the program, with the values that command line and --config have given. For what open() has to
+  /// compare with files.
+  virtual void note_given(const Flags& /*flags*/) {}
   /// Finds values that do not go with each other, without looking at files and devices.
   virtual void check_flags() const {}
 

@@ -45,7 +45,7 @@ ResultFile::ResultFile(const World& world, const CommonOptions& common) {
     if (world.rank() != 0 || common.json.empty()) return;
     path_ = common.json;
     check_outputs({{"--json", path_, beginnings()}}, {}, common.force);
-    require_writable("--json", path_);
+    pipe_ = require_writable("--json", path_);
   });
 }
 

@@ -11,6 +11,7 @@
 #include "launch/app/job/choose_device.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/world.h"
+#include "runtime/core/files/descriptor.h"
 #include "runtime/device/device.h"
 #include "runtime/device/sensors.h"
 #include "runtime/train/measure/core_share.h"
@@ -29,6 +30,7 @@ class ResultFile {
 
  private:
   std::string path_;  // empty: nothing to write
+  Descriptor pipe_;   // if it is one: see require_writable()
 };
 
 /// "4 ranks on 1 node", for headings.

@@ -1,5 +1,6 @@
 // Times every operation of transformers on one GPU, in bf16, at the sizes of a model's step.
-//   gpt_ops_bench [gpt2-124m|gpt2-774m|gpt-mini|gpt-char]... [--tune] [--fp32-gradients] [--fp8] [--seconds S]
+//   gpt_ops_bench [gpt2-124m|gpt2-774m|gpt-mini|gpt-char|qwen2.5-0.5b|qwen2.5-1.5b|llama3.2-1b]... [--tune]
+//                 [--fp32-gradients] [--fp8] [--seconds S]
 // --fp8 times only the operations on FP8 tensors. Per operation it prints the time, the bytes that must be moved at
 // least and their rate, and the matrix products and their rate. --seconds repeats each operation for S seconds more,
 // and prints the time that the GPU sustains, its clock and power, and the energy of one run; before each operation the
@@ -17,10 +18,10 @@
 #include <thread>
 #include <vector>
 
+#include "benchmarks/gpt_ops/sustained.h"
 #include "runtime/core/error.h"
 #include "runtime/core/random.h"
 #include "runtime/device/cuda/cuda_device.h"
-#include "runtime/device/sensors.h"
 #include "runtime/ops/activation.h"
 #include "runtime/ops/attention.h"
 #include "runtime/ops/cuda/attention/attention_kernels.h"
@@ -28,10 +29,13 @@
 #include "runtime/ops/cuda/gemm/linear_kernels.h"
 #include "runtime/ops/cuda/gemm/matmul.h"
 #include "runtime/ops/embedding.h"
+#include "runtime/ops/gated.h"
+#include "runtime/ops/grouped_attention.h"
 #include "runtime/ops/linear.h"
 #include "runtime/ops/loss.h"
 #include "runtime/ops/norm.h"
 #include "runtime/ops/quantisation.h"
+#include "runtime/ops/rms_norm.h"
 
 namespace ddptrain {
 namespace {
@@ -39,57 +43,19 @@ namespace {
 struct Sizes {
   const char* name;
   std::int64_t batch, sequence, width, heads, hidden, vocabulary, padded;
+  std::optional<std::int64_t> key_heads = {};  ///< Of Llama and its relatives.
 
   std::int64_t rows() const { return batch * sequence; }
+  GroupedHeads grouped_heads() const { return {heads, *key_heads, width / heads}; }
 };
 
 constexpr Sizes kSizes[] = {{"gpt2-124m", 64, 1024, 768, 12, 3072, 50257, 50304},
                             {"gpt2-774m", 16, 1024, 1280, 20, 5120, 50257, 50304},
                             {"gpt-mini", 1024, 80, 256, 2, 256, 20000, 20096},
-                            {"gpt-char", 64, 256, 384, 6, 1536, 256, 256}};
-
-/// Rates that the GPU sustains while it repeats an operation.
-class Sustained {
- public:
-  Sustained(CudaDevice& device, double seconds) : device_(device), seconds_(seconds) {
-    char bus_id[32] = {};
-    DDP_CUDA(cudaDeviceGetPCIBusId(bus_id, sizeof(bus_id), 0));
-    if (ReadSensors read = gpu_sensors(bus_id)) sensors_.emplace(std::move(read));
-  }
-
-  void print_header() const { std::printf(" %10s %8s %8s %10s", "us", "MHz", "W", "mJ"); }
-
-  void print(const std::function<void()>& work) {
-    repeat(work, 1.0);  // NVML's power is a mean over the last second
-    if (sensors_) sensors_->take();
-    const double each = repeat(work, seconds_);
-    const SensorWindow seen = sensors_ ? sensors_->take() : SensorWindow{};
-    std::printf(" %10.1f", each * 1e6);
-    if (seen.watts.readings == 0 || seen.sm_mhz.readings == 0) return;
-    std::printf(" %8.0f %8.0f %10.2f", seen.sm_mhz.mean(), seen.watts.mean(), each * seen.watts.mean() * 1e3);
-  }
-
- private:
-  /// Seconds of one run.
-  double repeat(const std::function<void()>& work, double seconds) {
-    constexpr int kRuns = 20;
-    using Clock = std::chrono::steady_clock;
-    const Clock::time_point start = Clock::now();
-    double elapsed = 0.0;
-    std::int64_t runs = 0;
-    while (elapsed < seconds) {
-      for (int i = 0; i < kRuns; ++i) work();
-      device_.synchronize();
-      runs += kRuns;
-      elapsed = std::chrono::duration<double>(Clock::now() - start).count();
-    }
-    return elapsed / static_cast<double>(runs);
-  }
-
-  CudaDevice& device_;
-  double seconds_;
-  std::optional<SensorSampler> sensors_;
-};
+                            {"gpt-char", 64, 256, 384, 6, 1536, 256, 256},
+                            {"qwen2.5-0.5b", 8, 2048, 896, 14, 4864, 151936, 151936, 2},
+                            {"qwen2.5-1.5b", 8, 2048, 1536, 12, 8960, 151936, 151936, 2},
+                            {"llama3.2-1b", 8, 2048, 2048, 32, 8192, 128256, 128256, 8}};
 
 class GptOps {
  public:
@@ -106,6 +72,7 @@ class GptOps {
   }
 
   void run_fp8() {
+    if (s_.key_heads) return run_llama_fp8();
     copies_fp8();
     norms_fp8();
     linear_fp8("qkv", s_.width, 3 * s_.width);
@@ -118,6 +85,7 @@ class GptOps {
   }
 
   void run() {
+    if (s_.key_heads) return run_llama();
     embedding();
     norms();
     activations();
@@ -134,6 +102,29 @@ class GptOps {
   }
 
  private:
+  void run_llama() {
+    rms_norms(DType::bf16);
+    swiglu(DType::bf16, DType::bf16);
+    linear("qkv", s_.width, s_.grouped_heads().columns());
+    linear("projection", s_.width, s_.width);
+    linear("gate and up", s_.width, 2 * s_.hidden);
+    linear("down", s_.hidden, s_.width);
+    heads();
+    grouped_attention();
+    loss();
+    buffers_.clear();
+  }
+  void run_llama_fp8() {
+    rms_norms(DType::e4m3);
+    swiglu(DType::e4m3, DType::e5m2);
+    linear_fp8("qkv", s_.width, s_.grouped_heads().columns());
+    linear_fp8("projection", s_.width, s_.width);
+    linear_fp8("gate and up", s_.width, 2 * s_.hidden);
+    linear_fp8("down", s_.hidden, s_.width);
+    scales_.clear();
+    buffers_.clear();
+  }
+
   static cudaStream_t stream_of(CudaDevice& device) {
     return static_cast<cudaStream_t>(device.compute_stream().handle);
   }
@@ -209,18 +200,18 @@ class GptOps {
 
   void make_tokens() {
     const auto windows = static_cast<std::uint32_t>(2 * s_.batch);
-    std::vector<std::uint16_t> text(windows * static_cast<std::size_t>(s_.sequence) + 1);
+    std::vector<std::uint32_t> text(windows * static_cast<std::size_t>(s_.sequence) + 1);
     for (std::size_t i = 0; i < text.size(); ++i) {  // low tokens are more frequent
       const float u = uniform01(philox(static_cast<std::uint32_t>(i), 1, 0, 0, 7).word[0]);
-      text[i] = static_cast<std::uint16_t>(u * u * u * static_cast<float>(s_.vocabulary));
+      text[i] = static_cast<std::uint32_t>(u * u * u * static_cast<float>(s_.vocabulary));
     }
-    const Tensor memory = empty(DType::u8, {static_cast<std::int64_t>(text.size() * 2)});
-    device_.copy_to_device(memory.data, text.data(), text.size() * 2);
+    const Tensor memory = empty(DType::u8, {static_cast<std::int64_t>(text.size() * 4)});
+    device_.copy_to_device(memory.data, text.data(), text.size() * 4);
     const TokenSegmentView segment{memory.data, 0};
     const Tensor segments = empty(DType::u8, {sizeof(segment)});
     device_.copy_to_device(segments.data, &segment, sizeof(segment));
     const Tensor state = empty(DType::u8, {sizeof(StepState)});
-    batch_.source = {segments.as<const TokenSegmentView>(), 1, windows, static_cast<std::uint32_t>(s_.sequence), 2};
+    batch_.source = {segments.as<const TokenSegmentView>(), 1, windows, static_cast<std::uint32_t>(s_.sequence), 4};
     batch_.order = {1, windows, 2, static_cast<std::uint32_t>(s_.batch), 0, true};
     batch_.step = {state.as<const StepState>(), 0};
     batch_.count = s_.batch;
@@ -264,6 +255,66 @@ class GptOps {
       device_.get<NormOps>().layer_norm_backward(x, weight, statistics, dy, branch, y, dweight, dbias, sums, false);
     });
     time("dropout", 2 * activation, 0, [&] { device_.get<ActivationOps>().dropout(x, drops, y); });
+  }
+
+  Tensor empty_or_fp8(DType dtype, const Shape& shape) {
+    return is_fp8(dtype) ? empty_fp8(dtype, shape) : empty(dtype, shape);
+  }
+  void rms_norms(DType output) {
+    const double elements = static_cast<double>(s_.rows() * s_.width);
+    const Shape shape{s_.batch, s_.sequence, s_.width};
+    const Tensor x = random(shape), branch = random(shape), sum = empty(shape), y = empty_or_fp8(output, shape);
+    const Tensor weight = random({s_.width}), statistics = empty(DType::f32, {s_.rows(), 1}), none = {};
+    const double of_y = is_fp8(output) ? 3.0 : 2.0;  // values, and read to be transposed, and transposed
+    auto& ops = device_.get<RmsNormOps>();
+    time("rms_norm", (2 + of_y) * elements, 0, [&] { ops.rms_norm(x, weight, 1e-6f, y, statistics); });
+    time("add_rms_norm", (6 + of_y) * elements, 0,
+         [&] { ops.add_rms_norm(x, branch, dropout_, weight, 1e-6f, sum, y, statistics); });
+    if (is_fp8(output)) return;
+    const Tensor dy = random(shape), dweight = empty(gradients_, {s_.width});
+    time("rms_norm_backward", 8 * elements, 0,
+         [&] { ops.rms_norm_backward(x, weight, statistics, dy, branch, y, dweight, none, false); });
+  }
+
+  void swiglu(DType output, DType gradient) {
+    const auto elements = static_cast<double>(s_.rows() * s_.hidden);
+    const Shape shape{s_.rows(), s_.hidden}, wide{s_.rows(), 2 * s_.hidden};
+    const Tensor pre = random(wide), y = empty_or_fp8(output, shape), dy = random(shape);
+    const Tensor dpre = empty_or_fp8(gradient, wide);
+    time("swiglu", 6 * elements, 0, [&] { device_.get<GatedOps>().swiglu(pre, y); });
+    time("swiglu_backward", 10 * elements, 0, [&] { device_.get<GatedOps>().swiglu_backward(pre, dy, dpre); });
+  }
+
+  /// Queries and keys before attention.
+  void heads() {
+    using Turn = GroupedAttentionOps::Turn;
+    const GroupedHeads heads = s_.grouped_heads();
+    const Tensor qkv = random({s_.batch, s_.sequence, heads.columns()}), y = empty(qkv.shape);
+    const Tensor frequencies = random(DType::f32, {heads.head_size / 2}), weight = random({heads.head_size});
+    const Tensor statistics = empty(DType::f32, {s_.rows(), heads.heads + heads.key_heads});
+    const Tensor dquery = empty(gradients_, weight.shape), dkey = empty(gradients_, weight.shape);
+    const double bytes = 2.0 * static_cast<double>(qkv.size());
+    auto& ops = device_.get<GroupedAttentionOps>();
+    time("rotate", 2 * bytes, 0, [&] { ops.rotate(qkv, heads, frequencies, nullptr, Turn::forward); });
+    time("rotate back", 2 * bytes, 0, [&] { ops.rotate(qkv, heads, frequencies, nullptr, Turn::back); });
+    time("normalise heads", 2 * bytes, 0, [&] { ops.normalise(qkv, heads, weight, weight, 1e-6f, y, statistics); });
+    time("normalise_backward", 3 * bytes, 0,
+         [&] { ops.normalise_backward(qkv, heads, weight, weight, statistics, y, dquery, dkey, false); });
+  }
+
+  void grouped_attention() {
+    const GroupedHeads heads = s_.grouped_heads();
+    const AttentionShape shape{s_.batch, heads.heads, heads.key_heads, s_.sequence, heads.head_size};
+    const double flops = 2.0 * static_cast<double>(s_.rows() * s_.sequence * heads.width());
+    const Tensor qkv = random({s_.batch, s_.sequence, heads.columns()}), dqkv = empty(qkv.shape);
+    const Tensor out = empty({s_.batch, s_.sequence, heads.width()}), d_output = random(out.shape);
+    const Tensor statistics = empty(DType::f32, {s_.batch, heads.heads, s_.sequence});
+    const double rows = 2.0 * static_cast<double>(qkv.size()), outputs = 2.0 * static_cast<double>(out.size());
+    auto& ops = device_.get<GroupedAttentionOps>();
+    time("attention", rows + outputs, flops, [&] { ops.attention(qkv, heads, out, statistics); });
+    time("attention_backward", 2 * rows + 2 * outputs, 2.5 * flops,
+         [&] { ops.attention_backward(qkv, heads, out, statistics, d_output, dqkv); });
+    attention_by_each(shape, {qkv.data, out.data, statistics.as<float>(), d_output.data, dqkv.data}, rows, flops);
   }
 
   void activations() {
@@ -383,40 +434,47 @@ class GptOps {
   }
 
   void attention() {
-    const AttentionShape shape{s_.batch, s_.heads, s_.sequence, s_.width / s_.heads};
+    const AttentionShape shape{s_.batch, s_.heads, s_.heads, s_.sequence, s_.width / s_.heads};
     const double flops = 2.0 * static_cast<double>(s_.rows() * s_.sequence * s_.width);  // causal: half of the square
     const double activation = 2.0 * static_cast<double>(s_.rows() * s_.width);
     const Tensor qkv = random({s_.batch, s_.sequence, 3 * s_.width}), dqkv = empty(qkv.shape);
     const Tensor out = empty({s_.batch, s_.sequence, s_.width}), d_output = random(out.shape);
     const Tensor statistics = empty(DType::f32, {s_.batch, s_.heads, s_.sequence});
-    const Tensor deltas = empty(DType::f32, statistics.shape);
-    const cuda::AttentionTensors t{qkv.data, out.data, statistics.as<float>(), d_output.data, dqkv.data};
     time("attention", 4 * activation, flops,
          [&] { device_.get<AttentionOps>().attention(qkv, s_.heads, out, statistics); });
     time("attention_backward", 8 * activation, 2.5 * flops,
          [&] { device_.get<AttentionOps>().attention_backward(qkv, s_.heads, out, statistics, d_output, dqkv); });
-    time("attention, plain", 4 * activation, flops, [&] { cuda::plain_attention(shape, t, DType::bf16, stream_); });
+    attention_by_each(shape, {qkv.data, out.data, statistics.as<float>(), d_output.data, dqkv.data}, 3 * activation,
+                      flops);
+  }
+
+  /// Every implementation. `rows`: bytes of queries, keys and values.
+  void attention_by_each(const AttentionShape& shape, const cuda::AttentionTensors& t, double rows, double flops) {
+    const double activation = 2.0 * static_cast<double>(shape.batch * shape.sequence * shape.width());
+    const Tensor deltas = empty(DType::f32, {shape.batch, shape.heads, shape.sequence});
+    const double forward = rows + activation, backward = 2 * rows + 2 * activation;
+    time("attention, plain", forward, flops, [&] { cuda::plain_attention(shape, t, DType::bf16, stream_); });
     time("attention deltas", 2 * activation, 0,
          [&] { cuda::attention_deltas(shape, t, DType::bf16, deltas.as<float>(), stream_); });
-    time("attention_backward, plain", 8 * activation, 2.5 * flops,
+    time("attention_backward, plain", backward, 2.5 * flops,
          [&] { cuda::plain_attention_backward(shape, t, DType::bf16, deltas.as<float>(), stream_); });
     if (cuda::suits_mma_attention(shape, t)) {
-      time("attention, mma", 4 * activation, flops, [&] { cuda::mma_attention(shape, t, stream_); });
-      time("attention_backward, mma", 8 * activation, 2.5 * flops,
+      time("attention, mma", forward, flops, [&] { cuda::mma_attention(shape, t, stream_); });
+      time("attention_backward, mma", backward, 2.5 * flops,
            [&] { cuda::mma_attention_backward(shape, t, deltas.as<float>(), stream_); });
     }
     cuda::Scratch scratch;
     if (cuda::suits_wgmma_attention_backward(shape, t)) {
       const int multiprocessors = device_.compute_multiprocessors();
       void* workspace = scratch.reserve(cuda::wgmma_attention_backward_workspace(shape, multiprocessors), stream_);
-      time("attention_backward, wgmma", 8 * activation, 2.5 * flops,
+      time("attention_backward, wgmma", backward, 2.5 * flops,
            [&] { cuda::wgmma_attention_backward(shape, t, workspace, multiprocessors, stream_); });
     }
     cuda::AttentionPlans plans(stream_, scratch);
     if (!plans.forward(shape, t)) return;
-    time("attention, cuDNN", 4 * activation, flops, [&] { plans.forward(shape, t); });
+    time("attention, cuDNN", forward, flops, [&] { plans.forward(shape, t); });
     if (!plans.backward(shape, t)) return;
-    time("attention_backward, cuDNN", 8 * activation, 2.5 * flops, [&] { plans.backward(shape, t); });
+    time("attention_backward, cuDNN", backward, 2.5 * flops, [&] { plans.backward(shape, t); });
   }
 
   /// Training puts the gradient in the place of the logits. Here it has memory of its own, since the next run would
@@ -453,6 +511,12 @@ class GptOps {
   std::vector<std::unique_ptr<Fp8Scales>> scales_;
 };
 
+std::string names_of_sizes() {
+  std::string names;
+  for (const Sizes& sizes : kSizes) names += (names.empty() ? "" : ", ") + std::string(sizes.name);
+  return names;
+}
+
 int bench(const std::vector<std::string>& arguments) {
   DeviceOptions options{.precision = Precision::bf16};
   DType gradients = DType::bf16;
@@ -474,7 +538,7 @@ int bench(const std::vector<std::string>& arguments) {
     } else if (found != std::end(kSizes)) {
       chosen.push_back(*found);
     } else {
-      usage_error("gpt_ops_bench: {} is not known; sizes are gpt2-124m, gpt2-774m, gpt-mini, gpt-char", argument);
+      usage_error("gpt_ops_bench: {} is not known; sizes are {}", argument, names_of_sizes());
     }
   }
   if (chosen.empty()) chosen.assign(std::begin(kSizes), std::end(kSizes));

@@ -12,14 +12,11 @@ gradient_as_bucket_view, scaled_dot_product_attention. Prints one JSON line.
 
 import argparse
 import sys
-import time
 
-import torch
 import torch_ddp
+import torch_ddp_text
 from torch import nn
 from torch.nn import functional as F
-
-BATCHES = 16  # of random tokens
 
 
 class Block(nn.Module):
@@ -68,32 +65,9 @@ class Gpt(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-def make_peer(args, job):
-    torch.manual_seed(1)
-    random = torch.Generator(job.device).manual_seed(job.rank)
-    tokens = torch.randint(args.vocab, (BATCHES, args.batch, args.seq + 1), generator=random, device=job.device)
-    step = torch.zeros(1, dtype=torch.int64, device=job.device)
-    net = Gpt(args).to(job.device)
-
-    def loss(module):
-        batch = tokens.index_select(0, step % BATCHES).squeeze(0)
-        step.add_(1)
-        with torch_ddp.autocast(args):
-            return module(batch)
-
-    def optimizer(capturable):
-        decayed = [p for p in net.parameters() if p.dim() > 1]
-        others = [p for p in net.parameters() if p.dim() <= 1]
-        groups = [{"params": decayed, "weight_decay": args.weight_decay}, {"params": others, "weight_decay": 0.0}]
-        return torch.optim.AdamW(groups, lr=args.lr, betas=(0.9, 0.95), fused=job.on_gpu, capturable=capturable)
-
-    return torch_ddp.Peer(net, loss, optimizer, lambda: None, args.batch * args.seq, tuple(net.blocks), args.clip)
-
-
 def parse_arguments(argv):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    torch_ddp.add_arguments(parser, mode="default")
-    parser.set_defaults(warmup=15)
+    torch_ddp_text.add_training_arguments(parser)
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--width", type=int, default=768)
     parser.add_argument("--heads", type=int, default=12)
@@ -101,30 +75,10 @@ def parse_arguments(argv):
     parser.add_argument("--seq", type=int, default=1024)
     parser.add_argument("--vocab", type=int, default=50257)
     parser.add_argument("--batch", type=int, default=64, help="windows per rank")
-    parser.add_argument("--lr", type=float, default=6e-4)
-    parser.add_argument("--weight-decay", type=float, default=0.1)
-    parser.add_argument("--clip", type=float, default=1.0, help="largest gradient norm; 0: no clipping")
     args = parser.parse_args(argv)
     torch_ddp.check_arguments(parser, args)
     return args
 
 
-def main(argv):
-    began = time.perf_counter()
-    args = parse_arguments(argv)
-    with torch_ddp.job(args) as job:
-        trainer = torch_ddp.Trainer(make_peer(args, job), args, job)
-        result = torch_ddp.describe(args, job) | {
-            "batch_per_rank": args.batch, "sequence": args.seq, "layers": args.layers, "width": args.width,
-            "startup_seconds": time.perf_counter() - began,
-        }  # fmt: skip
-        measured = torch_ddp.measure(trainer, args)
-        result |= {f"tokens_{name}" if name.startswith("per_second") else name: value for name, value in measured.items()}
-        result["memory_gib"] = torch.cuda.max_memory_allocated() / 2**30 if job.on_gpu else None
-        result["loss"] = float(trainer.loss)
-        torch_ddp.print_result(job, result)
-        trainer.graph = None  # before the communicator that it uses
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    torch_ddp_text.run(parse_arguments(sys.argv[1:]), Gpt)

@@ -1,7 +1,12 @@
 // Shows how the GPUs, NICs and processors of the hosts of a job are joined, and what NCCL makes of it.
 
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
@@ -21,6 +26,7 @@
 #include "runtime/comm/world.h"
 #include "runtime/core/error.h"
 #include "runtime/core/files/atomic_file.h"
+#include "runtime/core/files/descriptor.h"
 #include "runtime/core/files/outputs.h"
 #include "runtime/core/files/writable.h"
 #include "runtime/core/log.h"
@@ -181,8 +187,34 @@ void probe(const World& world, bool share, Findings& findings) {
   });
 }
 
+/// What programs write into a pipe until they close it. UsageError if none has opened it.
+std::string content_of_pipe(const std::string& path) {
+  constexpr int kMilliseconds = 2000;  // in which a writer that waits for its reader has opened the pipe
+  const Descriptor pipe(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  pollfd state{pipe.get(), POLLIN, 0};
+  poll(&state, 1, kMilliseconds);
+  std::string text;
+  std::array<char, 4096> piece;
+  for (;;) {
+    const ssize_t got = read(pipe.get(), piece.data(), piece.size());
+    if (got > 0) {
+      text.append(piece.data(), static_cast<std::size_t>(got));
+    } else if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
+      poll(&state, 1, -1);
+    } else if (got < 0) {
+      usage_error("--parse {}: the pipe cannot be read: {}", printable(path), std::generic_category().message(errno));
+    } else {
+      break;
+    }
+  }
+  if (text.empty()) usage_error("--parse {}: no program writes into this pipe", printable(path));
+  return text;
+}
+
 std::string content_of(const std::string& path) {
   if (path == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
+  std::error_code ignored;
+  if (std::filesystem::is_fifo(path, ignored)) return content_of_pipe(path);
   std::ifstream file(path);
   if (file) file.peek();
   if (!file && !file.eof()) {
@@ -261,7 +293,7 @@ void show(const Options& options, const Findings& findings) {
   const std::string text = findings.all.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
   std::fputs(options.json == "-" ? text.c_str() : findings.text.c_str(), stdout);
   if (!options.json.empty() && options.json != "-") {
-    require_writable("--json", options.json);
+    const Descriptor pipe = require_writable("--json", options.json);
     write_file(options.json, text);
   }
   if (!options.svg.empty() || !options.png.empty()) draw_topology(text, options.svg, options.png);

@@ -55,19 +55,26 @@ std::unique_ptr<Communicator> connect_replicas(Job& job, RankDevice& rank, const
   return communicator;
 }
 
-/// Checks the files that rank 0 writes. The file of --metrics, on rank 0 if it is asked for. Opening it is the last
-/// check, because it empties the file. `resumed`: whether training goes on from a checkpoint.
-std::unique_ptr<MetricsFile> open_outputs(const Job& job, bool resumed) {
+/// The files that rank 0 writes.
+struct Outputs {
+  Descriptor trace;                      ///< If it is a pipe: see require_writable().
+  std::unique_ptr<MetricsFile> metrics;  ///< Null: none is asked for.
+};
+
+/// Checks them. Opening the file of --metrics is the last check, because it empties the file. `resumed`: whether
+/// training goes on from a checkpoint.
+Outputs open_outputs(const Job& job, bool resumed) {
   const Options& options = job.options();
   const bool training = job.task() == Task::train;
-  std::unique_ptr<MetricsFile> metrics;
+  Outputs outputs;
   job.world.agree([&] {
     if (job.world.rank() != 0) return;
-    if (!options.run.trace.empty()) require_writable("--trace", options.run.trace);
+    if (!options.run.trace.empty()) outputs.trace = require_writable("--trace", options.run.trace);
     if (training) job.workload().check_outputs();
-    if (!options.metrics.empty()) metrics = std::make_unique<MetricsFile>(options.metrics, resumed || !training);
+    if (options.metrics.empty()) return;
+    outputs.metrics = std::make_unique<MetricsFile>(options.metrics, resumed || !training);
   });
-  return metrics;
+  return outputs;
 }
 
 /// Null where --tune has nothing to choose.
@@ -89,12 +96,12 @@ void work_on_device(Job job) {
   work_or_end_job(job, plan, [&] {
     heed_signals(job);
     communicator = connect_replicas(job, rank, plan);
-    const auto metrics = open_outputs(job, start && start->resumed);
+    const Outputs outputs = open_outputs(job, start && start->resumed);
     const std::unique_ptr<TunedCache> tuned = open_tuned_cache(job, rank);
     if (start) {
-      train(job, rank, *start, *communicator, metrics.get(), tuned.get());
+      train(job, rank, *start, *communicator, outputs.metrics.get(), tuned.get());
     } else {
-      evaluate_model(world, plan, job.workload(), *rank.device, *communicator, metrics.get());
+      evaluate_model(world, plan, job.workload(), *rank.device, *communicator, outputs.metrics.get());
     }
     if (tuned) tuned->save();
   });
@@ -130,8 +137,9 @@ void run(const World& world, CommandLine command_line, EarlyStart& early) {
     world.watch()->hang_at(hang.phase, hang.steps);
   }
   const Watch::Phase phase(*world.watch(), "start-up");
-  if (command_line.task == Task::generate) return generate_text(world, command_line, mesh);
-  work_on_device({world, std::move(command_line), early, Mesh(world, mesh)});
+  const bool generates = command_line.task == Task::generate;
+  Job job{world, std::move(command_line), early, Mesh(world, mesh)};
+  generates ? generate_text(std::move(job)) : work_on_device(std::move(job));
 }
 
 }  // namespace

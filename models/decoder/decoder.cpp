@@ -21,7 +21,7 @@ void Decoder::forward(std::size_t unit) {
 
 void Decoder::forward_embedding() {
   const Dropout dropout = this->dropout(kEmbeddingSite);
-  embedding_.forward(batch_, first_position_, dropout, workspace_.branch(), block(0).norm().input);
+  embedding_.forward(batch_, dropout, workspace_.branch(), block(0).norm().input);
 }
 
 void Decoder::forward_block(std::int64_t layer) {

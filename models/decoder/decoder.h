@@ -41,6 +41,23 @@ struct DecoderOptions {
   std::function<std::vector<float>(const std::string& name)> pretrained = nullptr;
 };
 
+/// What a pass over a text reads and writes on the host, and its copies where the device computes.
+struct TextPass {
+  TextPass(Device& device, std::int64_t tokens, std::int64_t vocabulary);
+
+  std::int64_t* position() { return static_cast<std::int64_t*>(host.data()); }  ///< Of the first token of the pass.
+  std::uint32_t* tokens() { return reinterpret_cast<std::uint32_t*>(position() + 1); }
+
+  Buffer host;     ///< Pinned: the position, and the tokens.
+  Buffer input;    ///< Its copy.
+  Buffer segment;  ///< A TokenSegmentView of the tokens.
+  Buffer logits;   ///< f32
+  Buffer host_logits;
+  std::int64_t last_row = 0;                  ///< The row of the text's last token.
+  bool has_run = false;                       ///< A pass over one token has run.
+  std::unique_ptr<Graph> replayed = nullptr;  ///< A captured pass over one token.
+};
+
 /// A decoder-only transformer, or a pipeline stage of one. forward() of the head begins the backward pass: it computes
 /// the output layer in pieces of options.head_rows rows, and keeps their gradient instead of the logits. It also
 /// computes the gradient of its input and, for large batches, of its weight.
@@ -68,7 +85,8 @@ class Decoder final : public TextModel {
 
   std::int64_t longest_text() const override { return options_.longest_text; }
   void begin_text(std::span<const std::uint32_t> text, std::int64_t done) override;
-  std::vector<float> next_logits() override;
+  void forward_text() override;
+  std::span<const float> next_logits() override;
 
   StageBoundary previous_boundary() override;
   StageBoundary next_boundary() override;
@@ -117,6 +135,7 @@ class Decoder final : public TextModel {
   void fit(const BatchShape& batch);
   void request_memory();
   void request_cache(std::int64_t layer);
+  void queue_text();
   void bind_head(const ModelTensors& tensors);
   void bind_boundaries(DType gradient_type);
 
@@ -140,11 +159,8 @@ class Decoder final : public TextModel {
   Tensor next_dbias_;             ///< [width]: of this stage's own last bias, summed by the next stage.
   Buffer next_dbias_memory_;
   MicroBatch micro_batch_;
-  TokenBatch batch_;                 ///< The same, as tokens.
-  std::int64_t first_position_ = 0;  ///< Of the batch, if it continues a text; and so are the next.
-  std::int64_t last_row_ = 0;        ///< Of the batch: the text's last token.
-  Buffer text_tokens_;
-  Buffer text_segment_;
+  TokenBatch batch_;              ///< The same, as tokens.
+  std::optional<TextPass> text_;  ///< Empty until a text begins.
 };
 
 /// UsageError if the table is impossible, or if the device has no operations for it.

@@ -24,11 +24,24 @@ Flags DecoderWorkload::with_common_flags(Flags sizes, const std::string& init) {
        "Activations that backward recomputes instead of keeping them in memory", Effect::speed},
       {"--save", text(save_, "DIR"),
        "Write the trained model to this folder: model.safetensors and config.json of transformers", Effect::output}};
+  for (const Flag& flag : sizes) {
+    if (flag.name() != "seq") default_sizes_.try_emplace(flag.name(), flag.value.text);
+  }
   for (Flag& flag : common) sizes.push_back(std::move(flag));
   return sizes;
 }
 
+/// A file of --print-config gives all flags: a default there is not meant.
+void DecoderWorkload::note_given(const Flags& flags) {
+  for (const Flag& flag : flags) {
+    const auto size = default_sizes_.find(flag.name());
+    if (size == default_sizes_.end()) continue;
+    if (flag.given || flag.value.text != size->second) given_sizes_[flag.name()] = flag.value.text;
+  }
+}
+
 void DecoderWorkload::check_flags() const {
+  if (!init_.empty()) return;  // its model decides the sizes: see check_given_sizes()
   DecoderConfig config = table().config;
   if (config.vocabulary == kVocabularyOfData) config.vocabulary = 1;
   check_config(config, size_flags());
@@ -57,6 +70,7 @@ void DecoderWorkload::open(const RunFacts& run) {
     usage_error("--model {} needs --data: a text file, token files (.bin) or their folder, or synthetic", model_);
   }
   if (!init_.empty()) open_init(run);
+  check_given_sizes();
   const std::int64_t layers = table().config.layers;
   if (run.mesh.stages > layers) {
     usage_error("--pp {}: the model has {}, and a stage has one at least. Give --pp {}{}.", run.mesh.stages,
@@ -65,6 +79,19 @@ void DecoderWorkload::open(const RunFacts& run) {
   if (run.longest_text > 0) {
     check_text(run.least_text);
     run_.longest_text = std::min(run.longest_text, most_positions());
+  }
+}
+
+/// The sizes come from the model of --init, or from a checkpoint.
+void DecoderWorkload::check_given_sizes() {
+  const std::string source =
+      init_.empty() ? "the model of the checkpoint" : fmt::format("the model of --init {}", init_);
+  for (const Flag& flag : flags()) {
+    const auto given = given_sizes_.find(flag.name());
+    if (given == given_sizes_.end() || given->second == flag.value.text) continue;
+    if (given->second == "0" && default_sizes_.at(flag.name()) == "0") continue;  // as the model has it
+    usage_error("--{} {}: {} has {}. Leave --{} out: the model decides it.", given->first, given->second, source,
+                flag.value.text, given->first);
   }
 }
 

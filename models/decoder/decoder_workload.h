@@ -21,6 +21,7 @@ class DecoderWorkload : public Workload {
   bool supports_stages() const override { return true; }
   bool continues_texts() const override { return true; }
 
+  void note_given(const Flags& flags) override;
   void check_flags() const override;
   void open(const RunFacts& run) override;
   void load() override;
@@ -66,11 +67,14 @@ class DecoderWorkload : public Workload {
 
  private:
   std::string set_dropout(const std::string& text);
+  void check_given_sizes();
   void check_text(std::int64_t tokens) const;
   void check_tokens() const;
   DecoderOptions options_of_rank() const;
 
   std::string model_;
+  std::map<std::string, std::string> default_sizes_;  ///< By the names of all flags of sizes but --seq.
+  std::map<std::string, std::string> given_sizes_;    ///< Those that were given.
   Recompute recompute_ = Recompute::none;
   float dropout_ = 0.0f;
   std::string data_;

@@ -1,13 +1,24 @@
 #include "models/decoder/fp8.h"
 
 namespace ddptrain {
+namespace {
+
+/// Whether all linear layers of a block can multiply in FP8. The gradient of the first bias of an MLP comes with that
+/// of a GELU, and SwiGLU has no such operation.
+bool fits_layers(const QuantisationOps& quantisation, const DecoderConfig& config) {
+  const AttentionKind attention = config.attention();
+  return (config.activation == MlpActivation::gelu) == config.mlp_bias &&
+         quantisation.fits(config.hidden, config.width) &&
+         quantisation.fits(attention.qkv_columns(), attention.width());
+}
+
+}  // namespace
 
 Fp8::Fp8(Device& device, const DecoderConfig& config, const Stage& stage, std::int64_t slices)
     : quantisation_(device.get<QuantisationOps>()),
       width_(config.width),
       scales_per_stage_(static_cast<std::size_t>(stage.blocks()) * DecoderBlock::kScales),
-      fits_(stage.is_whole() && slices == 1 && config.activation == MlpActivation::gelu && config.qkv_bias &&
-            config.mlp_bias && quantisation_.fits(config.hidden, config.width)) {}
+      fits_(stage.is_whole() && slices == 1 && fits_layers(quantisation_, config)) {}
 
 std::vector<BufferSpec> Fp8::buffers() const {
   if (!fits_) return {};

@@ -14,6 +14,17 @@ void Decoder::request_cache(std::int64_t layer) {
   block(layer).request_cache(memory_, block_name(layer), memory_.sequence(), always);
 }
 
+TextPass::TextPass(Device& device, std::int64_t tokens, std::int64_t vocabulary) {
+  const std::size_t bytes = sizeof(std::int64_t) + static_cast<std::size_t>(tokens) * sizeof(std::uint32_t);
+  host = device.allocate_pinned(bytes);
+  input = device.allocate(bytes);
+  const TokenSegmentView view{static_cast<char*>(input.data()) + sizeof(std::int64_t), 0};
+  segment = device.allocate(sizeof(view));
+  device.copy_to_device(segment.data(), &view, sizeof(view));
+  logits = device.allocate(DType::f32, {vocabulary});
+  host_logits = device.allocate_pinned(logits.bytes());
+}
+
 /// Ranks that split layers divide rows, so a pass has a multiple of their number: tokens before are computed again, and
 /// a text that is too short has zeros behind it, which no token sees.
 void Decoder::begin_text(std::span<const std::uint32_t> text, std::int64_t done) {
@@ -22,37 +33,57 @@ void Decoder::begin_text(std::span<const std::uint32_t> text, std::int64_t done)
             "decoder: {} of {} tokens of a text are done, at most {} fit", done, size, longest_text());
   const std::int64_t slices = options_.slice.count;
   const std::int64_t rows = (size - done + slices - 1) / slices * slices;
-  first_position_ = std::max<std::int64_t>(0, size - rows);
-  last_row_ = size - 1 - first_position_;
-  std::vector<std::uint32_t> window(static_cast<std::size_t>(rows + 1));  // the last has no input of its own
-  std::copy(text.begin() + first_position_, text.end(), window.begin());
-  if (!text_tokens_) {
-    text_tokens_ = device_.allocate(static_cast<std::size_t>(memory_.sequence() + 1) * sizeof(std::uint32_t));
-    text_segment_ = device_.allocate(sizeof(TokenSegmentView));
-    const TokenSegmentView segment{text_tokens_.data(), 0};
-    device_.copy_to_device(text_segment_.data(), &segment, sizeof(segment));
-  }
-  device_.copy_to_device(text_tokens_.data(), window.data(), window.size() * sizeof(std::uint32_t));
+  const std::int64_t first_position = std::max<std::int64_t>(0, size - rows);
+  if (!text_) text_.emplace(device_, memory_.sequence() + 1, config_.vocabulary);
+  text_->last_row = size - 1 - first_position;
+  device_.synchronize();  // an earlier pass may still read the memory
+  *text_->position() = first_position;
+  std::uint32_t* const tokens = text_->tokens();
+  std::fill(std::copy(text.begin() + first_position, text.end(), tokens), tokens + rows + 1,
+            0u);  // the last has no row
 
   micro_batch_ = {};
   micro_batch_.training = false;
   batch_ = {};
   batch_.count = 1;
   batch_.order = {.dataset_size = 1, .shuffle = false};
-  batch_.source = {static_cast<const TokenSegmentView*>(text_segment_.data()), 1, 1, static_cast<std::uint32_t>(rows),
+  batch_.source = {static_cast<const TokenSegmentView*>(text_->segment.data()), 1, 1, static_cast<std::uint32_t>(rows),
                    sizeof(std::uint32_t)};
+  batch_.first_position = static_cast<const std::int64_t*>(text_->input.data());
   split_vocabulary();
-  fit({1, rows, first_position_});
+  fit({1, rows, batch_.first_position});
 }
 
-std::vector<float> Decoder::next_logits() {
-  const Tensor logits = head_.next_logits(final_norm_.output, last_row_);
-  const Buffer converted = device_.allocate(DType::f32, logits.shape);
-  const Tensor values = converted.view(DType::f32, logits.shape);
-  device_.convert(logits, values, device_.compute_stream());
-  std::vector<float> host(static_cast<std::size_t>(values.size()));
-  device_.copy_to_host(host.data(), values.data, values.bytes());
-  return host;
+/// Passes over one token are all the same but for what they read from memory, so the device can replay one of them. The
+/// first of them is queued as it is: what is captured must have run once.
+void Decoder::forward_text() {
+  const bool replays = batch_.source.sequence == 1 && stage_.is_whole() && group_ == nullptr;
+  if (replays && text_->has_run && text_->replayed == nullptr) {
+    text_->replayed = device_.capture([this] { queue_text(); });
+  }
+  if (replays && text_->replayed != nullptr) {
+    text_->replayed->launch();
+    return;
+  }
+  queue_text();
+  text_->has_run = text_->has_run || replays;
+}
+
+void Decoder::queue_text() {
+  const std::size_t tokens = batch_.source.sequence + 1;
+  const Stream stream = device_.compute_stream();
+  device_.copy(text_->input.data(), text_->host.data(), sizeof(std::int64_t) + tokens * sizeof(std::uint32_t), stream);
+  for (std::size_t unit = 0; unit < static_cast<std::size_t>(stage_.units()); ++unit) forward(unit);
+  if (!stage_.has_head()) return;
+  const Tensor logits = head_.next_logits(final_norm_.output, text_->last_row);
+  const Tensor values = text_->logits.view(DType::f32, logits.shape);
+  device_.convert(logits, values, stream);
+  device_.copy(text_->host_logits.data(), values.data, values.bytes(), stream);
+}
+
+std::span<const float> Decoder::next_logits() {
+  device_.synchronize();
+  return {static_cast<const float*>(text_->host_logits.data()), static_cast<std::size_t>(config_.vocabulary)};
 }
 
 }  // namespace ddptrain

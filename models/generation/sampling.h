@@ -13,6 +13,8 @@ struct Sampling {
   std::uint64_t seed = 1;
 };
 
+bool all_finite(std::span<const float> logits);
+
 /// The next token. The same logits, settings, `text` (a number) and `position` (of the token) give the same token on
 /// every machine.
 std::uint32_t sample_token(std::span<const float> logits, const Sampling& sampling, std::uint32_t text,

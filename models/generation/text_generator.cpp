@@ -55,13 +55,12 @@ std::optional<std::uint32_t> TextGenerator::next_token(const GenerationRequest& 
   const auto model_of = [&](std::int64_t) -> Model& { return model_; };
   model_.begin_text(text, done);
   if (stages_.index() > 0) pipeline_.exchange({.activations_in = pass}, model_of);
-  const std::size_t units = model_.units().size();
-  for (std::size_t unit = 0; unit < units; ++unit) model_.forward(unit);
+  model_.forward_text();
   if (!stages_.is_last()) pipeline_.exchange({.activations_out = pass}, model_of);
   std::uint32_t token = kNoToken;
   if (stages_.is_last()) {
-    const std::vector<float> logits = model_.next_logits();
-    if (std::ranges::all_of(logits, [](float logit) { return std::isfinite(logit); })) {
+    const std::span<const float> logits = model_.next_logits();
+    if (all_finite(logits)) {
       token = sample_token(logits, request.sampling, request.number, static_cast<std::uint32_t>(text.size()));
     }
   }

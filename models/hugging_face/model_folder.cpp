@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <set>
+#include <string>
 
 #include "runtime/core/error.h"
 #include "runtime/core/files/atomic_file.h"
@@ -21,28 +23,52 @@ constexpr std::array<std::string_view, 7> kWrappers = {
     "module",      "_orig_mod", "_forward_module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module",
     "transformer", "model"};
 
-std::vector<fs::path> files_of(const fs::path& path) {
-  std::error_code ignored;
-  if (!fs::is_directory(path, ignored)) return {path};
-  const fs::path single = path / "model.safetensors";
-  const fs::path index = path / "model.safetensors.index.json";
-  if (fs::exists(single, ignored)) return {single};
-  if (!fs::exists(index, ignored)) {
-    usage_error("{}: no model.safetensors in this folder (other formats cannot be read: save it with transformers)",
-                path.string());
-  }
+/// The tensors of each file that model.safetensors.index.json names.
+using FilesOfIndex = std::map<fs::path, std::set<std::string>>;
+
+FilesOfIndex files_in(const fs::path& index) {
   const json content = parse_json_object(MappedFile(index).text(), index.string());
   const json map = content.value("weight_map", json());
-  std::set<fs::path> files;
+  FilesOfIndex files;
   for (const auto& [tensor, file] : map.items()) {
     const fs::path name = file.is_string() ? file.get<std::string>() : std::string();
     if (name.empty() || name.has_parent_path() || printable(name.string()) != name) {
       usage_error("{}: damaged: tensor '{}' has no file", index.string(), printable(tensor));
     }
-    files.insert(path / name);
+    files[index.parent_path() / name].insert(tensor);
   }
   if (files.empty()) usage_error("{}: damaged: no weight_map", index.string());
-  return {files.begin(), files.end()};
+  return files;
+}
+
+/// An index of another state of the folder would leave out weights, or have them from files of another model.
+void check_index(const fs::path& index, const SafetensorsFile& file, const std::set<std::string>& named) {
+  for (const auto& [name, tensor] : file.tensors()) {
+    if (named.count(name) > 0) continue;
+    usage_error("{}: damaged: it does not name tensor '{}', which is in {}", index.string(), printable(name),
+                file.name());
+  }
+  for (const std::string& name : named) {
+    if (file.tensors().count(name) > 0) continue;
+    usage_error("{}: damaged: tensor '{}' is not in {}", index.string(), printable(name), file.name());
+  }
+}
+
+std::vector<SafetensorsFile> open_files(const fs::path& path) {
+  std::error_code ignored;
+  std::vector<SafetensorsFile> files;
+  const fs::path single = fs::is_directory(path, ignored) ? path / "model.safetensors" : path;
+  const fs::path index = path / "model.safetensors.index.json";
+  if (single == path || fs::exists(single, ignored)) {
+    files.emplace_back(single);
+    return files;
+  }
+  if (!fs::exists(index, ignored)) {
+    usage_error("{}: no model.safetensors in this folder (other formats cannot be read: save it with transformers)",
+                path.string());
+  }
+  for (const auto& [file, named] : files_in(index)) check_index(index, files.emplace_back(file), named);
+  return files;
 }
 
 /// "module._orig_mod.transformer.h.0.ln_1.bias" is "h.0.ln_1.bias".
@@ -65,8 +91,7 @@ bool is_floating(StoredType type) {
 
 }  // namespace
 
-ModelFolder::ModelFolder(const fs::path& path, const TiedNames& names) : names_(names) {
-  for (const fs::path& file : files_of(path)) files_.emplace_back(file);
+ModelFolder::ModelFolder(const fs::path& path, const TiedNames& names) : names_(names), files_(open_files(path)) {
   for (const SafetensorsFile& file : files_) {
     for (const auto& [name, tensor] : file.tensors()) {
       const auto [known, added] = stored_.emplace(without_wrappers(name), Stored{&file, name});

@@ -115,7 +115,7 @@ class Activations {
 struct BatchShape {
   std::int64_t batch = 0;
   std::int64_t sequence = 0;
-  std::int64_t first_position = 0;  ///< Of the first token of each window in its text. Above 0 in generation only.
+  const std::int64_t* first_position = nullptr;  ///< See TokenBatch. Not null in generation only.
 
   std::int64_t rows() const { return batch * sequence; }
   /// The size of one of `slices` equal slices: whole windows if possible, otherwise rows.

@@ -23,8 +23,8 @@ struct AttentionKind {
   bool qkv_bias = true;
   bool output_bias = true;
 
-  /// Whether queries, keys and values lie group by group: see GroupedHeads. Otherwise first all queries, then all keys,
-  /// then all values: see AttentionOps.
+  /// Whether `in` writes queries, keys and values group by group: see GroupedHeads. Otherwise first all queries, then
+  /// all keys, then all values: see AttentionOps.
   bool is_grouped() const { return key_heads != heads || rotary.turns() || normalises_heads; }
   AttentionKind slice(std::int64_t slices) const {
     AttentionKind kind = *this;
@@ -154,21 +154,19 @@ class Attention final : public Sublayer {
   void attend() {
     if (grouped_ != nullptr) prepare_heads();
     if (cached_ != nullptr) {
-      cached_->attention(qkv_, {heads(), kind_.is_grouped()}, first_position_, keys_, values_, attended_);
+      cached_->attention(qkv_, heads(), first_position_, keys_, values_, attended_);
     } else if (grouped_ == nullptr) {
       attention_->attention(qkv_, kind_.heads, attended_, statistics_);
     } else {
       grouped_->attention(qkv_, heads(), attended_, statistics_);
     }
   }
-  /// Norms and positions of queries and keys.
+  /// Norms and positions of queries and keys, and the order in which attention reads heads.
   void prepare_heads() {
     if (kind_.normalises_heads) {
       grouped_->normalise(projected_, heads(), query_weight_, key_weight_, epsilon_, qkv_, head_statistics_);
     }
-    if (kind_.rotary.turns()) {
-      grouped_->rotate(qkv_, heads(), frequencies_, first_position_, GroupedAttentionOps::Turn::forward);
-    }
+    grouped_->rotate(qkv_, heads(), frequencies_, first_position_, GroupedAttentionOps::Turn::forward);
   }
   void attend_backward(const Tensor& d_attended, const Tensor& d_qkv, bool accumulate) {
     if (grouped_ == nullptr) {
@@ -176,7 +174,7 @@ class Attention final : public Sublayer {
       return;
     }
     grouped_->attention_backward(qkv_, heads(), attended_, statistics_, d_attended, d_qkv);
-    if (kind_.rotary.turns()) grouped_->rotate(d_qkv, heads(), frequencies_, 0, GroupedAttentionOps::Turn::back);
+    grouped_->rotate(d_qkv, heads(), frequencies_, nullptr, GroupedAttentionOps::Turn::back);
     if (kind_.normalises_heads) normalise_backward(d_qkv, accumulate);
   }
   /// Each rank has some of the heads, whose weights are the same.
@@ -224,12 +222,12 @@ class Attention final : public Sublayer {
   Tensor attended_fp8_;  ///< A copy. Unused without FP8.
   Tensor statistics_;    ///< [batch, heads, sequence]
   Tensor head_statistics_;
-  Tensor partial_;             ///< [2, head size]: the gradients of this slice.
-  Buffer frequencies_memory_;  ///< This and the next only with rotary positions.
-  Tensor frequencies_;         ///< [head size / 2]: see rotary_frequencies().
-  Tensor keys_;  ///< [batch, positions, key heads * head size]: the cache. This and the next with cached_.
+  Tensor partial_;  ///< [2, head size]: the gradients of this slice.
+  Buffer frequencies_memory_;
+  Tensor frequencies_;  ///< [head size / 2]: see rotary_frequencies(). Without data if there are no rotary positions.
+  Tensor keys_;         ///< [batch, positions, key heads * head size]: the cache. This and the next with cached_.
   Tensor values_;
-  std::int64_t first_position_ = 0;  ///< Of the rows of this pass.
+  const std::int64_t* first_position_ = nullptr;  ///< Of the rows of this pass: see TokenBatch.
 };
 
 }  // namespace ddptrain

@@ -27,12 +27,10 @@ class Embedding {
   }
   const Tensor& tokens() const { return tokens_; }
 
-  /// stream = the embedded batch, or this rank's rows of it. Windows begin at position `first_position` of their texts.
-  /// Ranks that split the vocabulary use `branch` as well.
-  void forward(const TokenBatch& batch, std::int64_t first_position, const Dropout& dropout, const Tensor& branch,
-               const Tensor& stream) {
+  /// stream = the embedded batch, or this rank's rows of it. Ranks that split the vocabulary use `branch` as well.
+  void forward(const TokenBatch& batch, const Dropout& dropout, const Tensor& branch, const Tensor& stream) {
     const Tensor& mine = group_ != nullptr ? branch : stream;
-    embedding_.embed_tokens(batch, tokens_, positions_from(first_position), dropout, mine);
+    embedding_.embed_tokens(batch, tokens_, positions_, dropout, mine);
     if (group_ != nullptr) group_->run({TensorGroup::sum_shard(mine, stream)});  // of one value and zeros
   }
   /// `d_head`: the tied output layer's gradient of the token embedding; without data if the head is not tied.
@@ -47,15 +45,6 @@ class Embedding {
   }
 
  private:
-  Tensor positions_from(std::int64_t first) const {
-    if (!learns_positions_ || first == 0) return positions_;
-    const std::int64_t rows = positions_.dim(0) - first;
-    const std::int64_t width = positions_.dim(1);
-    Tensor positions = positions_.stretch(first * width, rows * width);
-    positions.shape = {rows, width};
-    return positions;
-  }
-
   Device& device_;
   EmbeddingOps& embedding_;
   bool learns_positions_;

@@ -95,7 +95,7 @@ class Mlp final : public Sublayer {
       out_.backward_gelu(dy, pre_, d_pre, in_.dbias(), accumulate);
     } else {
       const Span span = this->span("d mlp projection and SwiGLU");
-      out_.backward_data(flat(d_branch), g.d_activated);
+      out_.backward_data(out_.convert(d_branch, g.d_branch_fp8, dbias_from_branch(), accumulate), g.d_activated);
       gated_->swiglu_backward(flat(pre_), flat(g.d_activated), d_pre);
     }
     const Span span = this->span("d expansion");

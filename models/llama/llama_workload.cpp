@@ -15,8 +15,15 @@ const SizeNames kFlags = {"",      "--layers", "--width",     "--heads",    "--f
 constexpr Range kEpsilons = {"a number from 10^-12 to 0.1", 1e-12, 0.1};
 constexpr Range kRopeBases = {"a number from 1 to 10^12", 1, 1e12};
 
+/// As the flag takes it.
+std::string text_of(const RotaryScaling& scaling) {
+  if (scaling.factor == RotaryScaling{}.factor) return "off";
+  return fmt::format("{}:{}:{}:{}", scaling.factor, scaling.low_frequency_factor, scaling.high_frequency_factor,
+                     scaling.original_positions);
+}
+
 /// Returns as FlagValue::set.
-std::string set_scaling(const std::string& text, RotaryScaling& scaling) {
+std::string set_scaling(std::string& text, RotaryScaling& scaling) {
   scaling = {};
   if (text == "off") return {};
   const char* at = text.data();
@@ -29,7 +36,10 @@ std::string set_scaling(const std::string& text, RotaryScaling& scaling) {
   const auto colon = [&] { return at < end && *at++ == ':'; };
   const bool read = take(scaling.factor) && colon() && take(scaling.low_frequency_factor) && colon() &&
                     take(scaling.high_frequency_factor) && colon() && take(scaling.original_positions) && at == end;
-  if (read && scaling.high_frequency_factor > scaling.low_frequency_factor) return {};
+  if (read && scaling.high_frequency_factor > scaling.low_frequency_factor) {
+    text = text_of(scaling);
+    return {};
+  }
   return "off, or four numbers from 1 to 10^6, such as 32:1:4:8192: the factor, the frequency factors low and high, "
          "and the positions of the first training";
 }
@@ -51,8 +61,8 @@ class LlamaWorkload final : public DecoderWorkload {
                    {"--norm-epsilon", number(shape_.norm_epsilon, kEpsilons), "Epsilon of the RMS norms"},
                    {"--rope-base", number(shape_.rotary_base, kRopeBases), "Base of the rotary positions"},
                    {"--rope-scaling",
-                    {"off|FACTOR:LOW:HIGH:POSITIONS", "off",
-                     [this](const std::string& text) { return set_scaling(text, shape_.rotary_scaling); }},
+                    {"off|FACTOR:LOW:HIGH:POSITIONS", text_of(shape_.rotary_scaling),
+                     [this](std::string& text) { return set_scaling(text, shape_.rotary_scaling); }},
                     "Llama 3's scaling of the rotary positions to longer texts"},
                    {"--qkv-bias", on_off(shape_.qkv_bias), "Biases of queries, keys and values (Qwen2)"},
                    {"--head-norms", on_off(shape_.head_norms), "RMS norms of queries and keys (Qwen3)"},
@@ -68,6 +78,8 @@ class LlamaWorkload final : public DecoderWorkload {
       usage_error("--qkv-bias on with --head-norms on: no model of transformers has both. Leave one of them out.");
     }
   }
+
+  bool supports_fp8() const override { return true; }
 
   std::map<std::string, std::int64_t> sizes() const override { return shape_.sizes(); }
   void take_sizes(const std::map<std::string, std::int64_t>& sizes) override { shape_ = LlamaShape::of_sizes(sizes); }

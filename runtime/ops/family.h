@@ -10,8 +10,7 @@ namespace ddptrain {
 
 /// Base of every family of operations. A device has one object of each, device.get<LinearOps>() and the like, which
 /// `Ops::on_cpu` or `Ops::on_cuda` makes. on_cpu is defined in cpu/<family>.cpp. on_cuda is defined twice: in a source
-/// of the family in cuda/ or below it (in cuda/not_yet.cpp if there are no kernels yet), and in cuda/no_cuda.cpp
-/// for builds without CUDA.
+/// of the family in cuda/ or below it, and in cuda/no_cuda.cpp for builds without CUDA.
 ///
 /// Contract of every operation: tensors are row-major views on this device with the element type
 /// compute_dtype(precision()) unless said otherwise; shapes are checked and a mismatch throws Error; work is queued on

@@ -8,9 +8,9 @@ namespace ddptrain {
 class GatedOps : public Family<GatedOps> {
  public:
   /// y [n, hidden] = silu(gate) * up, with pre [n, 2 hidden] = gate | up and silu(x) = x / (1 + exp(-x)) (SwiGLU:
-  /// Shazeer, "GLU variants improve transformer", arXiv:2002.05202).
+  /// Shazeer, "GLU variants improve transformer", arXiv:2002.05202). y may be e4m3.
   virtual void swiglu(const Tensor& pre, const Tensor& y) = 0;
-  /// dpre [n, 2 hidden], which may not be the memory of dy.
+  /// dpre [n, 2 hidden], which may not be the memory of dy. It may be e5m2; hidden is then a multiple of 8.
   virtual void swiglu_backward(const Tensor& pre, const Tensor& dy, const Tensor& dpre) = 0;
 
   static std::unique_ptr<GatedOps> on_cpu(Device& device);

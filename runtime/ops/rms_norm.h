@@ -8,7 +8,7 @@ namespace ddptrain {
 class RmsNormOps : public Family<RmsNormOps> {
  public:
   /// y = x / sqrt(mean of x^2 + epsilon) * weight over the last dimension. statistics [rows, 1]:
-  /// 1 / sqrt(mean of x^2 + epsilon).
+  /// 1 / sqrt(mean of x^2 + epsilon). y may be e4m3.
   virtual void rms_norm(const Tensor& x, const Tensor& weight, float epsilon, const Tensor& y,
                         const Tensor& statistics) = 0;
   /// sum = residual + dropout(branch); y = rms_norm(sum). See NormOps::add_layer_norm().

@@ -92,7 +92,7 @@ AttentionShape check_attention(const char* operation, const Tensor& qkv, std::in
   check.has_dimensions(qkv, "qkv", 3);
   DDP_CHECK(heads > 0 && qkv.dim(2) % (3 * heads) == 0, "{}: {} heads in {} columns of qkv", operation, heads,
             qkv.dim(2));
-  const AttentionShape s{qkv.dim(0), heads, qkv.dim(1), qkv.dim(2) / (3 * heads)};
+  const AttentionShape s{qkv.dim(0), heads, heads, qkv.dim(1), qkv.dim(2) / (3 * heads)};
   check.is(qkv, "qkv", qkv.shape);
   check.is(out, "out", {s.batch, s.sequence, s.width()});
   check.is(statistics, "statistics", wide(dtype), {s.batch, heads, s.sequence});
@@ -125,27 +125,25 @@ GroupedAttentionShape check_grouped_attention(const char* operation, const Tenso
 }
 
 GroupedAttentionShape check_rotate(const Tensor& qkv, const GroupedHeads& heads, const Tensor& frequencies,
-                                   std::int64_t first_position, DType dtype) {
+                                   DType dtype) {
   const GroupedAttentionShape s = check_grouped_qkv("rotate", qkv, heads, dtype);
   const Check check{"rotate", dtype};
+  if (!frequencies) return s;
   DDP_CHECK(heads.head_size % 2 == 0, "rotate: heads of {} columns cannot be turned in pairs", heads.head_size);
-  DDP_CHECK(first_position >= 0, "rotate: position {}", first_position);
   check.is(frequencies, "frequencies", wide(dtype), {heads.head_size / 2});
   return s;
 }
 
-CachedAttentionShape check_cached_attention(const Tensor& qkv, const GroupedHeads& heads, std::int64_t first_position,
-                                            const Tensor& keys, const Tensor& values, const Tensor& out, DType dtype) {
+CachedAttentionShape check_cached_attention(const Tensor& qkv, const GroupedHeads& heads, const Tensor& keys,
+                                            const Tensor& values, const Tensor& out, DType dtype) {
   const Check check{"cached attention", dtype};
   const auto [batch, sequence, grouped] = check_grouped_qkv(check.operation, qkv, heads, dtype);
   check.has_dimensions(keys, "keys", 3);
-  const CachedAttentionShape s{batch, sequence, keys.dim(1), first_position};
+  const CachedAttentionShape s{batch, sequence, keys.dim(1)};
   check.is(keys, "keys", {batch, s.capacity, heads.key_heads * heads.head_size});
   check.is(values, "values", keys.shape);
   check.is(out, "out", {batch, sequence, heads.width()});
-  DDP_CHECK(first_position >= 0 && first_position + sequence <= s.capacity,
-            "cached attention: rows {} to {} in a cache of {}", first_position, first_position + sequence - 1,
-            s.capacity);
+  DDP_CHECK(sequence <= s.capacity, "cached attention: {} rows in a cache of {}", sequence, s.capacity);
   return s;
 }
 
@@ -324,7 +322,7 @@ MatrixShape check_rms_norm(const char* operation, const Tensor& x, const Tensor&
   const Check check{operation, dtype};
   const MatrixShape s = check.matrix(x, "x");
   check.is(weight, "weight", {s.columns});
-  check.is(y, "y", x.shape);
+  check.is_or_fp8(y, "y", DType::e4m3, x.shape);
   check.is(statistics, "statistics", wide(dtype), {s.rows, 1});
   return s;
 }
@@ -356,9 +354,16 @@ MatrixShape check_rms_norm_backward(const Tensor& x, const Tensor& weight, const
 
 MatrixShape check_swiglu(const char* operation, const Tensor& pre, const Tensor& y, const Tensor& dpre, DType dtype) {
   const Check check{operation, dtype};
-  const MatrixShape s = check.matrix(y, "y");
+  check.has_dimensions(y, "y", 2);
+  DDP_CHECK(y.dim(1) > 0, "{}: y has no columns", operation);
+  const MatrixShape s{y.dim(0), y.dim(1)};
+  if (dpre) {
+    check.is(y, "dy", y.shape);
+    check.is_or_fp8(dpre, "dpre", DType::e5m2, pre.shape);
+  } else {
+    check.is_or_fp8(y, "y", DType::e4m3, y.shape);
+  }
   check.is(pre, "pre", {s.rows, 2 * s.columns});
-  check.may_be(dpre, "dpre", pre.shape);
   return s;
 }
 
@@ -394,9 +399,18 @@ void check_update(OptimizerKind kind, const UpdateSlice& slice, DType dtype) {
               i);
   }
   const DType master = wide(dtype);
-  const DType expected = slice.weights == slice.master ? master : DType::bf16;
-  DDP_CHECK(slice.weight_type == expected && (expected == master || master == DType::f32),
-            "update: weights of {} beside master weights of {}", name_of(slice.weight_type), name_of(master));
+  if (slice.masterless) {
+    const bool known = slice.weight_type == DType::bf16 || slice.weight_type == master;
+    DDP_CHECK(known && slice.weights == slice.master, "update: weights of {} without master weights",
+              name_of(slice.weight_type));
+  } else {
+    const DType expected = slice.weights == slice.master ? master : DType::bf16;
+    DDP_CHECK(slice.weight_type == expected && (expected == master || master == DType::f32),
+              "update: weights of {} beside master weights of {}", name_of(slice.weight_type), name_of(master));
+  }
+  DDP_CHECK(slice.state_type == master || slice.state_type == DType::bf16, "update: state of {}",
+            name_of(slice.state_type));
+  DDP_CHECK(!slice.rounds_at_random() || slice.parameters != nullptr, "update: random bits need the parameters");
   DDP_CHECK(slice.gradient_type == master || slice.gradient_type == DType::bf16, "update: gradients of {}",
             name_of(slice.gradient_type));
 }

@@ -29,11 +29,14 @@ struct MatrixShape {
 
 struct AttentionShape {
   std::int64_t batch = 0;
-  std::int64_t heads = 0;
+  std::int64_t heads = 0;      ///< Of queries.
+  std::int64_t key_heads = 0;  ///< Of keys, and of values. It divides `heads`.
   std::int64_t sequence = 0;
   std::int64_t head_size = 0;
 
-  std::int64_t width() const { return heads * head_size; }
+  std::int64_t width() const { return heads * head_size; }  ///< Columns of all queries, and of the output.
+  std::int64_t key_width() const { return key_heads * head_size; }
+  std::int64_t columns() const { return width() + 2 * key_width(); }  ///< Of queries, keys and values.
   auto operator<=>(const AttentionShape&) const = default;
 };
 
@@ -42,19 +45,13 @@ struct GroupedAttentionShape {
   std::int64_t sequence = 0;
   GroupedHeads heads = {};
 
-  struct CachedAttentionShape {
-    std::int64_t batch = 0;
-    std::int64_t sequence = 0;
-    std::int64_t capacity = 0;        ///< Positions of the cache.
-    std::int64_t first_position = 0;  ///< Of the new rows.
-  };
+  AttentionShape attention() const { return {batch, heads.heads, heads.key_heads, sequence, heads.head_size}; }
 };
 
 struct CachedAttentionShape {
   std::int64_t batch = 0;
   std::int64_t sequence = 0;
-  std::int64_t capacity = 0;        ///< Positions of the cache.
-  std::int64_t first_position = 0;  ///< Of the new rows.
+  std::int64_t capacity = 0;  ///< Positions of the cache.
 };
 
 /// A valid convolution of stride 1 with a square kernel.
@@ -116,10 +113,11 @@ GroupedAttentionShape check_grouped_qkv(const char* operation, const Tensor& qkv
 GroupedAttentionShape check_grouped_attention(const char* operation, const Tensor& qkv, const GroupedHeads& heads,
                                               const Tensor& out, const Tensor& statistics, const Tensor& d_output,
                                               const Tensor& dqkv, DType dtype);
+/// `frequencies` is optional.
 GroupedAttentionShape check_rotate(const Tensor& qkv, const GroupedHeads& heads, const Tensor& frequencies,
-                                   std::int64_t first_position, DType dtype);
-CachedAttentionShape check_cached_attention(const Tensor& qkv, const GroupedHeads& heads, std::int64_t first_position,
-                                            const Tensor& keys, const Tensor& values, const Tensor& out, DType dtype);
+                                   DType dtype);
+CachedAttentionShape check_cached_attention(const Tensor& qkv, const GroupedHeads& heads, const Tensor& keys,
+                                            const Tensor& values, const Tensor& out, DType dtype);
 GroupedAttentionShape check_normalise(const char* operation, const Tensor& qkv, const GroupedHeads& heads,
                                       const Tensor& query_weight, const Tensor& key_weight, const Tensor& y,
                                       const Tensor& statistics, DType dtype);

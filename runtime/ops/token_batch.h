@@ -78,6 +78,13 @@ struct VocabularySlice {
 struct TokenBatch : Slice {
   TokenSource source;
   VocabularySlice vocabulary_slice = {};
+  /// The position of the first input of each window in its text, where the device computes. Null: 0.
+  const std::int64_t* first_position = nullptr;
+
+  /// The position in its text of input `row` of a window.
+  DDP_HOST_DEVICE std::int64_t position(std::int64_t row) const {
+    return first_position != nullptr ? *first_position + row : row;
+  }
 };
 
 }  // namespace ddptrain

@@ -161,7 +161,7 @@ std::string hash_of(const std::vector<OuterParameter>& parameters, std::span<con
 OuterRecorder::OuterRecorder(const std::filesystem::path& path, const OuterRecordHead& head,
                              std::span<const float> weights, std::span<const float> velocity)
     : path_(path.string()) {
-  require_writable("--outer-record", path_);
+  const Descriptor pipe = require_writable("--outer-record", path_);
   file_.open(path, std::ios::binary | std::ios::trunc);
   const std::string start = kOuterRecordStart + std::string(kRecordFormat) + json_of(head) + '\n';
   const std::array parts = {std::string_view(start), bytes_of(weights), bytes_of(velocity)};

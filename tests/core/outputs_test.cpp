@@ -97,13 +97,40 @@ TEST_F(Outputs, APipeMayBeWrittenByAll) {
   EXPECT_EQ(message({metrics(path("pipe"))}, {{"--data", path("pipe")}}), "");
 }
 
-/// A check that opens it would end its reader, and the next opening would wait for another one.
-TEST_F(Outputs, TheCheckOfAPipeLeavesItAlone) {
+/// Without a writer its reader would end, and the next opening would wait for another one.
+TEST_F(Outputs, TheCheckOfAPipeKeepsItsReader) {
   ASSERT_EQ(mkfifo(path("pipe").c_str(), 0600), 0);
   const Descriptor reader(open(path("pipe").c_str(), O_RDONLY | O_NONBLOCK));
-  require_writable("--metrics", path("pipe"));
   pollfd state{reader.get(), POLLIN, 0};
-  EXPECT_EQ(poll(&state, 1, 0), 0) << "the pipe has had no writer";
+  {
+    const Descriptor pipe = require_writable("--metrics", path("pipe"));
+    EXPECT_EQ(poll(&state, 1, 0), 0) << "the pipe has a writer";
+  }
+  EXPECT_EQ(poll(&state, 1, 0), 1);
+  EXPECT_NE(state.revents & POLLHUP, 0) << "the pipe has had a writer";
+}
+
+/// They would wait for ever, without a word.
+TEST_F(Outputs, PipesThatNobodyOpensAreNamed) {
+  ASSERT_EQ(mkfifo(path("pipe").c_str(), 0600), 0);
+  const auto fault = [](const auto& check) {
+    try {
+      check();
+    } catch (const UsageError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const auto writes = [&] { static_cast<void>(require_writable("--metrics", path("pipe"))); };
+  EXPECT_EQ(fault(writes), "--metrics " + path("pipe") +
+                               ": no program reads this pipe, and writing would wait for one. " +
+                               "Start its reader first.");
+  EXPECT_CONTAINS(fault([&] { require_regular("--config", path("pipe")); }), "is a pipe, and a regular file is needed");
+  EXPECT_CONTAINS(fault([&] { require_regular("--config", "/dev/zero"); }), "is a device or a socket");
+  EXPECT_CONTAINS(fault([&] { require_regular("--config", folder_.path().string()); }), "is a folder");
+  for (const std::string& good : {std::string("/dev/null"), write("file", ""), path("none")}) {
+    EXPECT_EQ(fault([&] { require_regular("--config", good); }), "");
+  }
 }
 
 TEST_F(Outputs, WeightsMayReplaceThoseTheyStartedFromIfForced) {

@@ -23,30 +23,32 @@ struct Case {
 
 std::string describe(const Case& c) {
   return std::to_string(c.sizes.batch) + " x " + std::to_string(c.sizes.sequence) + " x " +
-         std::to_string(c.sizes.heads) + " heads of " + std::to_string(c.sizes.head_size) +
-         (c.copies_late ? ", copies late" : ", copies at once");
+         std::to_string(c.sizes.heads) + " heads with " + std::to_string(c.sizes.key_heads) + " keys of " +
+         std::to_string(c.sizes.head_size) + (c.copies_late ? ", copies late" : ", copies at once");
 }
 
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (const bool late : {false, true}) {
-    all.push_back({{2, 80, 2, 128, 1}, late});
-    all.push_back({{1, 33, 2, 64, 2}, late});
-    all.push_back({{2, 7, 3, 8, 3}, late});
-    all.push_back({{1, 150, 1, 40, 4}, late});
-    all.push_back({{1, 128, 1, 72, 5}, late});
+    all.push_back({{2, 80, 2, 2, 128, 1}, late});
+    all.push_back({{1, 33, 2, 2, 64, 2}, late});
+    all.push_back({{2, 7, 3, 3, 8, 3}, late});
+    all.push_back({{1, 150, 1, 1, 40, 4}, late});
+    all.push_back({{1, 128, 1, 1, 72, 5}, late});
+    all.push_back({{2, 50, 4, 2, 64, 6}, late});
+    all.push_back({{1, 150, 3, 1, 32, 7}, late});
   }
   return all;
 }
 
 template <class Kernel>
-void run(Kernel kernel, const Case& c, const Pointers& pointers) {
+void run(Kernel kernel, int heads, const Case& c, const Pointers& pointers) {
   const emulated::AttentionSizes& s = c.sizes;
-  const Shape shape{s.heads, s.sequence, s.head_size, 1.0f / std::sqrt(static_cast<float>(s.head_size))};
+  const Shape shape{s.heads, s.key_heads, s.sequence, s.head_size, 1.0f / std::sqrt(static_cast<float>(s.head_size))};
   const Grid grid(s.sequence);
   auto* const shared = reinterpret_cast<char*>(memory);
   blockDim.x = 32 * grid.warps;
-  for (int head = 0; head < s.batch * s.heads; ++head) {
+  for (int head = 0; head < s.batch * heads; ++head) {
     for (int block = 0; block < grid.blocks; ++block) {
       blockIdx = {block, head};
       std::fill_n(shared, sizeof(memory), '\xFF');
@@ -58,12 +60,12 @@ void run(Kernel kernel, const Case& c, const Pointers& pointers) {
 /// kHead: the columns that the kernels are made for.
 template <int kHead>
 void attend(const Case& c, const Pointers& pointers) {
-  run(forward_kernel<kHead>, c, pointers);
+  run(forward_kernel<kHead>, c.sizes.heads, c, pointers);
 }
 template <int kHead>
 void go_back(const Case& c, const Pointers& pointers) {
-  run(dq_kernel<kHead>, c, pointers);
-  run(dkv_kernel<kHead>, c, pointers);
+  run(dq_kernel<kHead>, c.sizes.heads, c, pointers);
+  run(dkv_kernel<kHead>, c.sizes.key_heads, c, pointers);
 }
 
 TEST(EmulatedAttentionTest, ForwardByWarpsEqualsDoublePrecision) {

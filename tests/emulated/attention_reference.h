@@ -12,7 +12,7 @@
 namespace ddptrain::emulated {
 
 struct AttentionSizes {
-  int batch, sequence, heads, head_size;
+  int batch, sequence, heads, key_heads, head_size;
   unsigned seed;
 };
 
@@ -22,12 +22,13 @@ class AttentionReference {
   explicit AttentionReference(const AttentionSizes& c)
       : c_(c),
         width_(c.heads * c.head_size),
-        qkv(random(3, c.seed)),
-        d_output(random(1, c.seed + 1)),
-        out(size(1)),
+        columns_(width_ + 2 * c.key_heads * c.head_size),
+        qkv(random(columns_, c.seed)),
+        d_output(random(width_, c.seed + 1)),
+        out(size(width_)),
         statistics(static_cast<std::size_t>(c.batch * c.heads * c.sequence)),
-        dqkv(size(3), __float2bfloat16(NAN)),
-        expected(size(3)) {
+        dqkv(size(columns_), __float2bfloat16(NAN)),
+        expected(size(columns_)) {
     for (int sample = 0; sample < c.batch; ++sample) {
       for (int head = 0; head < c.heads; ++head) {
         for (int query = 0; query < c.sequence; ++query) attend(sample, head, query);
@@ -60,24 +61,27 @@ class AttentionReference {
   double relative_error(int part) const {
     double difference = 0.0, norm = 0.0;
     for (std::size_t i = 0; i < expected.size(); ++i) {
-      if (static_cast<int>(i) / width_ % 3 != part) continue;
+      const int column = static_cast<int>(i) % columns_;
+      if ((column < first_of(1) ? 0 : column < first_of(2) ? 1 : 2) != part) continue;
       difference += std::pow(__bfloat162float(dqkv[i]) - expected[i], 2);
       norm += expected[i] * expected[i];
     }
     return std::sqrt(difference / norm);
   }
-  std::size_t size(int parts) const { return static_cast<std::size_t>(c_.batch * c_.sequence * width_ * parts); }
-  std::vector<__nv_bfloat16> random(int parts, unsigned seed) const {
+  std::size_t size(int columns) const { return static_cast<std::size_t>(c_.batch * c_.sequence * columns); }
+  std::vector<__nv_bfloat16> random(int columns, unsigned seed) const {
     std::mt19937 generator(seed);
     std::normal_distribution<float> normal;
-    std::vector<__nv_bfloat16> values(size(parts));
+    std::vector<__nv_bfloat16> values(size(columns));
     for (__nv_bfloat16& value : values) value = __float2bfloat16(normal(generator));
     return values;
   }
+  /// First column of q, k or v.
+  int first_of(int part) const { return part == 0 ? 0 : width_ + (part - 1) * c_.key_heads * c_.head_size; }
+  /// Of a head of queries, or of the key or value that it has.
   std::size_t at(int sample, int row, int part, int head) const {
-    return (static_cast<std::size_t>(sample * c_.sequence + row) * 3 + static_cast<std::size_t>(part)) *
-               static_cast<std::size_t>(width_) +
-           static_cast<std::size_t>(head * c_.head_size);
+    const int in_part = part == 0 ? head : head / (c_.heads / c_.key_heads);
+    return static_cast<std::size_t>((sample * c_.sequence + row) * columns_ + first_of(part) + in_part * c_.head_size);
   }
   std::size_t row_of(int sample, int row, int head) const {
     return static_cast<std::size_t>((sample * c_.sequence + row) * width_ + head * c_.head_size);
@@ -123,7 +127,7 @@ class AttentionReference {
   }
 
   AttentionSizes c_;
-  int width_;
+  int width_, columns_;
 
  public:
   std::vector<__nv_bfloat16> qkv, d_output, out;

@@ -16,44 +16,65 @@ alignas(1024) char memory[227 * 1024];  // NOLINT: the kernel's shared memory
 namespace {
 
 struct Case {
-  int batch, sequence, heads, blocks;
+  int batch, sequence, heads, key_heads, blocks;
   int resident;  // tiles
   bool work_late;
   unsigned seed;
 };
 
 std::string describe(const Case& c) {
-  return std::to_string(c.batch) + " x " + std::to_string(c.sequence) + " x " + std::to_string(c.heads) + " heads on " +
-         std::to_string(c.blocks) + " blocks, " + std::to_string(c.resident) + " resident tiles, products " +
-         (c.work_late ? "late" : "at once") + ", seed " + std::to_string(c.seed);
+  return std::to_string(c.batch) + " x " + std::to_string(c.sequence) + " x " + std::to_string(c.heads) +
+         " heads with " + std::to_string(c.key_heads) + " keys on " + std::to_string(c.blocks) + " blocks, " +
+         std::to_string(c.resident) + " resident tiles, products " + (c.work_late ? "late" : "at once") + ", seed " +
+         std::to_string(c.seed);
 }
 
 void run(const Case& c, emulated::AttentionReference& tensors) {
   std::vector<float4> partial(static_cast<std::size_t>(c.blocks) * c.sequence * kHead / 4, {NAN, NAN, NAN, NAN});
   const std::int64_t rows = std::int64_t{c.batch} * c.sequence, width = c.heads * kHead;
-  const Maps maps{emulated::Matrix{tensors.qkv.data(), rows, 3 * width}.map(),
+  const int columns = (c.heads + 2 * c.key_heads) * kHead;
+  std::vector<bf16> parts(static_cast<std::size_t>(2 * rows * width), __float2bfloat16(NAN));
+  const bool has_parts = c.key_heads != c.heads;
+  bf16* const dkeys = has_parts ? parts.data() : tensors.dqkv.data() + width;
+  const Maps maps{emulated::Matrix{tensors.qkv.data(), rows, columns}.map(),
                   emulated::Matrix{tensors.out.data(), rows, width}.map(),
                   emulated::Matrix{tensors.d_output.data(), rows, width}.map()};
-  const Problem problem{tensors.statistics.data(), partial.data(), tensors.dqkv.data(),           c.sequence, c.heads,
-                        c.batch * c.heads,         c.resident,     1.0f / std::sqrt(float{kHead})};
+  const Problem problem{tensors.statistics.data(),
+                        partial.data(),
+                        tensors.dqkv.data(),
+                        dkeys,
+                        dkeys + width,
+                        static_cast<int>(has_parts ? 2 * width : columns),
+                        c.sequence,
+                        c.heads,
+                        c.key_heads,
+                        c.batch * c.heads,
+                        c.resident,
+                        1.0f / std::sqrt(float{kHead})};
   gridDim.x = c.blocks;
   for (int block = 0; block < c.blocks; ++block) {
     blockIdx.x = block;
     std::fill_n(memory, sizeof(memory), '\xFF');
     emulated::Block({kThreads, c.seed, c.work_late, memory}).run([&] { backward_kernel(maps, problem); });
   }
+  const auto packs = static_cast<std::uint32_t>(rows * 2 * c.key_heads * kPacksOfHead);
+  for (int block = 0; has_parts && block * kSumThreads < static_cast<int>(packs); ++block) {
+    blockIdx.x = block;
+    emulated::Block({kSumThreads, c.seed, c.work_late, memory}).run([&] { sum_parts_kernel(problem, packs); });
+  }
 }
 
 TEST(EmulatedAttentionTest, BackwardByWarpgroupsEqualsDoublePrecision) {
   std::vector<Case> cases;
   for (const bool late : {false, true}) {
-    cases.push_back({1, 128, 3, 2, 0, late, 1});
-    cases.push_back({1, 256, 3, 2, 0, late, 2});
-    cases.push_back({1, 256, 3, 2, 4, late, 3});
-    cases.push_back({2, 512, 2, 3, 3, late, 4});
+    cases.push_back({1, 128, 3, 3, 2, 0, late, 1});
+    cases.push_back({1, 256, 3, 3, 2, 0, late, 2});
+    cases.push_back({1, 256, 3, 3, 2, 4, late, 3});
+    cases.push_back({2, 512, 2, 2, 3, 3, late, 4});
+    cases.push_back({2, 256, 6, 2, 5, 1, late, 5});
   }
   for (const Case& c : cases) {
-    emulated::AttentionReference tensors({c.batch, c.sequence, c.heads, kHead, c.seed});
+    emulated::AttentionReference tensors({c.batch, c.sequence, c.heads, c.key_heads, kHead, c.seed});
     ASSERT_NO_THROW(run(c, tensors)) << describe(c);
     tensors.expect_gradients(describe(c));
   }

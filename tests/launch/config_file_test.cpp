@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include <filesystem>
 #include <map>
 #include <regex>
 
@@ -33,6 +35,20 @@ TEST(ConfigFile, PrintedConfigurationReadsBackTheSame) {
   EXPECT_CONTAINS(*printed, "data = \"/a b\"\n");
   EXPECT_FALSE(read.trainer.graph);
   EXPECT_EQ(read.trainer.optimizer.schedule.warmup_steps, 7u);
+}
+
+/// Without --model, a file is read twice, and by each rank.
+TEST(ConfigFile, APipeIsNoFile) {
+  const std::string pipe = testing::TempDir() + "/config.pipe";
+  std::filesystem::remove(pipe);
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  try {
+    parse({"--config", pipe.c_str()});
+    FAIL();
+  } catch (const UsageError& error) {
+    EXPECT_EQ(error.what(), "--config " + pipe + ": is a pipe, and a regular file is needed. Give the name of one.");
+  }
+  EXPECT_EQ(parse({"--config", "/dev/null"}).options.model, "cnn");
 }
 
 TEST(ConfigFile, TextComesBackWhateverItHolds) {

@@ -71,6 +71,14 @@ TEST(Ddptopo, ParsesALogFromAPipe) {
     EXPECT_EQ(outcome.exit_code, 0);
     EXPECT_TRUE(outcome.says("0 (1, 2 (3))")) << outcome.output;
   }
+  const std::string pipe = temporary("log.pipe");
+  std::filesystem::remove(pipe);
+  const Outcome named =
+      run_command(fmt::format("mkfifo {0}; cat {1} > {0} & timeout 600 {2} --parse {0}", pipe, log, DDPTOPO_PROGRAM));
+  EXPECT_TRUE(named.says("0 (1, 2 (3))")) << named.output;
+  const Outcome nobody = ddptopo("--parse " + pipe);
+  EXPECT_EQ(nobody.exit_code, 2);
+  EXPECT_TRUE(nobody.says("no program writes into this pipe")) << nobody.output;
 }
 
 /// NCCL_DEBUG_FILE=%h.%p gives each process a file. Some end in the middle of a line.

@@ -21,6 +21,9 @@ const std::string kCnn = "--data synthetic:8192 --batch 512 --steps 60 ";
 const std::string kGpt =
     "--model gpt --layers 2 --width 256 --heads 4 --ff 1024 --seq 128 --data synthetic:200000:64 --batch 8 --steps 40 "
     "--optimizer adamw --lr 0.005 ";
+const std::string kLlama =
+    "--model llama --layers 2 --width 256 --heads 8 --key-heads 4 --head-size 64 --ff 512 --qkv-bias on --seq 128 "
+    "--data synthetic:200000:64 --batch 8 --steps 40 --optimizer adamw --lr 0.005 ";
 
 int ranks() { return gpu_ranks(4); }
 
@@ -88,7 +91,7 @@ TEST_F(Gpus, MayBeShownToTheirRankOnly) {
 }
 
 TEST_F(Gpus, EndWithTheSameParametersWhateverIsOverlappedOrCaptured) {
-  for (const std::string& model : {kCnn, kGpt}) {
+  for (const std::string& model : {kCnn, kGpt, kLlama}) {
     const std::string expected = hash_of(model);
     for (const char* flags : {"--graph off --log-every 7", "--overlap off --verify-every 10"}) {
       EXPECT_EQ(hash_of(model + flags), expected) << flags;
@@ -99,6 +102,19 @@ TEST_F(Gpus, EndWithTheSameParametersWhateverIsOverlappedOrCaptured) {
       EXPECT_EQ(hash_of(model + flags), expected) << flags;
     }
   }
+}
+
+TEST_F(Gpus, TrainAGptWithoutMasterWeightsToTheSameBits) {
+  const std::string common = kGpt + "--moments bf16 --master off --virtual-ranks 4 ";
+  const nlohmann::json one = summary_of(1, common + " --baseline off");
+  EXPECT_LT(one.at("test_loss"), 3.9) << "ln 64 = 4.16 is where it began";
+  if (ranks() == 1 || ranks() == 3) return;
+  for (const char* flags : {"", "--zero 1", "--zero 2", "--zero 3", "--zero 1 --fused-sum off", "--graph off"}) {
+    EXPECT_EQ(hash_of(common + flags), one.at("parameter_hash")) << flags;
+  }
+  if (ranks() > 2) return;  // two terms have one sum
+  const std::string direct = kGpt + "--moments bf16 --master off ";
+  EXPECT_EQ(hash_of(direct + "--zero 1"), hash_of(direct)) << "ranks write each other's weights";
 }
 
 TEST_F(Gpus, TrainAGptInEveryPrecisionWithAndWithoutShards) {
@@ -117,6 +133,20 @@ TEST_F(Gpus, TrainAGptInEveryPrecisionWithAndWithoutShards) {
       if (expected.empty()) expected = hash;
       if (ranks() > 2) continue;  // two terms have one sum
       EXPECT_EQ(hash, expected) << flags;
+    }
+  }
+}
+
+TEST_F(Gpus, TrainALlamaInEveryPrecisionWithAndWithoutShards) {
+  for (const std::string precision : {"fp32", "tf32", "bf16", "fp8"}) {
+    std::string expected;
+    for (const char* flags : {" --zero 0", " --zero 3", " --zero 1 --graph off", " --recompute block"}) {
+      const nlohmann::json summary = summary_of(ranks(), kLlama + "--baseline off --precision " + precision + flags);
+      EXPECT_EQ(summary.at("precision"), precision);
+      EXPECT_LT(summary.at("test_loss"), 3.9) << precision << flags << ": ln 64 = 4.16 is where it began";
+      if (expected.empty()) expected = summary.at("parameter_hash");
+      if (ranks() > 2) continue;  // two terms have one sum
+      EXPECT_EQ(summary.at("parameter_hash"), expected) << precision << flags;
     }
   }
 }
@@ -146,13 +176,30 @@ TEST_F(Gpus, EveryMeshEndsWithOneHash) {
   }
 }
 
+/// The same of a Llama, whose output layer has a weight of its own.
+TEST_F(Gpus, EveryMeshOfALlamaEndsWithOneHash) {
+  if (8 % ranks() != 0) GTEST_SKIP() << "8 virtual ranks do not divide among " << ranks();
+  const std::string arguments =
+      kLlama +
+      "--layers 4 --tied-head off --head-norms on --qkv-bias off --batch 2 --steps 60 "
+      "--clip-norm 0.5 --dropout 0.1 --recompute block --virtual-ranks 8 --baseline off --pp ";
+  const nlohmann::json one = summary_of(1, arguments + "1");
+  for (const char* mesh : {"1", "1 --zero 2", "1 --zero 3", "2", "2 --zero 1", "2 --zero 3 --graph off", "4"}) {
+    if (*mesh - '0' > ranks()) continue;
+    const nlohmann::json summary = summary_of(ranks(), arguments + mesh);
+    EXPECT_EQ(summary.at("parameter_hash"), one.at("parameter_hash")) << mesh;
+    EXPECT_EQ(summary.at("test_loss"), one.at("test_loss")) << mesh;
+  }
+}
+
 /// Split layers add in another order than whole ones; beside them, no axis changes a bit. In fp32 and bf16, with graphs
 /// and without, with dropout and recomputed blocks. A small learning rate, so that rounding does not grow.
 TEST_F(Gpus, SplitLayersTrainAsWholeOnesInEveryMesh) {
   if (ranks() == 1 || 8 % ranks() != 0) GTEST_SKIP() << "8 virtual ranks, and at least two parts";
-  for (const std::string precision : {"fp32", "bf16"}) {
+  for (const auto& [model, precision] : std::vector<std::pair<std::string, std::string>>{
+           {kGpt, "fp32"}, {kGpt, "bf16"}, {kLlama, "fp32"}, {kLlama, "bf16"}}) {
     const std::string arguments =
-        kGpt + "--layers 4 --batch 2 --steps 20 --lr 0.0005 --clip-norm 0.5 --dropout 0.1 --virtual-ranks 8 " +
+        model + "--layers 4 --batch 2 --steps 20 --lr 0.0005 --clip-norm 0.5 --dropout 0.1 --virtual-ranks 8 " +
         "--verify-every 10 --baseline off --precision " + precision + " --tp ";
     const nlohmann::json one = summary_of(1, arguments + "1");
     std::map<char, std::string> hashes;  // by the number of parts
@@ -173,10 +220,43 @@ TEST_F(Gpus, SplitLayersTrainAsWholeOnesInEveryMesh) {
 }
 
 TEST_F(Gpus, ClipAndAccumulateWithShardsInFp8) {
-  const std::string flags = kGpt + "--precision fp8 --zero 1 --clip-norm 0.5 --batch 4 --grad-accum 2 ";
-  const std::string expected = hash_of(flags);
-  EXPECT_EQ(hash_of(flags + "--graph off"), expected);
-  EXPECT_EQ(hash_of(flags + "--on-nonfinite skip"), expected);
+  for (const std::string& model : {kGpt, kLlama}) {
+    const std::string flags = model + "--precision fp8 --zero 1 --clip-norm 0.5 --batch 4 --grad-accum 2 ";
+    const std::string expected = hash_of(flags);
+    EXPECT_EQ(hash_of(flags + "--graph off"), expected);
+    EXPECT_EQ(hash_of(flags + "--on-nonfinite skip"), expected);
+  }
+}
+
+/// A trained model has sharp preferences, so a greedy text is the same in every mesh, and on CPUs.
+TEST_F(Gpus, GenerateTheTextOfCpusInEveryMesh) {
+  const std::string folder = testing::TempDir() + "ddptrain_gpus_generated";
+  for (const std::string& model : {kGpt, kLlama}) {
+    std::filesystem::remove_all(folder);
+    summary_of(1, model +
+                      "--precision fp32 --baseline off --data " DDP_SOURCE_DIR
+                      "/CONTRIBUTING.md --vocab 256 --steps 200 --save " +
+                      folder);
+    const std::string kind = model.substr(0, model.find(" --layers"));
+    const auto text_of = [&](int ranks, const std::string& flags) {
+      const Outcome outcome =
+          run_command(fmt::format("timeout 200 {} -np {} {} {} --init {} --generate --prompt 'The ' --max-tokens 100 "
+                                  "--temperature 0 --log-level warn {}",
+                                  DDP_MPIRUN, ranks, DDPTRAIN_PROGRAM, kind, folder, flags));
+      EXPECT_EQ(outcome.exit_code, 0) << flags << outcome.output;
+      const std::size_t begin = std::min(outcome.output.find("The "), outcome.output.size());
+      return outcome.output.substr(begin, outcome.output.find("\nTexts ") - begin);
+    };
+    const std::string expected = text_of(1, "--device cpu");
+    EXPECT_GT(expected.size(), 100u) << expected;
+    const std::string gpu = std::string("--device cuda --precision fp32") + share_gpu_flag();
+    EXPECT_EQ(text_of(1, gpu), expected);
+    if (ranks() >= 2) {
+      EXPECT_EQ(text_of(2, gpu + " --pp 2"), expected);
+      EXPECT_EQ(text_of(2, gpu + " --tp 2"), expected);
+    }
+    EXPECT_GT(text_of(1, std::string("--device cuda") + share_gpu_flag()).size(), 100u) << "in bf16";
+  }
 }
 
 TEST_F(Gpus, ARunThatDivergesEndsWithOneMessage) {

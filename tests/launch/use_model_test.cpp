@@ -192,6 +192,9 @@ TEST_F(UseModel, WhatCannotBeGeneratedIsRefused) {
   const std::string small = "--max-tokens 4 --init " + path("small") + " ";
   const std::vector<std::pair<std::string, std::string>> refused = {
       {small + "--prompt abc", "a prompt has token 97, and the model 64 tokens"},
+      {small + "--prompt abc --width 64 --layers 12",
+       "--layers 12: the model of --init " + path("small") + " has 1. Leave --layers out"},
+      {"--resume " + path("large") + " --prompt a --width 96", "--width 96: the model of the checkpoint has 32."},
       {small + "--prompts " + path("words"), "line 2: 'fish' is no token id"},
       {small + "--prompts " + path("beyond"), "a prompt has token 64"},
       {small + "--prompts " + path("nothing"), "nothing has no prompt"},
@@ -199,7 +202,7 @@ TEST_F(UseModel, WhatCannotBeGeneratedIsRefused) {
       {small + "--prompts " + path("small"), "small"},
       {small + "--prompt a --max-tokens 16", "have 17 tokens together, and the model has 16 positions"},
       {small + "--prompt a --pp 2", "--pp 2: the model has 1 block"},
-      {small + "--prompt a --device cuda", "not available on GPUs yet"},
+      {small + "--prompt a --precision fp8", "--generate with --precision fp8: text is generated in bf16 at least"},
       {"--resume " + path("large") + " --prompt a --max-tokens 4", "--prompt: the model has 300 tokens, which are not"},
       {"--resume " + path("none") + " --prompt a", "none"},
       {"--model llama --resume " + path("large") + " --prompt a", "it is of model gpt, and this is --model llama"}};

@@ -134,10 +134,82 @@ class TrainingTest(FolderCase):
     def test_qwen3_on_cpus(self) -> None:
         self.compare("cpu", "Qwen3", {"one rank": LAYOUTS["one rank"], "tensor 2": LAYOUTS["tensor 2"]})
 
-    def test_gpt2_on_gpus(self) -> None:
+    def test_models_on_gpus(self) -> None:
         if not torch.cuda.is_available():
             self.skipTest("needs a GPU")
-        self.compare("cuda", "GPT-2", LAYOUTS)
+        for name in make_models():
+            with self.subTest(name):
+                self.compare("cuda", name, LAYOUTS)
+                shutil.rmtree(self.folder / "tokens")
+                shutil.rmtree(self.folder / "start")
+
+
+REAL_SHAPES = {
+    "Qwen2.5-0.5B": ("Qwen2", {"vocab_size": 151936, "hidden_size": 896, "intermediate_size": 4864,
+                               "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2,
+                               "rope_theta": 1000000.0, "rms_norm_eps": 1e-6}),
+    "Llama 3.2 1B": ("Llama", {"vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 8192,
+                               "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8,
+                               "head_dim": 64, "rope_theta": 500000.0, "rms_norm_eps": 1e-5,
+                               "rope_scaling": {**LLAMA3, "factor": 32.0, "original_max_position_embeddings": 8192}}),
+}  # fmt: skip
+
+
+@unittest.skipIf(torch is None or not torch.cuda.is_available(), "needs torch, transformers and a GPU")
+class RealShapesTest(FolderCase):
+    """Random weights in the sizes of published models. A window's loss is a mean over few tokens, so that it shows what
+    its logits are; the order of the windows is that of training, which is not known here, so they are sorted."""
+
+    WINDOWS, LENGTH = 16, 64
+
+    def make_model(self, kind: str, settings: dict) -> "transformers.PreTrainedModel":
+        torch.manual_seed(1)
+        config = getattr(transformers, f"{kind}Config")(
+            **settings, max_position_embeddings=4096, tie_word_embeddings=True, bos_token_id=None, eos_token_id=None,
+            pad_token_id=None)  # fmt: skip
+        model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.dim() > 1:
+                    parameter.mul_(2.0)
+                parameter.copy_(parameter.to(torch.bfloat16))
+        return model
+
+    def losses_of_ddptrain(self, precision: str) -> list[float]:
+        (self.folder / "metrics.jsonl").unlink(missing_ok=True)
+        run_ranks(1, "--model", "llama", "--device", "cuda", "--init", "start", "--seq", self.LENGTH, "--data", "tokens",
+                  "--precision", precision, "--optimizer", "adamw", "--lr", 1e-30, "--batch", 1, "--epochs", 1,
+                  "--log-every", 1, "--baseline", "off", "--metrics", "metrics.jsonl", cwd=self.folder)  # fmt: skip
+        return sorted(line["loss"] for line in self.lines("metrics.jsonl") if line["event"] == "step")
+
+    def test_losses_are_those_of_transformers(self) -> None:
+        (self.folder / "tokens").mkdir()
+        generator = torch.Generator().manual_seed(5)
+        tokens = torch.randint(0, 65536, (self.WINDOWS * self.LENGTH + 1,), generator=generator)
+        for part in ("train", "val"):
+            (self.folder / "tokens" / f"{part}.bin").write_bytes(array.array("H", tokens.tolist()).tobytes())
+        starts = range(0, self.WINDOWS * self.LENGTH, self.LENGTH)
+        windows = torch.stack([tokens[i : i + self.LENGTH + 1] for i in starts]).cuda()
+        for name, (kind, settings) in REAL_SHAPES.items():
+            model = self.make_model(kind, settings)
+            model.save_pretrained(self.folder / "start", safe_serialization=True)
+            expected = []
+            with torch.no_grad():
+                model.cuda()
+                for window in windows:
+                    logits = model(window[None, :-1]).logits[0]
+                    expected.append(torch.nn.functional.cross_entropy(logits, window[1:]).item())
+            del model, logits
+            torch.cuda.empty_cache()
+            self.assertGreater(max(expected) - min(expected), 0.1)
+            for precision, most in (("fp32", 1e-4), ("bf16", 1e-2)):
+                with self.subTest(name, precision=precision):
+                    found = self.losses_of_ddptrain(precision)
+                    self.assertEqual(len(found), self.WINDOWS)
+                    apart = max(abs(ours - theirs) for ours, theirs in zip(found, sorted(expected), strict=True))
+                    print(f"{name}, {precision}: losses of windows differ by at most {apart:.1e}", flush=True)
+                    self.assertLess(apart, most)
+            shutil.rmtree(self.folder / "start")
 
 
 def random_gpt2(settings: dict) -> "transformers.GPT2LMHeadModel":
@@ -191,6 +263,15 @@ class GenerationTest(FolderCase):
         return texts
 
     def test_greedy_text_is_that_of_transformers(self) -> None:
+        self.compare("cpu", ((1, ""), (2, "--tp 2"), (2, "--pp 2"), (4, "--tp 2"), (4, "--tp 2 --pp 2")))
+
+    def test_greedy_text_on_gpus(self) -> None:
+        if not torch.cuda.is_available():
+            self.skipTest("needs a GPU")
+        share = " --share-gpu" if torch.cuda.device_count() < 2 else ""
+        self.compare("cuda", ((1, ""), (2, "--tp 2" + share), (2, "--pp 2" + share)))
+
+    def compare(self, device: str, layouts: tuple[tuple[int, str], ...]) -> None:
         (self.folder / "prompts").write_text("".join(" ".join(map(str, prompt)) + "\n" for prompt in self.PROMPTS))
         for name, model in make_models().items():
             tokens = 20 if name == "GPT-2" else 64
@@ -200,11 +281,11 @@ class GenerationTest(FolderCase):
             model.save_pretrained(self.folder / "start", safe_serialization=True)
             expected = self.texts_of_pytorch(model.eval(), tokens)
             self.assertGreater(len({token for text in expected for token in text}), 5)
-            for ranks, flags in ((1, ""), (2, "--tp 2"), (2, "--pp 2"), (4, "--tp 2"), (4, "--tp 2 --pp 2")):
+            for ranks, flags in layouts:
                 with self.subTest(name, flags=flags):
-                    output = run_ranks(ranks, "--generate", "--model", model_flag(name), "--device", "cpu", "--init", "start",
-                                       "--prompts", "prompts", "--max-tokens", tokens, "--temperature", 0,
-                                       *flags.split(), cwd=self.folder).stdout  # fmt: skip
+                    output = run_ranks(ranks, "--generate", "--model", model_flag(name), "--device", device, "--precision",
+                                       "fp32", "--init", "start", "--prompts", "prompts", "--max-tokens", tokens,
+                                       "--temperature", 0, *flags.split(), cwd=self.folder).stdout  # fmt: skip
                     lines = output.splitlines()[: len(self.PROMPTS)]
                     self.assertEqual([[int(word) for word in line.split()] for line in lines], expected)
 

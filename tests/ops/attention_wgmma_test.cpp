@@ -1,8 +1,8 @@
 #include <gtest/gtest.h>
 
 #include "runtime/device/cuda/cuda_device.h"
-#include "runtime/ops/attention.h"
 #include "runtime/ops/cuda/attention/attention_kernels.h"
+#include "runtime/ops/grouped_attention.h"
 #include "tests/ops/bench.h"
 
 namespace ddptrain::tests {
@@ -15,12 +15,13 @@ class AttentionWgmmaTest : public ::testing::TestWithParam<AttentionShape> {
     device_ = make_device({"cuda_bf16", DeviceKind::cuda, Precision::bf16});
     if (!cuda::multiplies_by_warpgroups()) GTEST_SKIP() << "this GPU has no warpgroup instructions";
     bench_ = std::make_unique<Bench>(*device_);
-    const std::int64_t size = s_.batch * s_.sequence * s_.width();
-    qkv_ = bench_->put(random_values(3 * size, 1, -2.0, 2.0), {s_.batch, s_.sequence, 3 * s_.width()});
-    dout_ = bench_->put(random_values(size, 2), {s_.batch, s_.sequence, s_.width()});
+    const std::int64_t rows = s_.batch * s_.sequence;
+    qkv_ = bench_->put(random_values(rows * s_.columns(), 1, -2.0, 2.0), {s_.batch, s_.sequence, s_.columns()});
+    dout_ = bench_->put(random_values(rows * s_.width(), 2), {s_.batch, s_.sequence, s_.width()});
     out_ = bench_->poisoned(dout_.shape);
     statistics_ = floats();
-    device_->get<AttentionOps>().attention(qkv_, s_.heads, out_, statistics_);
+    const GroupedHeads heads{s_.heads, s_.key_heads, s_.head_size};
+    device_->get<GroupedAttentionOps>().attention(qkv_, heads, out_, statistics_);
   }
 
   /// One per head and query.
@@ -64,13 +65,14 @@ TEST_P(AttentionWgmmaTest, BackwardGivesTheSameBitsOnFewerMultiprocessors) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, AttentionWgmmaTest,
-                         ::testing::Values(AttentionShape{1, 1, 128, 64}, AttentionShape{3, 5, 256, 64},
-                                           AttentionShape{50, 3, 384, 64}, AttentionShape{2, 3, 1024, 64},
-                                           AttentionShape{1, 2, 2048, 64}),
+                         ::testing::Values(AttentionShape{1, 1, 1, 128, 64}, AttentionShape{3, 5, 5, 256, 64},
+                                           AttentionShape{50, 3, 3, 384, 64}, AttentionShape{2, 3, 3, 1024, 64},
+                                           AttentionShape{1, 2, 2, 2048, 64}, AttentionShape{3, 6, 2, 384, 64},
+                                           AttentionShape{2, 14, 2, 1024, 64}),
                          [](const auto& info) {
                            const AttentionShape& s = info.param;
-                           return std::to_string(s.batch) + "x" + std::to_string(s.heads) + "x" +
-                                  std::to_string(s.sequence);
+                           return std::to_string(s.batch) + "x" + std::to_string(s.heads) + "with" +
+                                  std::to_string(s.key_heads) + "x" + std::to_string(s.sequence);
                          });
 
 }  // namespace

@@ -4,9 +4,11 @@
 #include <functional>
 #include <utility>
 
+#include "runtime/ops/gated.h"
 #include "runtime/ops/linear.h"
 #include "runtime/ops/norm.h"
 #include "runtime/ops/quantisation.h"
+#include "runtime/ops/rms_norm.h"
 #include "tests/ops/conformance.h"
 
 namespace ddptrain::tests {
@@ -244,6 +246,46 @@ void Fp8Test::check_norm(const Shape& shape, float rate) {
 TEST_F(Fp8Test, LayerNorm) {
   for (const std::int64_t width : {16, 208, 768, 1024, 1280, 1600, 2048, 2064}) {
     for (const float rate : {0.0f, 0.25f}) check_norm({3, 48, width}, rate);
+  }
+}
+
+TEST_F(Fp8Test, RmsNorm) {
+  for (const std::int64_t width : {16, 208, 2048, 2064, 3584, 8192, 8208}) {
+    const Shape shape{3, 48, width};
+    const std::string what = fmt::format("{}", width);
+    auto& ops = tested_->get<RmsNormOps>();
+    Bench bench(*tested_);
+    const Dropout dropout{0.25f, 1234567890123ull, 2, 40, {bench.put_object(StepState{5}), 0}};
+    const Tensor x = put(bench, shape, 1), branch = put(bench, shape, 2), weight = put(bench, {width}, 3);
+    const Tensor statistics = bench.put_master(Values(144, 0.0), {144, 1});
+    const Tensor sum = bench.poisoned(shape), y = bench.poisoned(shape), fp8 = poisoned(bench, DType::e4m3, shape);
+    ops.add_rms_norm(x, branch, dropout, weight, kEpsilon, sum, y, statistics);
+    ops.add_rms_norm(x, branch, dropout, weight, kEpsilon, bench.poisoned(shape), fp8, statistics);
+    expect_near(fp8, bench.take(y), what);
+    const std::vector<std::uint8_t> before = bytes_of(fp8);
+    ops.rms_norm(sum, weight, kEpsilon, fp8, statistics);
+    EXPECT_EQ(bytes_of(fp8), before) << what << ", of the sum";
+  }
+}
+
+TEST_F(Fp8Test, Swiglu) {
+  const std::vector<Shape> shapes = {{16, 16}, {144, 80}, {48, 400}, {1040, 768}};
+  for (const Shape& shape : shapes) {
+    const std::string what = fmt::format("{} x {}", shape[0], shape[1]);
+    auto& ops = tested_->get<GatedOps>();
+    Bench bench(*tested_);
+    const Tensor pre = put(bench, {shape[0], 2 * shape[1]}, 1), dy = put(bench, shape, 2);
+    const Tensor y = bench.poisoned(shape), dpre = bench.poisoned(pre.shape);
+    const Tensor y_fp8 = poisoned(bench, DType::e4m3, shape), dpre_fp8 = poisoned(bench, DType::e5m2, pre.shape);
+    ops.swiglu(pre, y);
+    ops.swiglu(pre, y_fp8);
+    expect_near(y_fp8, bench.take(y), what);
+    ops.swiglu_backward(pre, dy, dpre);
+    ops.swiglu_backward(pre, dy, dpre_fp8);
+    expect_near(dpre_fp8, bench.take(dpre), what + ", gradient");
+    const std::vector<std::uint8_t> before = bytes_of(y_fp8);
+    ops.swiglu(pre, y_fp8);
+    EXPECT_EQ(bytes_of(y_fp8), before) << what << ", once more";
   }
 }
 

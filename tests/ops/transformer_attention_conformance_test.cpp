@@ -1,5 +1,3 @@
-#include <cstdlib>
-
 #include "runtime/ops/attention.h"
 #include "tests/ops/transformer_conformance.h"
 
@@ -10,16 +8,13 @@ struct AttentionCase {
   std::int64_t batch, sequence, heads, head_size;
 };
 /// With cuDNN in bf16 where the sequence is a multiple of 128, and without; heads of 64 fewer than the multiprocessors
-/// of a GPU, and more. Large heads do not fit the memory of a small GPU (docs/reference/platforms.md), also where one
-/// is emulated.
+/// of a GPU, and more.
 std::vector<AttentionCase> attention_cases() {
   std::vector<AttentionCase> cases = {{2, 1, 3, 16},    {3, 7, 2, 5},     {2, 33, 2, 32},  {5, 80, 2, 128},
                                       {2, 64, 4, 64},   {2, 100, 3, 72},  {3, 128, 2, 64}, {1, 128, 1, 128},
                                       {2, 200, 3, 40},  {1, 256, 4, 64},  {2, 96, 1, 160}, {1, 130, 1, 256},
                                       {1, 1024, 2, 64}, {50, 128, 3, 64}, {17, 256, 8, 64}};
-  const char* limit = std::getenv("DDPTRAIN_SHARED_MEMORY_LIMIT");
-  const int kib = limit == nullptr ? 163 : std::atoi(limit);
-  std::erase_if(cases, [&](const AttentionCase& c) { return c.head_size > (kib < 66 ? 64 : kib < 130 ? 128 : 256); });
+  std::erase_if(cases, [](const AttentionCase& c) { return c.head_size > largest_head(); });
   return cases;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cmath>
+#include <cstdlib>
 #include <memory>
 #include <string>
 
@@ -36,6 +37,14 @@ class TransformerConformanceTest : public AgainstOracle {
     return out;
   }
 };
+
+/// The largest head of attention kernels. Large heads do not fit the memory of a small GPU
+/// (docs/reference/platforms.md), also where one is emulated.
+inline std::int64_t largest_head() {
+  const char* limit = std::getenv("DDPTRAIN_SHARED_MEMORY_LIMIT");
+  const int kib = limit == nullptr ? 163 : std::atoi(limit);
+  return kib < 66 ? 64 : kib < 130 ? 128 : 256;
+}
 
 inline Tensor put_statistics(Bench& bench, const Shape& shape) {
   return bench.put_master(Values(static_cast<std::size_t>(element_count(shape)), std::nan("")), shape);

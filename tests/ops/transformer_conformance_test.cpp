@@ -6,9 +6,12 @@
 #include "runtime/ops/activation.h"
 #include "runtime/ops/attention.h"
 #include "runtime/ops/embedding.h"
+#include "runtime/ops/gated.h"
+#include "runtime/ops/grouped_attention.h"
 #include "runtime/ops/linear.h"
 #include "runtime/ops/loss.h"
 #include "runtime/ops/norm.h"
+#include "runtime/ops/rms_norm.h"
 #include "tests/ops/token_batches.h"
 #include "tests/ops/transformer_conformance.h"
 
@@ -91,6 +94,53 @@ TEST_P(TransformerConformanceTest, SameBitsAgainAndInGraphs) {
       tested_->get<LinearOps>().linear_gelu_backward(narrow, input, pre, dpre, dpre_sums, false);
       tested_->get<LinearOps>().linear_backward(input, wide, dpre, dinput, dwide, dwide_bias, false);
       tested_->get<LossOps>().token_cross_entropy(logits, batch, 0, kVocabulary, 1.0f, dlogits, sums);
+    });
+  }
+}
+
+/// The operations of Llama and its relatives.
+TEST_P(TransformerConformanceTest, SameBitsAgainAndInGraphsWithGroupedHeads) {
+  constexpr std::int64_t kBatch = 4, kVocabulary = 300;
+  constexpr GroupedHeads kHeads{4, 2, 64};
+  const std::int64_t width = kHeads.width();
+  for (const std::int64_t sequence : {24, 128}) {
+    Bench bench(*tested_);
+    const Shape x{kBatch, sequence, width}, wide{kBatch, sequence, kHeads.columns()};
+    const std::int64_t rows = kBatch * sequence;
+    const TokenBatch batch = random_tokens(bench, kBatch, static_cast<std::uint32_t>(sequence), kVocabulary);
+    const Dropout dropout = make_dropout(bench, 0.1f);
+    const Tensor token = put(bench, {kVocabulary, width}, 1), weight = put(bench, {width}, 2), dy = put(bench, x, 3);
+    const Tensor embedded = bench.poisoned(x), sum = bench.poisoned(x), normal = bench.poisoned(x);
+    const Tensor statistics = put_statistics(bench, {rows, 1});
+    const Tensor dx = bench.poisoned(x), dweight = bench.poisoned({width}), dtoken = bench.poisoned(token.shape);
+    expect_same_bits("embedding and RMS norms", bench, {embedded, sum, normal, statistics, dx, dweight, dtoken}, [&] {
+      tested_->get<EmbeddingOps>().embed_tokens(batch, token, Tensor{}, dropout, embedded);
+      auto& ops = tested_->get<RmsNormOps>();
+      ops.add_rms_norm(embedded, dy, dropout, weight, kEpsilon, sum, normal, statistics);
+      ops.rms_norm_backward(sum, weight, statistics, dy, Tensor{}, dx, dweight, Tensor{}, false);
+      tested_->get<EmbeddingOps>().embed_tokens_backward(batch, dropout, dx, Tensor{}, dtoken, Tensor{}, false);
+    });
+    const Tensor qkv = put(bench, wide, 4), head_weight = put(bench, {kHeads.head_size}, 5);
+    const Tensor frequencies =
+        bench.put_master(random_values(kHeads.head_size / 2, 6, 0.0, 1.0), {kHeads.head_size / 2});
+    const Tensor turned = bench.poisoned(wide), out = bench.poisoned(x), dqkv = bench.poisoned(wide);
+    const Tensor head_statistics = put_statistics(bench, {rows, kHeads.heads + kHeads.key_heads});
+    const Tensor logarithms = put_statistics(bench, {kBatch, kHeads.heads, sequence});
+    const Tensor dquery = bench.poisoned(head_weight.shape), dkey = bench.poisoned(head_weight.shape);
+    expect_same_bits("grouped attention", bench, {turned, out, logarithms, dqkv, dquery, dkey}, [&] {
+      auto& ops = tested_->get<GroupedAttentionOps>();
+      ops.normalise(qkv, kHeads, head_weight, head_weight, kEpsilon, turned, head_statistics);
+      ops.rotate(turned, kHeads, frequencies, nullptr, GroupedAttentionOps::Turn::forward);
+      ops.attention(turned, kHeads, out, logarithms);
+      ops.attention_backward(turned, kHeads, out, logarithms, dy, dqkv);
+      ops.rotate(dqkv, kHeads, frequencies, nullptr, GroupedAttentionOps::Turn::back);
+      ops.normalise_backward(qkv, kHeads, head_weight, head_weight, head_statistics, dqkv, dquery, dkey, false);
+    });
+    const Tensor pre = put(bench, {rows, 2 * width}, 7), hidden = bench.poisoned({rows, width});
+    const Tensor dhidden = put(bench, hidden.shape, 8), dpre = bench.poisoned(pre.shape);
+    expect_same_bits("SwiGLU", bench, {hidden, dpre}, [&] {
+      tested_->get<GatedOps>().swiglu(pre, hidden);
+      tested_->get<GatedOps>().swiglu_backward(pre, dhidden, dpre);
     });
   }
 }

@@ -11,7 +11,7 @@ struct EmbedCase {
   std::int64_t batch, sequence, width, vocabulary;
 };
 const std::vector<EmbedCase> kEmbedCases = {{1, 1, 1, 2},    {3, 7, 5, 11},      {2, 80, 24, 96},  {5, 33, 64, 300},
-                                            {4, 96, 768, 7}, {2, 200, 8, 50257}, {130, 3, 40, 17}, {3, 40, 8, 70000}};
+                                            {4, 96, 768, 7}, {2, 200, 8, 50257}, {130, 3, 40, 17}, {3, 40, 8, 152064}};
 
 TEST_P(TransformerConformanceTest, EmbedTokens) {
   for (const EmbedCase& c : kEmbedCases) {
@@ -65,6 +65,26 @@ TEST_P(TransformerConformanceTest, EmbedTokensBackward) {
           return {{"dtoken", bench.take(dtoken)}, {"dposition", bench.take(dposition)}};
         });
       }
+    }
+  }
+}
+
+/// Of a model with rotary positions and an output layer of its own.
+TEST_P(TransformerConformanceTest, EmbedTokensAlone) {
+  for (const EmbedCase& c : kEmbedCases) {
+    for (const GradientCase gradients : kGradientCases) {
+      const Shape shape{c.batch, c.sequence, c.width};
+      compare(describe(shape, gradients), [&](Bench& bench) -> Outputs {
+        auto& ops = bench.device().get<EmbeddingOps>();
+        const TokenBatch batch = random_tokens(bench, c.batch, static_cast<std::uint32_t>(c.sequence), c.vocabulary, 1);
+        const Dropout dropout = make_dropout(bench, 0.25f);
+        const Tensor out = bench.poisoned(shape);
+        const Tensor dtoken = gradient(bench, gradients, {c.vocabulary, c.width});
+        ops.embed_tokens(batch, put(bench, {c.vocabulary, c.width}, 1), Tensor{}, dropout, out);
+        ops.embed_tokens_backward(batch, dropout, put(bench, shape, 3), Tensor{}, dtoken, Tensor{},
+                                  gradients.accumulate);
+        return {{"out", bench.take(out)}, {"dtoken", bench.take(dtoken)}};
+      });
     }
   }
 }

@@ -10,6 +10,24 @@ struct LinearCase {
 };
 const std::vector<LinearCase> kLinearCases = {{1, 1, 1}, {7, 12, 5}, {96, 64, 256}, {200, 96, 384}, {1000, 768, 64}};
 
+/// Rows that a GPU multiplies by a kernel of its own.
+TEST_P(TransformerConformanceTest, LinearOfFewRows) {
+  const std::vector<LinearCase> cases = {{1, 8, 1},     {1, 24, 40},   {1, 1536, 257}, {1, 8960, 64},
+                                         {2, 1048, 70}, {3, 4096, 33}, {4, 256, 96},   {5, 1032, 7},
+                                         {8, 264, 33},  {9, 264, 33},  {1, 1536, 9000}};
+  for (const LinearCase& c : cases) {
+    for (const bool biased : {false, true}) {
+      compare(describe({c.rows, c.in, c.out}), [&](Bench& bench) -> Outputs {
+        const Tensor bias = biased ? put(bench, {c.out}, 3) : Tensor{};
+        const Tensor y = bench.poisoned({c.rows, c.out});
+        bench.device().get<LinearOps>().linear(put(bench, {c.rows, c.in}, 1), put(bench, {c.out, c.in}, 2, 0.2), bias,
+                                               y);
+        return {{"y", bench.take(y)}};
+      });
+    }
+  }
+}
+
 /// `again`: whether gelu() must give the same bits.
 void check_linear_gelu(TransformerConformanceTest& test, const LinearCase& c, bool again) {
   test.compare(describe({c.rows, c.in, c.out}), [&](Bench& bench) -> Outputs {

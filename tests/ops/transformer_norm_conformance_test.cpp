@@ -1,12 +1,13 @@
 #include "runtime/ops/activation.h"
 #include "runtime/ops/norm.h"
+#include "runtime/ops/rms_norm.h"
 #include "tests/ops/transformer_conformance.h"
 
 namespace ddptrain::tests {
 namespace {
 
-/// Widths with and without whole packs, one for each number of packs of a lane, and wider than a warp's registers.
-const std::vector<std::int64_t> kWidths = {1, 7, 24, 64, 200, 256, 512, 768, 1000, 1280, 1600, 2048, 2056, 4100};
+/// Widths with and without whole packs, one for each number of packs of a lane, and of warps that share a row.
+const std::vector<std::int64_t> kWidths = {1, 7, 24, 64, 200, 256, 512, 768, 1000, 1280, 1600, 2048, 2056, 4100, 5128};
 
 TEST_P(TransformerConformanceTest, LayerNorm) {
   for (const std::int64_t width : kWidths) {
@@ -70,6 +71,66 @@ TEST_P(TransformerConformanceTest, LayerNormBackward) {
           bench.device().get<NormOps>().layer_norm_backward(x, weight, statistics, dy, dresidual, dx, dweight, dbias,
                                                             dx_sums, gradients.accumulate);
           Outputs outputs = {{"dx", bench.take(dx)}, {"dweight", bench.take(dweight)}, {"dbias", bench.take(dbias)}};
+          if (dx_sums) outputs.emplace_back("sums of dx", bench.take(dx_sums));
+          return outputs;
+        });
+      }
+    }
+  }
+}
+
+TEST_P(TransformerConformanceTest, RmsNorm) {
+  std::vector<std::int64_t> widths = kWidths;
+  widths.push_back(8192);
+  for (const std::int64_t width : widths) {
+    for (const std::int64_t rows : {1, 9, 67}) {
+      compare(describe({rows, width}), [&](Bench& bench) -> Outputs {
+        const Tensor y = bench.poisoned({rows, width});
+        const Tensor statistics = put_statistics(bench, {rows, 1});
+        bench.device().get<RmsNormOps>().rms_norm(bench.put(random_values(rows * width, 1, -1.0, 3.0), {rows, width}),
+                                                  put(bench, {width}, 2), kEpsilon, y, statistics);
+        return {{"y", bench.take(y)}, {"statistics", bench.take(statistics)}};
+      });
+    }
+  }
+}
+
+TEST_P(TransformerConformanceTest, AddRmsNorm) {
+  for (const std::int64_t width : kWidths) {
+    for (const float rate : {0.0f, 0.25f}) {
+      const Shape shape{3, 5, width};
+      compare(describe(shape, rate > 0 ? "with dropout" : ""), [&](Bench& bench) -> Outputs {
+        const Tensor sum = bench.poisoned(shape);
+        const Tensor y = bench.poisoned(shape);
+        const Tensor statistics = put_statistics(bench, {15, 1});
+        bench.device().get<RmsNormOps>().add_rms_norm(put(bench, shape, 1, 2.0), put(bench, shape, 2),
+                                                      make_dropout(bench, rate), put(bench, {width}, 3), kEpsilon, sum,
+                                                      y, statistics);
+        return {{"sum", bench.take(sum)}, {"y", bench.take(y)}, {"statistics", bench.take(statistics)}};
+      });
+    }
+  }
+}
+
+TEST_P(TransformerConformanceTest, RmsNormBackward) {
+  for (const std::int64_t width : {1, 7, 64, 512, 768, 1000, 1600, 2056, 4100, 5128, 8192}) {
+    for (const GradientCase gradients : kGradientCases) {
+      for (const Alias alias : {Alias::none, Alias::dy, Alias::dresidual, Alias::no_residual}) {
+        const std::int64_t rows = width == 64 ? 5000 : 67;  // warps that take several rows, and one
+        compare(describe({rows, width}, gradients), [&](Bench& bench) -> Outputs {
+          const Shape shape{rows, width};
+          const Tensor x = put(bench, shape, 1);
+          const Tensor weight = put(bench, {width}, 2);
+          const Tensor statistics = put_statistics(bench, {rows, 1});
+          bench.device().get<RmsNormOps>().rms_norm(x, weight, kEpsilon, bench.poisoned(shape), statistics);
+          const Tensor dy = put(bench, shape, 4);
+          const Tensor dresidual = put_residual(bench, alias, shape);
+          const Tensor dx = alias == Alias::dy ? dy : alias == Alias::dresidual ? dresidual : bench.poisoned(shape);
+          const Tensor dweight = gradient(bench, gradients, {width});
+          const Tensor dx_sums = alias == Alias::dy ? Tensor{} : gradient(bench, gradients, {width});
+          bench.device().get<RmsNormOps>().rms_norm_backward(x, weight, statistics, dy, dresidual, dx, dweight, dx_sums,
+                                                             gradients.accumulate);
+          Outputs outputs = {{"dx", bench.take(dx)}, {"dweight", bench.take(dweight)}};
           if (dx_sums) outputs.emplace_back("sums of dx", bench.take(dx_sums));
           return outputs;
         });

@@ -44,6 +44,7 @@ class PlantedModel final : public Model {
     mine.loss += plants() ? std::nan("") : static_cast<double>(step_);
     mine.samples += static_cast<std::uint64_t>(batch_.slice.count);
     device_.copy_to_device(batch_.sums, &mine, sizeof(mine));
+    log(mine);
   }
   void backward(std::size_t, bool, const Ready& ready) override {
     for (std::size_t i = 0; i < specs_.size(); ++i) {
@@ -61,6 +62,16 @@ class PlantedModel final : public Model {
   const char* sample_unit() const override { return "images"; }
 
  private:
+  /// What kernels do at the end of a logged step: see StepLog::note_sums().
+  void log(const MetricSums& mine) const {
+    if (!batch_.training) return;
+    StepState state;
+    device_.copy_to_host(&state, batch_.slice.step.state, sizeof(state));
+    const std::uint64_t done = state.step + batch_.slice.step.offset + 1;
+    if (!state.log.logs(done) || batch_.sums != state.log.training) return;
+    device_.copy_to_device(state.log.noted + state.log.slot(done), &mine, sizeof(mine));
+  }
+
   bool plants() const {
     return test_world().rank() == planted_.rank && step_ >= planted_.first && step_ < planted_.end;
   }

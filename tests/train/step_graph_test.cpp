@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
+#include <optional>
+#include <string>
 
+#include "runtime/device/queueing.h"
 #include "tests/train/fake_device.h"
 
 namespace ddptrain {
@@ -57,6 +60,34 @@ TEST(StepGraph, WithoutAGraphOfSeveralStepsTheOtherOneServes) {
   const Ran ran = run_steps(true, true, {3, 9}, false);
   EXPECT_EQ(ran.captures, 1u);
   EXPECT_EQ(ran.steps, first_steps(12));
+}
+
+class FakeGpu final : public FakeDevice {
+ public:
+  using FakeDevice::FakeDevice;
+  DeviceKind kind() const override { return DeviceKind::cuda; }
+};
+
+/// For what the watch says that the host waits, while it queues each of four eager steps.
+std::vector<std::optional<std::string>> waits_of_eager_steps(FakeDevice& device) {
+  std::vector<std::optional<std::string>> waits;
+  StepState state;
+  const auto note = [&](std::uint32_t) {
+    const char* const wait = device.watch().waiting_for();
+    waits.push_back(wait == nullptr ? std::nullopt : std::optional<std::string>(wait));
+  };
+  StepGraph(device, &state, note, {.enabled = false, .eager_steps = 3}).run(4);
+  EXPECT_EQ(device.watch().waiting_for(), nullptr);
+  return waits;
+}
+
+/// Otherwise a watchdog takes a host for busy that waits in a launch, since the queue is full of work that waits for
+/// other ranks.
+TEST(StepGraph, QueueingAnEagerStepIsAWaitOnAGpuOnly) {
+  FakeGpu gpu;
+  FakeDevice cpu;
+  EXPECT_EQ(waits_of_eager_steps(gpu), std::vector(4, std::optional<std::string>(Queueing::kQueueWait)));
+  EXPECT_EQ(waits_of_eager_steps(cpu), std::vector(4, std::optional<std::string>()));
 }
 
 }  // namespace

@@ -18,8 +18,10 @@
 
 #include "runtime/core/error.h"
 #include "runtime/device/cpu/cpu_device.h"
+#include "runtime/device/queueing.h"
 #include "runtime/train/measure/calibration.h"
 #include "runtime/train/measure/core_share.h"
+#include "runtime/train/measure/trace.h"
 #include "runtime/train/replica/replica_check.h"
 #include "runtime/train/report/report.h"
 #include "tests/support/captured_log.h"
@@ -133,6 +135,45 @@ TEST(TrainingRun, LongStepsHaveAGraphOfOneStepHoweverOftenTheyAreLogged) {
     run.log_every = log_every;
     run_training(*trainer, test_world(), run, nullptr);
     EXPECT_EQ(device.captures, 1) << log_every;
+  }
+}
+
+/// Notes for what the watch says that the host waits while it queues a pass.
+class WatchedModel final : public tests::ModelAround {
+ public:
+  WatchedModel(std::unique_ptr<Model> model, const Watch& watch, std::vector<const char*>& waits)
+      : ModelAround(std::move(model)), watch_(watch), waits_(waits) {}
+
+  void forward(std::size_t unit) override {
+    waits_.push_back(watch_.waiting_for());
+    ModelAround::forward(unit);
+  }
+  void backward(std::size_t unit, bool accumulate, const Ready& ready) override {
+    waits_.push_back(watch_.waiting_for());
+    ModelAround::backward(unit, accumulate, ready);
+  }
+
+ private:
+  const Watch& watch_;
+  std::vector<const char*>& waits_;
+};
+
+/// A watchdog must not take a host for busy that waits in a launch, in training, evaluation and measurements.
+TEST_P(EachDevice, QueueingAPassIsAWaitOnGpusOnly) {
+  Rig rig(GetParam(), Precision::fp32);
+  TrainerOptions options = options_for_ranks();
+  options.graph = false;
+  std::vector<const char*> waits;
+  const auto trainer = rig.trainer(
+      options, data(), std::make_unique<WatchedModel>(rig.cnn(options, data()), rig.device->watch(), waits));
+  RunOptions run;
+  run.baseline = test_world().size() > 1 && ranks_per_gpu(test_world().size()) == 1;
+  run.steps = 5;
+  run_training(*trainer, test_world(), run, nullptr);
+  trace_steps(*trainer, 1);
+  ASSERT_GE(waits.size(), 2u * 5u);
+  for (const char* const wait : waits) {
+    EXPECT_STREQ(wait, GetParam() == DeviceKind::cpu ? nullptr : Queueing::kQueueWait);
   }
 }
 

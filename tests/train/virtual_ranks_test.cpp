@@ -8,6 +8,7 @@
 #include "data/text/tokens.h"
 #include "models/decoder/decoder.h"
 #include "models/gpt2/gpt2.h"
+#include "models/llama/llama.h"
 #include "runtime/core/error.h"
 #include "tests/train/model_around.h"
 #include "tests/train/rig.h"
@@ -32,15 +33,24 @@ std::vector<Network> networks() {
   const auto cnn = [](Device& device, const TrainerOptions& options) {
     return make_cnn(device, {options.batch, options.seed, true}, make_resident(some_images(), device));
   };
-  const auto gpt = [](Device& device, const TrainerOptions& options) {
-    DecoderOptions shape;
-    shape.table = gpt2_table({2, 32, 2, 64, 16, 61});
-    shape.max_batch = options.batch;
-    shape.seed = options.seed;
-    shape.dropout = 0.1f;
-    return make_decoder(device, shape, make_resident(text(), device));
+  const auto decoder = [](const DecoderTable& table) {
+    return [table](Device& device, const TrainerOptions& options) {
+      DecoderOptions shape;
+      shape.table = table;
+      shape.max_batch = options.batch;
+      shape.seed = options.seed;
+      shape.dropout = 0.1f;
+      return make_decoder(device, shape, make_resident(text(), device));
+    };
   };
-  return {{"cnn", some_images(), cnn}, {"gpt", text(), gpt}};
+  LlamaShape llama = {.layers = 2, .width = 32, .heads = 4, .key_heads = 2, .feed_forward = 48};
+  llama.sequence = 16;
+  llama.vocabulary = 61;
+  llama.qkv_bias = true;
+  llama.tied_head = false;
+  return {{"cnn", some_images(), cnn},
+          {"gpt", text(), decoder(gpt2_table({2, 32, 2, 64, 16, 61}))},
+          {"llama", text(), decoder(llama_table(llama))}};
 }
 
 struct Ranks {
@@ -151,6 +161,22 @@ TEST_P(VirtualRanksTest, EveryOptimizerEndsWithTheBitsOfOneRank) {
     TrainerOptions run = options(4);
     run.optimizer.kind = static_cast<OptimizerKind>(kind);
     expect_same(run, run);
+  }
+}
+
+/// Neither do random bits depend on ranks, buckets or shards.
+TEST_P(VirtualRanksTest, RoundingAtRandomIsTheSameOnAnyNumber) {
+  TrainerOptions reference = options(4);
+  reference.bf16_moments = true;
+  reference.has_masters = GetParam().device == DeviceKind::cuda && GetParam().precision != Precision::bf16;
+  reference.bucket_bytes = std::size_t{1} << 30;
+  TrainerOptions run = reference;
+  run.bucket_bytes = 20000;
+  for (const Zero zero : kZeroStages) {
+    SCOPED_TRACE(fmt::format("zero {}", static_cast<int>(zero)));
+    run.zero = zero;
+    run.clip_norm = reference.clip_norm = zero == Zero::state ? 0.05f : 0.0f;
+    expect_same(run, reference);
   }
 }
 

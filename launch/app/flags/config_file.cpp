@@ -4,13 +4,13 @@
 #define TOML_ASSERT(condition) static_assert(true)
 #include <toml++/toml.h>
 
-#include <filesystem>
 #include <fstream>
 #include <map>
 #include <sstream>
 
 #include "launch/app/flags/other_names.h"
 #include "runtime/core/error.h"
+#include "runtime/core/files/writable.h"
 #include "runtime/core/text.h"
 
 namespace ddptrain {
@@ -53,9 +53,9 @@ std::string set(Flag& flag, const toml::node& node) {
 }
 
 toml::table parse(const std::string& path) {
+  require_regular("--config", path);
   std::ifstream file(path);
-  std::error_code ignored;
-  if (!file || std::filesystem::is_directory(path, ignored)) usage_error("--config {}: the file cannot be read", path);
+  if (!file) usage_error("--config {}: the file cannot be read", path);
   try {
     return toml::parse(file, path);
   } catch (const toml::parse_error& error) {

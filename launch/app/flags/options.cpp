@@ -106,7 +106,7 @@ Flags mode_flags(Modes& modes, Options& options) {
   Flags flags = {
       {"--evaluate", given(modes.evaluate), "Evaluate the weights of --init on the test set", Effect::output},
       {"--generate", given(modes.generate),
-       "Continue texts with the model of --init, or of the checkpoint that --resume names (gpt, llama; CPUs only)",
+       "Continue texts with the model of --init, or of the checkpoint that --resume names (gpt, llama)",
        Effect::output},
       {"--inspect", text(options.inspect, "PATH"),
        "Print the content of a checkpoint, or of each checkpoint in a folder", Effect::output},
@@ -295,6 +295,9 @@ void check_generation(const Options& options, const Workload& workload) {
   if (options.generate.prompt.empty() == options.generate.prompts.empty()) {
     usage_error("--generate: give either --prompt TEXT or --prompts FILE");
   }
+  if (options.precision == NumberFormat::fp8) {
+    usage_error("--generate with --precision fp8: text is generated in bf16 at least. Use bf16.");
+  }
 }
 
 }  // namespace
@@ -332,6 +335,7 @@ CommandLine parse_command_line(int argc, const char* const* argv, const std::map
     for (std::string& note : read_config(flags, modes.config)) result.notes.push_back(std::move(note));
   }
   check_combinations(flags, before);
+  result.workload->note_given(flags);
   result.task = task_of(modes, options);
   options.model = model.name;
   check_flags(options, *result.workload);

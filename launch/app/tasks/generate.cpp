@@ -8,8 +8,8 @@
 
 #include "launch/app/job/job.h"
 #include "launch/app/job/program.h"
+#include "launch/app/job/rank_device.h"
 #include "launch/app/job/replica_ranks.h"
-#include "launch/app/plan/resolve.h"
 #include "launch/app/plan/run_plan.h"
 #include "launch/app/tasks/resume.h"
 #include "launch/app/tasks/run_info.h"
@@ -99,15 +99,19 @@ std::optional<Checkpoint> open_checkpoint(const World& world, const Options& opt
     if (!checkpoint) usage_error("--resume {}: there is no checkpoint", from);
     const RunIdentity& run = checkpoint->manifest.run;
     require_model(run, options.model, from);
-    if (run.precision != name_of(NumberFormat::fp32)) {
-      usage_error(
-          "--resume {}: it was trained in {}, and text is generated in fp32. Write its weights with --resume PATH "
-          "--export DIR, then use --init DIR.",
-          from, run.precision);
-    }
     workload.take_sizes(run.sizes);
   });
   return checkpoint;
+}
+
+/// Masters and weights of another precision are other arrays.
+void require_precision(const Checkpoint& checkpoint, const RunPlan& plan, const Options& options) {
+  const std::string& saved = checkpoint.manifest.run.precision;
+  if (saved == name_of(plan.format)) return;
+  usage_error(
+      "--resume {}: it was trained in {}, and text is generated in {}. Write its weights with --resume PATH --export "
+      "DIR, then use --init DIR.",
+      named_checkpoint(options), saved, name_of(plan.format));
 }
 
 // --- texts and speeds ---------------------------------------------------------------------------------------------
@@ -236,22 +240,14 @@ void add_speeds(Json& line, const Speeds& speeds) {
   line["generated_tokens_per_second"] = speeds.per_second();
 }
 
-/// They have no operations for it yet. Collective.
-void refuse_gpus(const World& world, const Options& options) {
-  const bool has_gpus = world.min(cuda_device_count()) > 0;
-  world.agree([&] {
-    if (options.device == "cpu" || (options.device == "auto" && !has_gpus)) return;
-    usage_error("generation of text: not available on GPUs yet. Give --device cpu.");
-  });
-}
-
 }  // namespace
 
-void generate_text(const World& world, CommandLine& command_line, const MeshShape& shape) {
-  const Options& options = command_line.options;
-  Workload& workload = *command_line.workload;
-  const Mesh mesh(world, shape);
-  refuse_gpus(world, options);
+void generate_text(Job job) {
+  const World& world = job.world;
+  const Options& options = job.options();
+  Workload& workload = job.workload();
+  const Mesh& mesh = job.mesh;
+  const MeshShape& shape = mesh.shape();
   std::vector<TokenIds> prompts;
   world.agree([&] { prompts = prompts_of(options.generate); });
   const std::optional<Checkpoint> checkpoint = open_checkpoint(world, options, workload);
@@ -260,26 +256,28 @@ void generate_text(const World& world, CommandLine& command_line, const MeshShap
   RunFacts facts = facts_of(world, options, shape);
   facts.longest_text = longest_text;
   facts.least_text = options.generate.auto_max_tokens ? longest_prompt + 1 : longest_text;
-  std::optional<RunPlan> plan;
-  std::unique_ptr<MetricsFile> metrics;
   world.agree([&] {
     workload.open(facts);
     check_prompts(prompts, options.generate, workload.sizes().at("vocabulary"));
-    check_precision(options, workload, DeviceKind::cpu);
-    plan.emplace(plan_run(options, workload, {.mesh = shape}, 1));
+  });
+  const RankDevice rank(job);
+  Device& device = *rank.device;
+  std::optional<RunPlan> plan;
+  std::unique_ptr<MetricsFile> metrics;
+  world.agree([&] {
+    plan.emplace(plan_run(options, workload, rank.machine(job), 1));
+    if (checkpoint) require_precision(*checkpoint, *plan, options);
     if (world.rank() == 0 && !options.metrics.empty()) metrics = std::make_unique<MetricsFile>(options.metrics, true);
   });
-  const std::unique_ptr<Device> device = make_cpu_device(plan->compute);
-  device->set_watch(world.watch());
   run_or_end_job("ddptrain", world, [&] {
-    const ReplicaRanks ranks(mesh, *device, *plan);
-    const auto replicas = make_communicator(mesh.replicas(), *device, replica_communicator_options(*plan, world));
-    std::unique_ptr<TextModel> made = workload.make_text_model(*device);
+    const ReplicaRanks ranks(mesh, device, *plan);
+    const auto replicas = make_communicator(mesh.replicas(), device, replica_communicator_options(*plan, world));
+    std::unique_ptr<TextModel> made = workload.make_text_model(device);
     const std::int64_t max_tokens = made->longest_text() - longest_prompt;
-    TextGenerator generator(*made, ranks.stages(), *device);
-    Replica replica(plan->trainer, ReplicaUse::evaluation, std::move(made), *device, *replicas, ranks.stages());
+    TextGenerator generator(*made, ranks.stages(), device);
+    Replica replica(plan->trainer, ReplicaUse::evaluation, std::move(made), device, *replicas, ranks.stages());
     replica.initialise(options.trainer.seed, mesh.replicas().rank());
-    if (checkpoint) restore_arrays(*checkpoint, replica.state(), world, *device, false);
+    if (checkpoint) restore_arrays(*checkpoint, replica.state(), world, device, false);
     const Watch::Phase phase(*world.watch(), "generation");
     const Clock::time_point start = Clock::now();
     if (world.rank() == 0) std::fputs(options.generate.prompt.c_str(), stdout);
@@ -290,7 +288,7 @@ void generate_text(const World& world, CommandLine& command_line, const MeshShap
     const Speeds speeds = speeds_of(times, seconds);
     print_speeds(speeds, shape.replicas);
     if (metrics == nullptr) return;
-    Json line = task_line("generated", *plan, workload, *device, replica.model());
+    Json line = task_line("generated", *plan, workload, device, replica.model());
     line["stages"] = shape.stages;
     line["tensor"] = shape.tensor;
     add_speeds(line, speeds);

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "launch/app/flags/options.h"
+#include "launch/app/job/job.h"
 #include "launch/app/plan/run_plan.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/world.h"
@@ -40,8 +41,8 @@ void evaluate_model(const World& world, const RunPlan& plan, Workload& workload,
 /// Continues the prompts of --prompt or --prompts with the model of --init or of the checkpoint --resume. The ranks are
 /// a mesh of stages, replicas and parts, as in training; the replicas take the prompts in turn. Rank 0 prints the texts
 /// in order, its own while they grow, then times and speeds, and adds a line "generated" to the file of --metrics. It
-/// takes memory for weights, for their gradients and for activations of one text. On CPUs only. UsageError for what
-/// cannot be generated, Error if a logit is NaN or infinite. Collective.
-void generate_text(const World& world, CommandLine& command_line, const MeshShape& shape);
+/// takes memory for weights, for their gradients and for activations of one text. UsageError for what cannot be
+/// generated, Error if a logit is NaN or infinite. Collective.
+void generate_text(Job job);
 
 }  // namespace ddptrain

@@ -7,15 +7,23 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
+from ddptools.common.errors import UsageError
 from ddptools.common.text import one_line
 
 Record = dict[str, Any]
 
 
+def no_pipe(path: pathlib.Path) -> pathlib.Path:
+    """A pipe gives its text only once, and may give nothing for ever."""
+    if path.is_fifo():
+        raise UsageError(f"{path}: is a pipe, and a file is needed. Write into a file first.")
+    return path
+
+
 def read_records(path: pathlib.Path, bad_lines: list[int] | None = None, needed: str = "") -> Iterator[Record]:
     """The records of a file of JSON lines. Lines that are none, as the last one after a crash, or that do not hold what
     is `needed`, are left out, and their numbers added to `bad_lines`."""
-    with open(path, "rb") as file:
+    with open(no_pipe(path), "rb") as file:
         for number, line in enumerate(file, 1):
             record = from_json(line)
             if isinstance(record, dict) and (not needed or needed in record):

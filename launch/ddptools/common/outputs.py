@@ -1,6 +1,7 @@
 """The check of files that a program writes. Its rule and messages are those of runtime/core/files/outputs.h."""
 
 import dataclasses
+import errno
 import glob
 import os
 import pathlib
@@ -51,7 +52,10 @@ def check_outputs(outputs: Iterable[Output], inputs: Iterable[Input], force: boo
     """UsageError if an output is an input, is another output, or is a file that no program of this project wrote."""
     earlier: list[Output] = []
     for output in outputs:
-        if output.path is None or _is_device(output.path):
+        if output.path is None:
+            continue
+        if _is_device(output.path):
+            _check_pipe(output)
             continue
         is_own = output.is_own()
         for file in inputs:
@@ -73,6 +77,21 @@ def _check_input(output: Output, file: Input, is_own: bool) -> None:
             raise UsageError(f"{output.flag} {output.path}: {file.flag} reads this file. Give another name.")
         if os.path.isdir(path) and os.path.exists(output.path) and not is_own and _is_in(output.path, path):
             raise UsageError(f"{output.flag} {output.path}: {file.flag} reads the folder of this file. Give another name.")
+
+
+def _check_pipe(output: Output) -> None:
+    """UsageError if no program reads the pipe, because opening it would wait for one. It stays open to the end, so that
+    its reader waits."""
+    if not output.path.is_fifo():
+        return
+    try:
+        os.open(output.path, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise UsageError(
+                f"{output.flag} {output.path}: no program reads this pipe, and writing would wait for one. "
+                "Start its reader first."
+            ) from None
 
 
 def _is_device(path: pathlib.Path) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ddptools.common.errors import UsageError
-from ddptools.common.files import Record, from_json, read_records
+from ddptools.common.files import Record, from_json, no_pipe, read_records
 from ddptools.common.values import grouped, positive, table_of
 from ddptools.plan import nccl_model
 from ddptools.plan.measured import Measured, count_of, is_same_network, is_usable, measured_runs, tflops_of
@@ -73,7 +73,7 @@ def load_records(path: pathlib.Path, bad_lines: list[int] | None = None) -> list
     """JSON lines, or one JSON document; a folder stands for its results.jsonl. Other lines are left out, and their numbers
     added to `bad_lines`."""
     file = path / "results.jsonl" if path.is_dir() else path
-    whole = from_json(file.read_bytes())
+    whole = from_json(no_pipe(file).read_bytes())
     return [whole] if isinstance(whole, dict) else list(read_records(file, bad_lines))
 
 

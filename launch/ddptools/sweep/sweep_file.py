@@ -8,6 +8,7 @@ import tomllib
 from typing import Any
 
 from ddptools.common.errors import UsageError
+from ddptools.common.files import no_pipe
 from ddptools.common.values import SIZE_FLAGS, size_bytes
 from ddptools.results.run import PATH_FLAGS, PLACEMENT_KEYS, Value
 
@@ -45,7 +46,7 @@ class Sweep:
 def load_sweep(path: pathlib.Path, overrides: list[str] | None = None) -> Sweep:
     """Reads the file; `overrides` are KEY=VALUE of --set, which win over base and products."""
     try:
-        table = tomllib.loads(path.read_bytes().decode())
+        table = tomllib.loads(no_pipe(path).read_bytes().decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{path}: not a TOML file: {error}") from error
     return _Reader(path, table, overrides or []).sweep()

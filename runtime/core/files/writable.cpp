@@ -1,5 +1,6 @@
 #include "runtime/core/files/writable.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -13,29 +14,47 @@
 namespace ddptrain {
 namespace {
 
-/// A pipe is not opened for the check: that would wait for its reader, and closing it would end the reader.
-bool can_be_written(const std::string& path) {
-  std::error_code ignored;
-  if (std::filesystem::is_fifo(path, ignored)) return ::access(path.c_str(), W_OK) == 0;
-  return static_cast<bool>(std::ofstream(path, std::ios::app));
+namespace fs = std::filesystem;
+
+/// The end of a pipe into which programs write. Opening it otherwise would wait for a reader.
+Descriptor writing_end(const std::string& flag, const std::string& path) {
+  Descriptor pipe(open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
+  if (!pipe && errno == ENXIO) {
+    usage_error("{} {}: no program reads this pipe, and writing would wait for one. Start its reader first.", flag,
+                path);
+  }
+  return pipe;
 }
 
 }  // namespace
 
-void require_writable(const std::string& flag, const std::string& path) {
+Descriptor require_writable(const std::string& flag, const std::string& path) {
   if (path == "-") usage_error("{} -: give the name of a file; standard output has the tables", flag);
   std::error_code ignored;
-  const bool is_new = std::filesystem::symlink_status(path, ignored).type() == std::filesystem::file_type::not_found;
-  if (can_be_written(path)) {
-    if (is_new) std::filesystem::remove(path, ignored);
-    return;
+  if (fs::is_fifo(path, ignored)) {
+    if (Descriptor pipe = writing_end(flag, path)) return pipe;
+  } else {
+    const bool is_new = fs::symlink_status(path, ignored).type() == fs::file_type::not_found;
+    if (std::ofstream(path, std::ios::app)) {
+      if (is_new) fs::remove(path, ignored);
+      return Descriptor();
+    }
   }
   usage_error("{} {}: the file cannot be written ({}). Give a path in a folder that exists and that you may write to.",
               flag, path, std::generic_category().message(errno));
 }
 
+void require_regular(const std::string& flag, const std::string& path) {
+  std::error_code missing;
+  const fs::file_status status = fs::status(path, missing);
+  if (!fs::exists(status) || fs::is_regular_file(status) || fs::weakly_canonical(path, missing) == "/dev/null") return;
+  usage_error("{} {}: is {}, and a regular file is needed. Give the name of one.", flag, path,
+              fs::is_directory(status) ? "a folder"
+              : fs::is_fifo(status)    ? "a pipe"
+                                       : "a device or a socket");
+}
+
 void require_writable_folder(const std::string& flag, const std::string& path) {
-  namespace fs = std::filesystem;
   std::error_code error;
   fs::create_directories(path, error);
   const fs::path probe = fs::path(path) / fmt::format(".{}.probe", ::getpid());

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "runtime/core/error.h"
+#include "runtime/device/queueing.h"
 #include "runtime/device/tuned_choices.h"
 
 namespace ddptrain {
@@ -27,14 +28,13 @@ constexpr int kFirstWithBf16 = 80;  // and tf32; compute capabilities
 constexpr int kFirstWithFp8 = 89;
 
 constexpr const char* kWait = "the GPU's work";
-constexpr const char* kQueueWait = "room in the GPU's queue";
 
 class CudaGraph final : public Graph {
  public:
   CudaGraph(cuda::GraphExecHandle exec, cudaStream_t stream, Watch& watch)
       : exec_(std::move(exec)), stream_(stream), watch_(watch) {}
   void launch() override {
-    const Watch::Wait wait(watch_, kQueueWait);
+    const Watch::Wait wait(watch_, Queueing::kQueueWait);
     DDP_CUDA(cudaGraphLaunch(exec_.get(), stream_));
   }
 

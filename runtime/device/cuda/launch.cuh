@@ -69,4 +69,14 @@ void launch_early(void (*kernel)(Parameters...), dim3 blocks, int threads, std::
   DDP_CUDA(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
 }
 
+/// Queues a kernel of `rows` rows. It may start early if these are few: the pass over a token of a text has many small
+/// kernels, and between them the GPU would be idle.
+template <class... Parameters, class... Arguments>
+void launch_rows(std::int64_t rows, void (*kernel)(Parameters...), dim3 blocks, int threads, std::size_t shared_bytes,
+                 cudaStream_t stream, const Arguments&... arguments) {
+  constexpr std::int64_t kFew = 8;
+  if (rows <= kFew) return launch_early(kernel, blocks, threads, shared_bytes, stream, arguments...);
+  launch_kernel(kernel, blocks, threads, shared_bytes, stream, arguments...);
+}
+
 }  // namespace ddptrain::cuda

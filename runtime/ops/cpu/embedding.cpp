@@ -24,6 +24,7 @@ class CpuEmbedding final : public EmbeddingOps, CpuOps {
     const EmbeddingDims d{check_embed_tokens(batch, token_embedding, position_embedding, out, dtype())};
     const std::vector<std::uint32_t> tokens = batch_tokens("embed_tokens", batch, d.vocabulary);
     const bool drops = dropout.rate > 0.0f;
+    const std::int64_t first_position = batch.position(0);
     with_scalar([&]<class T>(T) {
       T* memory = drops ? scratch<T>(d.features()) : nullptr;
       parallel_each(d.batch, 16, [&](std::int64_t window, int thread) {
@@ -37,7 +38,8 @@ class CpuEmbedding final : public EmbeddingOps, CpuOps {
           }
           const ConstRowView<T> embedded(token_embedding.as<T>() + row * d.width, d.width);
           if (position_embedding) {
-            sum = embedded + ConstRowView<T>(position_embedding.as<T>() + position * d.width, d.width);
+            sum =
+                embedded + ConstRowView<T>(position_embedding.as<T>() + (first_position + position) * d.width, d.width);
           } else {
             sum = embedded;
           }

@@ -18,17 +18,11 @@ StridedView<T> mutable_head_of(T* first, const GroupedAttentionShape& d, std::in
   return StridedView<T>(first, d.sequence, d.heads.head_size, Eigen::OuterStride<>(stride));
 }
 
-/// Where group `index % key_heads` of window `index / key_heads` begins in an activation whose rows have `columns`
-/// columns and `group` columns per group.
-std::int64_t group_begin(const GroupedAttentionShape& d, std::int64_t index, std::int64_t columns, std::int64_t group) {
-  return index / d.heads.key_heads * d.sequence * columns + index % d.heads.key_heads * group;
-}
-
 /// Attention of one group of heads in one window.
 template <class T>
 struct Group {
   const GroupedAttentionShape& d;
-  std::int64_t index;  ///< Of group and window: see group_begin().
+  std::int64_t index;  ///< Counts groups, window by window.
   Matrix<T>& memory;   ///< [sequence, sequence]
   Matrix<T>& dmemory;  ///< The same, for the backward pass.
 
@@ -36,21 +30,21 @@ struct Group {
   std::int64_t columns() const { return d.heads.columns(); }
   std::int64_t width() const { return d.heads.width(); }
   T scale() const { return T{1} / std::sqrt(static_cast<T>(size())); }
-  std::int64_t qkv_begin() const { return group_begin(d, index, columns(), d.heads.group_columns()); }
-  std::int64_t out_begin() const { return group_begin(d, index, width(), d.heads.queries() * size()); }
-  /// The statistics of a head of queries of this group.
-  std::int64_t statistics_begin(std::int64_t query) const {
-    const std::int64_t window = index / d.heads.key_heads;
-    const std::int64_t group = index % d.heads.key_heads;
-    return (window * d.heads.heads + group * d.heads.queries() + query) * d.sequence;
-  }
+  std::int64_t window() const { return index / d.heads.key_heads; }
+  std::int64_t group() const { return index % d.heads.key_heads; }
+  /// Head number `query` of this group.
+  std::int64_t head(std::int64_t query) const { return group() * d.heads.queries() + query; }
+  /// Where the window begins in qkv.
+  std::int64_t qkv_begin() const { return window() * d.sequence * columns(); }
+  std::int64_t out_begin(std::int64_t head) const { return window() * d.sequence * width() + head * size(); }
+  std::int64_t statistics_begin(std::int64_t head) const { return (window() * d.heads.heads + head) * d.sequence; }
 
   void attend(const T* qkv, T* out, T* statistics) const {
     const T* first = qkv + qkv_begin();
-    const auto k = head_of(first + d.heads.queries() * size(), d, columns());
-    const auto v = head_of(first + (d.heads.queries() + 1) * size(), d, columns());
-    for (std::int64_t query = 0; query < d.heads.queries(); ++query) {
-      const auto q = head_of(first + query * size(), d, columns());
+    const auto k = head_of(first + d.heads.key_column(group()), d, columns());
+    const auto v = head_of(first + d.heads.value_column(group()), d, columns());
+    for (std::int64_t head = this->head(0); head < this->head(d.heads.queries()); ++head) {
+      const auto q = head_of(first + d.heads.query_column(head), d, columns());
       memory.noalias() = q * k.transpose();
       for (std::int64_t i = 0; i < d.sequence; ++i) {
         auto visible = memory.row(i).head(i + 1).array();
@@ -59,29 +53,29 @@ struct Group {
         const T sum = visible.sum();
         visible /= sum;
         memory.row(i).tail(d.sequence - i - 1).setZero();
-        statistics[statistics_begin(query) + i] = largest + std::log(sum);
+        statistics[statistics_begin(head) + i] = largest + std::log(sum);
       }
-      mutable_head_of(out + out_begin() + query * size(), d, width()).noalias() = memory * v;
+      mutable_head_of(out + out_begin(head), d, width()).noalias() = memory * v;
     }
   }
 
   void attend_backward(const T* qkv, const T* out, const T* statistics, const T* d_output, T* dqkv) const {
     const T* first = qkv + qkv_begin();
     T* dfirst = dqkv + qkv_begin();
-    const auto k = head_of(first + d.heads.queries() * size(), d, columns());
-    const auto v = head_of(first + (d.heads.queries() + 1) * size(), d, columns());
-    auto dk = mutable_head_of(dfirst + d.heads.queries() * size(), d, columns());
-    auto dv = mutable_head_of(dfirst + (d.heads.queries() + 1) * size(), d, columns());
+    const auto k = head_of(first + d.heads.key_column(group()), d, columns());
+    const auto v = head_of(first + d.heads.value_column(group()), d, columns());
+    auto dk = mutable_head_of(dfirst + d.heads.key_column(group()), d, columns());
+    auto dv = mutable_head_of(dfirst + d.heads.value_column(group()), d, columns());
     dk.setZero();
     dv.setZero();
-    for (std::int64_t query = 0; query < d.heads.queries(); ++query) {
-      const auto q = head_of(first + query * size(), d, columns());
-      const auto y = head_of(out + out_begin() + query * size(), d, width());
-      const auto dy = head_of(d_output + out_begin() + query * size(), d, width());
+    for (std::int64_t head = this->head(0); head < this->head(d.heads.queries()); ++head) {
+      const auto q = head_of(first + d.heads.query_column(head), d, columns());
+      const auto y = head_of(out + out_begin(head), d, width());
+      const auto dy = head_of(d_output + out_begin(head), d, width());
       memory.noalias() = q * k.transpose();
       for (std::int64_t i = 0; i < d.sequence; ++i) {
         auto visible = memory.row(i).head(i + 1).array();
-        visible = (visible * scale() - statistics[statistics_begin(query) + i]).exp();
+        visible = (visible * scale() - statistics[statistics_begin(head) + i]).exp();
         memory.row(i).tail(d.sequence - i - 1).setZero();
       }
       dv.noalias() += memory.transpose() * dy;
@@ -90,7 +84,7 @@ struct Group {
         auto row = dmemory.row(i).array();
         row = (row - dy.row(i).dot(y.row(i))) * memory.row(i).array() * scale();
       }
-      mutable_head_of(dfirst + query * size(), d, columns()).noalias() = dmemory * k;
+      mutable_head_of(dfirst + d.heads.query_column(head), d, columns()).noalias() = dmemory * k;
       dk.noalias() += dmemory.transpose() * q;
     }
   }
@@ -121,25 +115,35 @@ class CpuGroupedAttention final : public GroupedAttentionOps, CpuOps {
     });
   }
 
-  void rotate(const Tensor& qkv, const GroupedHeads& heads, const Tensor& frequencies, std::int64_t first_position,
-              Turn turn) override {
-    const GroupedAttentionShape d = check_rotate(qkv, heads, frequencies, first_position, dtype());
-    const std::int64_t half = heads.head_size / 2;
+  void rotate(const Tensor& qkv, const GroupedHeads& heads, const Tensor& frequencies,
+              const std::int64_t* first_position, Turn turn) override {
+    const GroupedAttentionShape d = check_rotate(qkv, heads, frequencies, dtype());
+    const std::int64_t first = first_position != nullptr ? *first_position : 0;
+    const std::int64_t half = frequencies ? heads.head_size / 2 : 0;
+    const std::int64_t columns = heads.columns();
     with_scalar([&]<class T>(T) {
-      T* const memory = scratch<T>(heads.head_size);
+      T* const memory = scratch<T>(2 * half + columns);
       parallel_each(d.batch * d.sequence, 64, [&](std::int64_t row, int thread) {
-        RowView<T> cosine(memory + thread * heads.head_size, half);
+        RowView<T> cosine(memory + thread * (2 * half + columns), half);
         RowView<T> sine(cosine.data() + half, half);
-        const T position = static_cast<T>(first_position + row % d.sequence);
+        RowView<T> before(sine.data() + half, columns);
+        const T position = static_cast<T>(first + row % d.sequence);
         const RowArray<T> angle = position * ConstRowView<T>(frequencies.as<T>(), half);
         cosine = angle.cos();
         sine = angle.sin() * static_cast<T>(turn == Turn::forward ? 1 : -1);
-        for_each_turned_head(heads, [&](std::int64_t, std::int64_t, std::int64_t column) {
-          RowView<T> low(qkv.as<T>() + row * heads.columns() + column, half);
-          RowView<T> high(low.data() + half, half);
-          const RowArray<T> before = low;
-          low = before * cosine - high * sine;
-          high = high * cosine + before * sine;
+        RowView<T> after(qkv.as<T>() + row * columns, columns);
+        before = after;
+        for_each_head(heads, [&](std::int64_t by_group, std::int64_t by_kind, bool is_value) {
+          const std::int64_t from = turn == Turn::forward ? by_group : by_kind;
+          const std::int64_t to = turn == Turn::forward ? by_kind : by_group;
+          if (is_value || half == 0) {
+            after.segment(to, heads.head_size) = before.segment(from, heads.head_size);
+            return;
+          }
+          const auto low = before.segment(from, half);
+          const auto high = before.segment(from + half, half);
+          after.segment(to, half) = low * cosine - high * sine;
+          after.segment(to + half, half) = high * cosine + low * sine;
         });
       });
     });
@@ -204,7 +208,19 @@ class CpuGroupedAttention final : public GroupedAttentionOps, CpuOps {
       work(Group<T>{d, index, memory[first], memory[first + 1]});
     });
   }
-  /// Calls work(number, index in its group, first column) for each head of queries and of keys.
+  /// Calls work(first column group by group, first column kind by kind, whether it is a value) for each head.
+  template <class Work>
+  static void for_each_head(const GroupedHeads& heads, const Work& work) {
+    for (std::int64_t group = 0; group < heads.key_heads; ++group) {
+      const std::int64_t first = group * heads.group_columns();
+      for (std::int64_t i = 0; i < heads.queries(); ++i) {
+        work(first + i * heads.head_size, heads.query_column(group * heads.queries() + i), false);
+      }
+      work(first + heads.queries() * heads.head_size, heads.key_column(group), false);
+      work(first + (heads.queries() + 1) * heads.head_size, heads.value_column(group), true);
+    }
+  }
+  /// Calls work(number, index in its group, first column group by group) for each head of queries and of keys.
   template <class Work>
   static void for_each_turned_head(const GroupedHeads& heads, const Work& work) {
     for (std::int64_t group = 0; group < heads.key_heads; ++group) {

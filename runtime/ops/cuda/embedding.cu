@@ -49,7 +49,7 @@ __device__ __forceinline__ void add_place(const Places& p, const T* d_output, st
   for (int i = 0; i < V; ++i) sum[i] += value[i] * factor[i];
 }
 
-/// A warp per place.
+/// A warp per place. `positions` may be null.
 template <class T, int V>
 __global__ void __launch_bounds__(kThreads)
     embed_kernel(TokenBatch batch, Places places, std::uint32_t rows, std::uint32_t vocabulary, const T* tokens,
@@ -66,11 +66,13 @@ __global__ void __launch_bounds__(kThreads)
   const bool is_here = token < vocabulary;
   for (std::uint32_t first = 0; first < places.width; first += 32 * V) {
     const std::uint32_t column = first + lane * V;
-    float factor[V], value[V], other[V];
+    float factor[V], value[V], other[V] = {};
     factors(places, row, column, factor);
     if (column >= places.width) continue;
     load<V>(tokens + static_cast<std::size_t>(is_here ? token : 0) * places.width + column, value);
-    load<V>(positions + static_cast<std::size_t>(position) * places.width + column, other);
+    if (positions != nullptr) {
+      load<V>(positions + static_cast<std::size_t>(batch.position(position)) * places.width + column, other);
+    }
 #pragma unroll
     for (int i = 0; i < V; ++i) value[i] = is_here ? (value[i] + other[i]) * factor[i] : 0.0f;
     store<V>(value, out + static_cast<std::size_t>(row) * places.width + column);
@@ -288,7 +290,6 @@ class CudaEmbedding final : public EmbeddingOps, CudaOps {
   void embed_tokens(const TokenBatch& batch, const Tensor& token_embedding, const Tensor& position_embedding,
                     const Dropout& dropout, const Tensor& out) override {
     const EmbeddingShape s = check_embed_tokens(batch, token_embedding, position_embedding, out, dtype());
-    require(position_embedding.data != nullptr, "embed_tokens: GPUs need an embedding of positions");
     if (out.size() == 0) return;
     const std::int64_t rows = s.batch * s.sequence;
     const Places places{dropout, static_cast<std::uint32_t>(s.sequence), static_cast<std::uint32_t>(s.width)};
@@ -305,8 +306,6 @@ class CudaEmbedding final : public EmbeddingOps, CudaOps {
                              bool accumulate) override {
     const EmbeddingShape s = check_embed_tokens_backward(batch, d_output, head, dtoken, dposition, dtype());
     require(d_output.size() > 0, "embed_tokens_backward: an empty batch");
-    require(head.data != nullptr && dposition.data != nullptr,
-            "embed_tokens_backward: GPUs need the gradients of a tied head and of positions");
     const std::uint32_t listed = tokens_to_list(batch, s.vocabulary);
     if (listed <= 65536) {
       backward<std::uint16_t>(s, listed, batch, dropout, d_output, head, dtoken, dposition, accumulate);
@@ -331,7 +330,8 @@ class CudaEmbedding final : public EmbeddingOps, CudaOps {
     const bool wide = in_packs(places, d_output.data, head.data, dtoken.data, dposition.data);
     const std::uint32_t busy = ceil_div(s.sequence * s.width, wide ? 8 : 1);
     const std::uint32_t splits = std::clamp(kPositionThreads / busy, 1u, windows);
-    const std::size_t position_sums = splits > 1 ? std::size_t{splits} * places.sequence * places.width : 0;
+    const std::size_t position_sums =
+        dposition && splits > 1 ? std::size_t{splits} * places.sequence * places.width : 0;
 
     std::size_t temporary_bytes = 0;
     const auto pieces = [&](void* memory) {
@@ -349,6 +349,7 @@ class CudaEmbedding final : public EmbeddingOps, CudaOps {
       with_element(dtoken.dtype, [&]<class G>(G) {
         const auto tokens = wide ? sum_tokens<T, G, 8, Key> : sum_tokens<T, G, 1, Key>;
         tokens(sorted, places, m, d_output, head, dtoken, accumulate, stream());
+        if (!dposition) return;
         const auto positions = wide ? sum_positions<T, G, 8> : sum_positions<T, G, 1>;
         positions(places, windows, splits, m.position_sums, d_output, dposition, accumulate, stream());
       });

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "runtime/core/error.h"
+#include "runtime/device/queueing.h"
 
 namespace ddptrain {
 namespace {
@@ -61,6 +62,7 @@ std::vector<TimelineSpan> TracedSteps::run() {
     graph_->launch();
   } else {
     timeline_ = device_.make_timeline();
+    const Queueing queueing(device_);
     device_.record(*timeline_, [this] { queue(); });
   }
   device_.synchronize();

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/device/queueing.h"
+
 namespace ddptrain {
 
 Evaluator::Evaluator(Replica& replica, std::int64_t test_count, std::int64_t batch, WeightStore& weights,
@@ -41,12 +43,14 @@ void Evaluator::evaluate(const EvaluationShard& shard, std::size_t batches, Metr
     forward({slices[done], sums, false}, done);
   }
   for (std::size_t i = slices.size(); i < batches; ++i) {
+    const Queueing queueing(device_);
     for (const UnitTurn& turn : turns_) weights_.acquire(turn.unit, turn.next);
   }
 }
 
 /// begin() comes first, because the size of the activations depends on the batch.
 void Evaluator::forward(const MicroBatch& batch, std::int64_t number) {
+  const Queueing queueing(device_);
   const Stages& stages = replica_.stages();
   Model& model = replica_.model();
   const auto the_model = [&model](std::int64_t) -> Model& { return model; };

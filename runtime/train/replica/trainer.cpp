@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "runtime/core/error.h"
+#include "runtime/device/queueing.h"
 #include "runtime/device/tuned_choices.h"
 #include "runtime/train/replica/replica_check.h"
 
@@ -61,6 +62,7 @@ void Trainer::run(std::uint64_t steps) {
 void Trainer::train_step(GradientReducer& reducer, WeightStore& weights, std::uint32_t offset) {
   weights.changed();
   for (const Action& action : order_.actions) {
+    const Queueing queueing(device_);  // each action is progress
     switch (action.kind) {
       case Action::Kind::exchange:
         exchange(action.messages, offset);

@@ -166,7 +166,7 @@ std::string described(const GradientPath& path) {
 }
 
 MetricsFile::MetricsFile(const std::string& path, bool append) : path_(path) {
-  require_writable("--metrics", path);
+  const Descriptor pipe = require_writable("--metrics", path);
   if (append && std::filesystem::is_regular_file(path)) drop_cut_line(path);
   file_.open(path, append ? std::ios::app : std::ios::out);
 }

@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "runtime/device/queueing.h"
 #include "runtime/train/measure/gather_sensors.h"
 
 namespace ddptrain {
@@ -52,7 +53,9 @@ std::int64_t RunLines::next_stop(std::int64_t step) const {
 }
 
 void RunLines::queued(std::int64_t step, std::int64_t epoch) {
-  if (lines_) lines_->queued(step, epoch);
+  if (!lines_) return;
+  const Queueing queueing(trainer_.device());
+  lines_->queued(step, epoch);
 }
 
 void RunLines::write(std::int64_t step) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "runtime/device/queueing.h"
 #include "runtime/train/step/step_graph.h"
 
 namespace ddptrain {
@@ -26,7 +27,10 @@ StepPace::StepPace(const World& world, Device& device, std::int64_t most)
 bool StepPace::queued(std::int64_t steps) {
   left_ -= steps;
   if (left_ > 0) return false;
-  ends_.push_back(device_.mark(device_.compute_stream()));
+  {
+    const Queueing queueing(device_);
+    ends_.push_back(device_.mark(device_.compute_stream()));
+  }
   if (ends_.size() > 1) {
     const Watch::Wait wait(device_.watch(), "the GPU's steps");
     wait_for(*ends_.front());

@@ -13,6 +13,7 @@
 #include "runtime/core/clocked.h"
 #include "runtime/core/error.h"
 #include "runtime/core/process/host.h"
+#include "runtime/device/queueing.h"
 #include "runtime/train/replica/replica_check.h"
 #include "runtime/train/run/after_training.h"
 #include "runtime/train/run/request.h"
@@ -166,6 +167,7 @@ class TrainingRun {
   }
 
   void mark_last_step() {
+    const Queueing queueing(device_);
     trainer_.metrics().mark_training();
     last_step_is_marked_ = true;
   }

@@ -1,6 +1,7 @@
 #include "runtime/train/step/step_graph.h"
 
 #include "runtime/core/error.h"
+#include "runtime/device/queueing.h"
 
 namespace ddptrain {
 
@@ -17,7 +18,7 @@ StepGraph::StepGraph(Device& device, StepState* state, Step step, const StepGrap
 
 void StepGraph::run(std::uint64_t count) {
   for (; count > 0 && (!enabled_ || eager_left_ > 0); --count) {
-    queue(1);
+    queue_eagerly();
     device_.watch().add_steps(1);
     if (eager_left_ > 0) --eager_left_;
   }
@@ -43,6 +44,11 @@ void StepGraph::prepare(bool several) {
   one_ = device_.capture([this] { queue(1); });
   enabled_ = one_ != nullptr;
   if (enabled_ && several) many_ = device_.capture([this] { queue(unroll_); });
+}
+
+void StepGraph::queue_eagerly() {
+  const Queueing queueing(device_);
+  queue(1);
 }
 
 void StepGraph::queue(std::uint32_t steps) {

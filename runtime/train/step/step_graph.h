@@ -41,6 +41,7 @@ class StepGraph {
 
  private:
   void queue(std::uint32_t steps);
+  void queue_eagerly();
   void launch(Graph& graph, std::uint32_t steps);
 
   Device& device_;

@@ -31,6 +31,33 @@ TEST(Sampling, TemperatureZeroTakesTheFirstOfTheLikeliestTokens) {
   EXPECT_EQ(tokens_of({.temperature = 0.0}), (std::set<std::uint32_t>{1}));
 }
 
+TEST(Sampling, TheLikeliestOfManyTokensIsFoundAnywhere) {
+  for (const std::size_t place : {0, 1, 1023, 1024, 2047, 4999}) {
+    for (const float others : {-7.5f, -0.0f, 3.0f}) {
+      std::vector<float> logits(5000, others);
+      logits[place] += 0.5f;
+      EXPECT_EQ(sample_token(logits, {.temperature = 0.0}, 0, 0), place) << others;
+      logits.back() = logits[place];
+      EXPECT_EQ(sample_token(logits, {.temperature = 0.0}, 0, 0), place) << others;
+      EXPECT_EQ(sample_token(logits, {.temperature = 0.001}, 0, 7) == place ||
+                    sample_token(logits, {.temperature = 0.001}, 0, 7) == 4999,
+                true);
+    }
+  }
+}
+
+TEST(Sampling, LogitsThatAreNotFiniteAreSeen) {
+  std::vector<float> logits(3000, -1e38f);
+  EXPECT_TRUE(all_finite(logits));
+  for (const float bad : {std::nanf(""), -std::nanf(""), INFINITY, -INFINITY}) {
+    for (const std::size_t place : {0, 1500, 2999}) {
+      std::vector<float> with = logits;
+      with[place] = bad;
+      EXPECT_FALSE(all_finite(with)) << bad << ' ' << place;
+    }
+  }
+}
+
 TEST(Sampling, TokensComeAsOftenAsTheirProbability) {
   constexpr std::uint32_t kDraws = 50000;
   for (const double temperature : {0.5, 1.0, 2.0}) {

@@ -32,7 +32,8 @@ std::vector<DecoderTable> tables() {
 /// A model that continues texts, with large random weights, so that no part of it goes unseen.
 class TextRun {
  public:
-  TextRun(Device& device, const DecoderTable& table, std::int64_t longest_text) : bench_(device, DType::f64) {
+  TextRun(Device& device, const DecoderTable& table, std::int64_t longest_text, DType rounding = DType::f64)
+      : bench_(device, rounding) {
     DecoderOptions options;
     options.table = table;
     options.max_batch = 1;
@@ -52,8 +53,9 @@ class TextRun {
 
   std::vector<float> logits(const std::vector<std::uint32_t>& text, std::int64_t done) {
     model_->begin_text(text, done);
-    for (std::size_t unit = 0; unit < model_->units().size(); ++unit) model_->forward(unit);
-    return model_->next_logits();
+    model_->forward_text();
+    const std::span<const float> logits = model_->next_logits();
+    return {logits.begin(), logits.end()};
   }
 
  private:
@@ -120,6 +122,34 @@ TEST_F(TextModelTest, GreedyTextIsTheSameInOnePassOrMany) {
     const auto first = std::ranges::find(text.tokens, text.tokens[4]) - text.tokens.begin();
     EXPECT_EQ(std::ssize(generator.run(ended, [](std::uint32_t) {}).tokens), first + 1);
     EXPECT_THROW(generator.run({{1, 2, 3, 4}, 0, 9}, [](std::uint32_t) {}), Error);
+  }
+}
+
+/// Texts longer than a stretch of the attention kernel. After the first tokens, passes are replayed from a graph, also
+/// those of another text.
+TEST(TextOnGpus, IsThatOfTheCpu) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU on this machine";
+  constexpr std::int64_t kLength = 150;
+  const auto cpu = make_cpu_device({.precision = Precision::fp32, .threads = 2});
+  for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+    const auto gpu = make_cuda_device({.precision = precision}, 0);
+    const double tolerance = precision == Precision::fp32 ? 1e-4 : 0.1;
+    for (DecoderTable table : tables()) {
+      table.config.sequence = kLength;
+      TextRun expected(*cpu, table, kLength, DType::bf16), found(*gpu, table, kLength, DType::bf16);
+      for (const std::vector<std::uint32_t>& prompt : {std::vector<std::uint32_t>{3, 22, 0}, {5}}) {
+        std::vector<std::uint32_t> text = prompt;
+        std::int64_t done = 0;
+        while (std::ssize(text) < kLength) {
+          const std::vector<float> logits = expected.logits(text, done);
+          const auto [least, most] = std::ranges::minmax(logits);
+          ASSERT_LE(largest_difference(found.logits(text, done), logits), tolerance * (most - least)) << text.size();
+          done = std::ssize(text);
+          text.push_back(sample_token(logits, {.temperature = 0.7}, 0, static_cast<std::uint32_t>(done)));
+        }
+        EXPECT_LE(largest_difference(found.logits(text, 0), expected.logits(text, 0)), tolerance * 10) << "prefill";
+      }
+    }
   }
 }
 

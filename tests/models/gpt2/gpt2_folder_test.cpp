@@ -222,6 +222,15 @@ TEST_F(Gpt2FolderTest, ShardsAreRead) {
   };
   write_index({{"metadata", {{"total_size", 1}}}, {"weight_map", map}});
   expect_equal(load_gpt2(folder_.path()), weights_);
+  const std::string file = map["transformer.wte.weight"];
+  map.erase("transformer.wte.weight");
+  write_index({{"weight_map", map}});
+  EXPECT_CONTAINS(fault(), "index.json: damaged: it does not name tensor 'transformer.wte.weight', which is in");
+  map["transformer.wte.weight"] = file;
+  map["transformer.more"] = file;
+  write_index({{"weight_map", map}});
+  EXPECT_CONTAINS(fault(), "index.json: damaged: tensor 'transformer.more' is not in " + (folder_ / file).string());
+  map.erase("transformer.more");
   map["transformer.wte.weight"] = "../elsewhere.safetensors";
   write_index({{"weight_map", map}});
   EXPECT_CONTAINS(fault(), "'transformer.wte.weight' has no file");

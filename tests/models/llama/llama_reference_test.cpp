@@ -15,6 +15,7 @@ namespace {
 class LlamaReferenceTest : public ::testing::TestWithParam<DeviceCase> {
  protected:
   void SetUp() override {
+    if (GetParam().kind == DeviceKind::cuda && cuda_device_count() == 0) GTEST_SKIP() << "no GPU on this machine";
     std::ifstream file(DDP_LLAMA_REFERENCE);
     file >> reference_;
     text_ = reference_.at("text").get<std::vector<std::uint32_t>>();
@@ -57,8 +58,9 @@ class LlamaReferenceTest : public ::testing::TestWithParam<DeviceCase> {
     std::vector<std::vector<float>> logits;
     for (std::size_t size = 1; size <= text_.size(); ++size) {
       model->begin_text({text_.data(), size}, static_cast<std::int64_t>(size) - 1);
-      for (std::size_t unit = 0; unit < model->units().size(); ++unit) model->forward(unit);
-      logits.push_back(model->next_logits());
+      model->forward_text();
+      const std::span<const float> next = model->next_logits();
+      logits.emplace_back(next.begin(), next.end());
     }
     return logits;
   }
@@ -93,7 +95,10 @@ TEST_P(LlamaReferenceTest, LogitsAreThoseOfTransformers) {
 
 INSTANTIATE_TEST_SUITE_P(Devices, LlamaReferenceTest,
                          ::testing::Values(DeviceCase{"cpu_fp64", DeviceKind::cpu, Precision::fp64, 5e-6},
-                                           DeviceCase{"cpu_fp32", DeviceKind::cpu, Precision::fp32, 1e-5}),
+                                           DeviceCase{"cpu_fp32", DeviceKind::cpu, Precision::fp32, 1e-5},
+                                           DeviceCase{"cuda_fp32", DeviceKind::cuda, Precision::fp32, 1e-5},
+                                           DeviceCase{"cuda_tf32", DeviceKind::cuda, Precision::tf32, 5e-3},
+                                           DeviceCase{"cuda_bf16", DeviceKind::cuda, Precision::bf16, 4e-2}),
                          [](const auto& param) { return param.param.name; });
 
 }  // namespace

@@ -156,14 +156,5 @@ TEST_F(TinyLlamaTest, RefusesTablesThatNoModelCanHave) {
   EXPECT_CONTAINS(message([](DecoderConfig& config) { config.head_size = 5; }), "head_size 5: give an even number");
 }
 
-TEST_F(TinyLlamaTest, IsNotAvailableOnGpusYet) {
-  if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU on this machine";
-  const auto device = make_cuda_device({.precision = Precision::bf16}, 0);
-  DecoderOptions options;
-  options.table = tiny_llama();
-  options.max_batch = 1;
-  EXPECT_CONTAINS(error_message([&] { make_decoder(*device, options, {}); }), "not available on GPUs yet");
-}
-
 }  // namespace
 }  // namespace ddptrain::tests

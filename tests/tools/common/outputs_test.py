@@ -53,7 +53,18 @@ class RuleTest(FolderCase):
 
     def test_pipes_and_devices_may_be_written(self) -> None:
         os.mkfifo(self.folder / "pipe")
+        reader = os.open(self.folder / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+        self.addCleanup(os.close, reader)
         self.assertEqual(self.message({"pipe": PAGE, "/dev/null": PAGE}, "pipe"), "")
+        with self.assertRaises(BlockingIOError, msg="the pipe still has a writer, or its reader would end"):
+            os.read(reader, 1)
+
+    def test_pipes_that_would_wait_are_named(self) -> None:
+        os.mkfifo(self.folder / "pipe")
+        self.assertIn("no program reads this pipe", self.message({"pipe": PAGE}))
+        for tool, *flags in (["ddpreport"], ["ddpreport", "--out", self.folder / "page"], ["ddpsweep", "--dry-run"]):
+            said = run_tool(tool, self.folder / "pipe", *flags, code=2).stderr
+            self.assertIn(f"{self.folder / 'pipe'}: is a pipe, and a file is needed", said)
 
 
 class ToolsTest(FolderCase):

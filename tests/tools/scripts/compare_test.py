@@ -1,6 +1,7 @@
 """benchmarks/compare: what it runs and in which order, how it chooses, and what its page says; the PyTorch peers on the CPU
 where there is PyTorch."""
 
+import dataclasses
 import json
 import math
 import os
@@ -222,7 +223,9 @@ class PeersTest(unittest.TestCase):
         cnn = rows.cnn("cpu", 8, 512, ("",), steps=1)
         shape = "--device cpu --precision fp32 --batch 2 --seq 8 --layers 1 --width 16 --heads 2 --ff 32 --vocab 64"
         gpt = rows.Work("GPT", "tokens", "cpu", (), "benchmarks/peers/torch_ddp_gpt.py", tuple(shape.split()), (), 0, 0, 0)
-        for ranks, gradients, work in ((1, "fp32", cnn), (2, "bf16", cnn), (2, "fp32", gpt)):
+        llama = dataclasses.replace(gpt, name="Llama", peer="benchmarks/peers/torch_ddp_llama.py",
+                                    peer_flags=(*gpt.peer_flags, "--key-heads", "1"))  # fmt: skip
+        for ranks, gradients, work in ((1, "fp32", cnn), (2, "bf16", cnn), (2, "fp32", gpt), (1, "fp32", llama)):
             result = self.peer(ranks, gradients, work)
             self.assertEqual((result["world_size"], result["gradients"]), (ranks, gradients))
             self.assertGreater(result[f"{work.unit}_per_second"], 0)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ddptools.common.errors import UsageError
-from ddptools.common.files import Record, from_json, read_records, unread_text
+from ddptools.common.files import Record, from_json, no_pipe, read_records, unread_text
 from ddptools.common.text import setting_text
 from ddptools.common.values import (
     finite,
@@ -231,7 +231,8 @@ def load(paths: list[pathlib.Path]) -> Results:
     for path in paths:
         file = (path / "results.jsonl" if path.is_dir() else path).absolute()
         if not file.is_file():
-            raise UsageError(f"{path}: " + ("no results.jsonl in this folder" if path.is_dir() else "no such file"))
+            why = "no results.jsonl in this folder" if path.is_dir() else "no such file"
+            raise UsageError(f"{no_pipe(path)}: {why}")
         bad_lines: list[int] = []
         records = list(read_records(file, bad_lines, needed="case"))
         if bad_lines and not records and not path.is_dir():

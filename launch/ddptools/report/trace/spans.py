@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ddptools.common.errors import UsageError
-from ddptools.common.files import from_json
+from ddptools.common.files import from_json, no_pipe
 from ddptools.common.table import Table
 from ddptools.common.text import number, percent
 from ddptools.common.values import finite, table_of
@@ -102,7 +102,7 @@ class RankTimes:
 
 def load_trace(path: pathlib.Path) -> list[RankTrace]:
     """By rank. UsageError where the file is no such trace or damaged."""
-    document = from_json(path.read_bytes())
+    document = from_json(no_pipe(path).read_bytes())
     events = document if isinstance(document, list) else table_of(document).get("traceEvents")
     if not isinstance(events, list):
         raise UsageError(f"--trace {path}: no JSON with traceEvents, or cut off. Write it again by ddptrain --trace")

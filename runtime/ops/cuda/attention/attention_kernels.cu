@@ -99,18 +99,17 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const T* qkv, T* out,
   extern __shared__ float4 memory[];
   auto* tiles = reinterpret_cast<Tile<kHead>*>(memory);
   Tile<kHead>&q = tiles[0], &k = tiles[1], &v = tiles[2];
-  const Head head(shape);
+  const Head head = Head::of_queries(shape);
   const int first = blockIdx.x * kTile, lane = threadIdx.x % 32;
   const int own = first + static_cast<int>(threadIdx.x / 32) * kRows;
-  qkv += head.at_qkv;
-  q.read(qkv, head.row, first, shape);
+  q.read(qkv + head.at_query, head.row, first, shape);
   float largest[kRows], total[kRows] = {}, sum[kRows][kHead / 32] = {};
 #pragma unroll
   for (float& value : largest) value = -INFINITY;
   for (int key = 0; key < min(first + kTile, shape.sequence); key += kTile) {
     __syncthreads();
-    k.read(qkv + head.width, head.row, key, shape);
-    v.read(qkv + 2 * head.width, head.row, key, shape);
+    k.read(qkv + head.at_key, head.row, key, shape);
+    v.read(qkv + head.at_value, head.row, key, shape);
     __syncthreads();
     float p[kRows];
     multiply_rows(q, k, p);
@@ -159,11 +158,10 @@ __global__ void __launch_bounds__(kThreads)
   extern __shared__ float4 memory[];
   auto* tiles = reinterpret_cast<Tile<kHead>*>(memory);
   Tile<kHead>&q = tiles[0], &gradient = tiles[1], &k = tiles[2], &v = tiles[3];
-  const Head head(shape);
+  const Head head = Head::of_queries(shape);
   const int first = blockIdx.x * kTile, lane = threadIdx.x % 32;
   const int own = first + static_cast<int>(threadIdx.x / 32) * kRows;
-  qkv += head.at_qkv;
-  q.read(qkv, head.row, first, shape);
+  q.read(qkv + head.at_query, head.row, first, shape);
   gradient.read(d_output + head.at, head.width, first, shape);
   float logarithm[kRows], delta[kRows], dq[kRows][kHead / 32] = {};
 #pragma unroll
@@ -174,8 +172,8 @@ __global__ void __launch_bounds__(kThreads)
   }
   for (int key = 0; key < min(first + kTile, shape.sequence); key += kTile) {
     __syncthreads();
-    k.read(qkv + head.width, head.row, key, shape);
-    v.read(qkv + 2 * head.width, head.row, key, shape);
+    k.read(qkv + head.at_key, head.row, key, shape);
+    v.read(qkv + head.at_value, head.row, key, shape);
     __syncthreads();
     float p[kRows], ds[kRows];
     multiply_rows(q, k, p);
@@ -190,7 +188,7 @@ __global__ void __launch_bounds__(kThreads)
   float factor[kRows];
 #pragma unroll
   for (float& f : factor) f = shape.scale;
-  write_rows<kHead>(dq, factor, first, dqkv + head.at_qkv, head.row, shape);
+  write_rows<kHead>(dq, factor, first, dqkv + head.at_query, head.row, shape);
 }
 
 template <class T, int kHead>
@@ -199,32 +197,33 @@ __global__ void __launch_bounds__(kThreads)
   extern __shared__ float4 memory[];
   auto* tiles = reinterpret_cast<Tile<kHead>*>(memory);
   Tile<kHead>&k = tiles[0], &v = tiles[1], &q = tiles[2], &gradient = tiles[3];
-  const Head head(shape);
+  const Head any = Head::of_key(shape, 0);  // they differ in their queries alone
   const int first = blockIdx.x * kTile, lane = threadIdx.x % 32;
   const int own = first + static_cast<int>(threadIdx.x / 32) * kRows;
-  qkv += head.at_qkv;
-  dqkv += head.at_qkv;
-  k.read(qkv + head.width, head.row, first, shape);
-  v.read(qkv + 2 * head.width, head.row, first, shape);
+  k.read(qkv + any.at_key, any.row, first, shape);
+  v.read(qkv + any.at_value, any.row, first, shape);
   float dk[kRows][kHead / 32] = {}, dv[kRows][kHead / 32] = {};
-  for (int query = first; query < shape.sequence; query += kTile) {
-    __syncthreads();
-    q.read(qkv, head.row, query, shape);
-    gradient.read(d_output + head.at, head.width, query, shape);
-    __syncthreads();
-    const std::size_t at = head.at_statistics + min(query + lane, shape.sequence - 1);
-    const float logarithm = statistics[at], delta = deltas[at];
-    float p[kRows], ds[kRows];
-    multiply_rows(k, q, p);
-    multiply_rows(v, gradient, ds);
+  for (int number = 0; number < shape.queries(); ++number) {
+    const Head head = Head::of_key(shape, number);
+    for (int query = first; query < shape.sequence; query += kTile) {
+      __syncthreads();
+      q.read(qkv + head.at_query, head.row, query, shape);
+      gradient.read(d_output + head.at, head.width, query, shape);
+      __syncthreads();
+      const std::size_t at = head.at_statistics + min(query + lane, shape.sequence - 1);
+      const float logarithm = statistics[at], delta = deltas[at];
+      float p[kRows], ds[kRows];
+      multiply_rows(k, q, p);
+      multiply_rows(v, gradient, ds);
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      const bool seen = own + i <= query + lane && query + lane < shape.sequence;
-      p[i] = seen ? expf(p[i] * shape.scale - logarithm) : 0.0f;
-      ds[i] = p[i] * (ds[i] - delta);
+      for (int i = 0; i < kRows; ++i) {
+        const bool seen = own + i <= query + lane && query + lane < shape.sequence;
+        p[i] = seen ? expf(p[i] * shape.scale - logarithm) : 0.0f;
+        ds[i] = p[i] * (ds[i] - delta);
+      }
+      add_weighted(p, gradient, dv);
+      add_weighted(ds, q, dk);
     }
-    add_weighted(p, gradient, dv);
-    add_weighted(ds, q, dk);
   }
   float scale[kRows], one[kRows];
 #pragma unroll
@@ -232,16 +231,17 @@ __global__ void __launch_bounds__(kThreads)
     scale[i] = shape.scale;
     one[i] = 1.0f;
   }
-  write_rows<kHead>(dk, scale, first, dqkv + head.width, head.row, shape);
-  write_rows<kHead>(dv, one, first, dqkv + 2 * head.width, head.row, shape);
+  write_rows<kHead>(dk, scale, first, dqkv + any.at_key, any.row, shape);
+  write_rows<kHead>(dv, one, first, dqkv + any.at_value, any.row, shape);
 }
 
+/// `heads`: of queries or keys, in each sample.
 template <class Kernel, class... Arguments>
-void launch(Kernel kernel, const AttentionShape& shape, std::size_t shared_bytes, cudaStream_t stream,
-            Arguments... arguments) {
+void launch(Kernel kernel, const AttentionShape& shape, std::int64_t heads, std::size_t shared_bytes,
+            cudaStream_t stream, Arguments... arguments) {
   reserve_shared_memory(kernel, shared_bytes);
-  launch_kernel(kernel, attention::grid_of(shape, ceil_div(shape.sequence, kTile)), kThreads, shared_bytes, stream,
-                arguments..., shape_of(shape));
+  launch_kernel(kernel, attention::grid_of(shape, heads, ceil_div(shape.sequence, kTile)), kThreads, shared_bytes,
+                stream, arguments..., shape_of(shape));
 }
 
 /// work(std::integral_constant<int, head size rounded up>{})
@@ -256,8 +256,8 @@ void with_head(std::int64_t head_size, Work&& work) {
 void plain_attention(const AttentionShape& shape, const AttentionTensors& t, DType dtype, cudaStream_t stream) {
   with_element(dtype, [&]<class T>(T) {
     with_head(shape.head_size, [&](auto head) {
-      launch(forward_kernel<T, head.value>, shape, 3 * sizeof(Tile<head.value>), stream, static_cast<const T*>(t.qkv),
-             static_cast<T*>(t.out), t.statistics);
+      launch(forward_kernel<T, head.value>, shape, shape.heads, 3 * sizeof(Tile<head.value>), stream,
+             static_cast<const T*>(t.qkv), static_cast<T*>(t.out), t.statistics);
     });
   });
 }
@@ -278,9 +278,9 @@ void plain_attention_backward(const AttentionShape& shape, const AttentionTensor
     const float* statistics = t.statistics;
     with_head(shape.head_size, [&](auto head) {
       constexpr std::size_t kBytes = 4 * sizeof(Tile<head.value>);
-      launch(dq_kernel<T, head.value>, shape, kBytes, stream, qkv, d_output, statistics, deltas,
+      launch(dq_kernel<T, head.value>, shape, shape.heads, kBytes, stream, qkv, d_output, statistics, deltas,
              static_cast<T*>(t.dqkv));
-      launch(dkv_kernel<T, head.value>, shape, kBytes, stream, qkv, d_output, statistics, deltas,
+      launch(dkv_kernel<T, head.value>, shape, shape.key_heads, kBytes, stream, qkv, d_output, statistics, deltas,
              static_cast<T*>(t.dqkv));
     });
   });

@@ -10,16 +10,16 @@ namespace {
 
 using namespace attention_mma;
 
-/// A block holds `own_tensors` tensors of its own rows and two tiles.
+/// `heads`: of queries or keys, in each sample. A block holds `own_tensors` tensors of its own rows and two tiles.
 template <class Kernel>
-void launch(Kernel kernel, int head, int own_tensors, const AttentionShape& s, const AttentionTensors& t,
-            const float* deltas, cudaStream_t stream) {
+void launch(Kernel kernel, int head, std::int64_t heads, int own_tensors, const AttentionShape& s,
+            const AttentionTensors& t, const float* deltas, cudaStream_t stream) {
   const Grid of_head(static_cast<int>(s.sequence));
   const std::size_t bytes = sizeof(bf16) * (own_tensors * of_head.warps * kOwn + 2 * kOther) * (head + 8);
   const Pointers pointers{static_cast<const bf16*>(t.qkv),      static_cast<bf16*>(t.out),  t.statistics,
                           static_cast<const bf16*>(t.d_output), static_cast<bf16*>(t.dqkv), deltas};
   reserve_shared_memory(kernel, bytes);
-  launch_kernel(kernel, attention::grid_of(s, of_head.blocks), 32 * of_head.warps, bytes, stream, pointers,
+  launch_kernel(kernel, attention::grid_of(s, heads, of_head.blocks), 32 * of_head.warps, bytes, stream, pointers,
                 attention::shape_of(s));
 }
 
@@ -32,15 +32,15 @@ bool suits_mma_attention(const AttentionShape& shape, const AttentionTensors& t)
 
 void mma_attention(const AttentionShape& shape, const AttentionTensors& tensors, cudaStream_t stream) {
   attention::with_head<32, 128>(shape.head_size, [&](auto head) {
-    launch(forward_kernel<head.value>, head.value, 1, shape, tensors, nullptr, stream);
+    launch(forward_kernel<head.value>, head.value, shape.heads, 1, shape, tensors, nullptr, stream);
   });
 }
 
 void mma_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors, const float* deltas,
                             cudaStream_t stream) {
   attention::with_head<32, 128>(shape.head_size, [&](auto head) {
-    launch(dq_kernel<head.value>, head.value, 2, shape, tensors, deltas, stream);
-    launch(dkv_kernel<head.value>, head.value, 2, shape, tensors, deltas, stream);
+    launch(dq_kernel<head.value>, head.value, shape.heads, 2, shape, tensors, deltas, stream);
+    launch(dkv_kernel<head.value>, head.value, shape.key_heads, 2, shape, tensors, deltas, stream);
   });
 }
 

@@ -168,16 +168,15 @@ __global__ void __launch_bounds__(32 * kMaxWarps) forward_kernel(const Pointers 
   auto* const queries = reinterpret_cast<bf16*>(memory);
   bf16* const keys = queries + rows * kStride<kHead>;
   bf16* const values = keys + kOther * kStride<kHead>;
-  const Head head(shape);
-  const bf16* qkv = p.qkv + head.at_qkv;
+  const Head head = Head::of_queries(shape);
   const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
   const int own = first + warp * kOwn;
-  fetch<kHead>(qkv, head.row, first, rows, shape, queries);
+  fetch<kHead>(p.qkv + head.at_query, head.row, first, rows, shape, queries);
   float largest[2] = {-INFINITY, -INFINITY}, total[2] = {}, sum[kHead / 8][4] = {};
   for (int key = 0; key < min(first + rows, shape.sequence); key += kOther) {
     __syncthreads();
-    fetch<kHead>(qkv + head.width, head.row, key, kOther, shape, keys);
-    fetch<kHead>(qkv + 2 * head.width, head.row, key, kOther, shape, values);
+    fetch<kHead>(p.qkv + head.at_key, head.row, key, kOther, shape, keys);
+    fetch<kHead>(p.qkv + head.at_value, head.row, key, kOther, shape, values);
     await_fetches();
     if (key >= own + kOwn) continue;
     float scores[kOther / 8][4];
@@ -213,18 +212,17 @@ __global__ void __launch_bounds__(32 * kMaxWarps) dq_kernel(const Pointers p, co
   bf16* const gradients = queries + rows * kStride<kHead>;
   bf16* const keys = gradients + rows * kStride<kHead>;
   bf16* const values = keys + kOther * kStride<kHead>;
-  const Head head(shape);
-  const bf16* qkv = p.qkv + head.at_qkv;
+  const Head head = Head::of_queries(shape);
   const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
   const int own = first + warp * kOwn, own_row = warp * kOwn * kStride<kHead>;
-  fetch<kHead>(qkv, head.row, first, rows, shape, queries);
+  fetch<kHead>(p.qkv + head.at_query, head.row, first, rows, shape, queries);
   fetch<kHead>(p.d_output + head.at, head.width, first, rows, shape, gradients);
   const Query query[2] = {{p, head, shape, own + g}, {p, head, shape, own + g + 8}};
   float dq[kHead / 8][4] = {};
   for (int key = 0; key < min(first + rows, shape.sequence); key += kOther) {
     __syncthreads();
-    fetch<kHead>(qkv + head.width, head.row, key, kOther, shape, keys);
-    fetch<kHead>(qkv + 2 * head.width, head.row, key, kOther, shape, values);
+    fetch<kHead>(p.qkv + head.at_key, head.row, key, kOther, shape, keys);
+    fetch<kHead>(p.qkv + head.at_value, head.row, key, kOther, shape, values);
     await_fetches();
     if (key >= own + kOwn) continue;
     float scores[kOther / 8][4], ds[kOther / 8][4];
@@ -241,7 +239,29 @@ __global__ void __launch_bounds__(32 * kMaxWarps) dq_kernel(const Pointers p, co
     }
     add_weighted<kHead>(ds, keys, dq);
   }
-  write_rows<kHead>(dq, shape.scale, shape.scale, own, p.dqkv + head.at_qkv, head.row, shape);
+  write_rows<kHead>(dq, shape.scale, shape.scale, own, p.dqkv + head.at_query, head.row, shape);
+}
+
+/// From the scores of keys `key` and key + 8 with a tile of queries, and the gradients of the probabilities, to the
+/// probabilities and the gradients of the scores.
+__device__ __forceinline__ void weigh(const Pointers& p, const Head& head, const Shape& shape, int query, int key,
+                                      float (&probability)[kOther / 8][4], float (&ds)[kOther / 8][4]) {
+#pragma unroll
+  for (int j = 0; j < kOther / 8; ++j) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int column = query + column_of(j, i);
+      const Query one(p, head, shape, column);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float& value = probability[j][i + 2 * half];
+        float& slope = ds[j][i + 2 * half];
+        const bool seen = key + 8 * half <= column;
+        value = seen ? exp2f(value * shape.scale * kLog2e - one.logarithm) : 0.0f;
+        slope = value * (slope - one.delta);
+      }
+    }
+  }
 }
 
 template <int kHead>
@@ -252,44 +272,30 @@ __global__ void __launch_bounds__(32 * kMaxWarps) dkv_kernel(const Pointers p, c
   bf16* const values = keys + rows * kStride<kHead>;
   bf16* const queries = values + rows * kStride<kHead>;
   bf16* const gradients = queries + kOther * kStride<kHead>;
-  const Head head(shape);
-  const bf16* qkv = p.qkv + head.at_qkv;
+  const Head any = Head::of_key(shape, 0);  // they differ in their queries alone
   const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
   const int own = first + warp * kOwn, own_row = warp * kOwn * kStride<kHead>;
-  fetch<kHead>(qkv + head.width, head.row, first, rows, shape, keys);
-  fetch<kHead>(qkv + 2 * head.width, head.row, first, rows, shape, values);
+  fetch<kHead>(p.qkv + any.at_key, any.row, first, rows, shape, keys);
+  fetch<kHead>(p.qkv + any.at_value, any.row, first, rows, shape, values);
   float dk[kHead / 8][4] = {}, dv[kHead / 8][4] = {};
-  for (int query = first / kOther * kOther; query < shape.sequence; query += kOther) {
-    __syncthreads();
-    fetch<kHead>(qkv, head.row, query, kOther, shape, queries);
-    fetch<kHead>(p.d_output + head.at, head.width, query, kOther, shape, gradients);
-    await_fetches();
-    if (query + kOther <= own) continue;
-    float probability[kOther / 8][4], ds[kOther / 8][4];
-    multiply_rows<kHead>(keys + own_row, queries, probability);
-    multiply_rows<kHead>(values + own_row, gradients, ds);
-#pragma unroll
-    for (int j = 0; j < kOther / 8; ++j) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int column = query + column_of(j, i);
-        const Query one(p, head, shape, column);
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          float& value = probability[j][i + 2 * half];
-          float& slope = ds[j][i + 2 * half];
-          const bool seen = own + g + 8 * half <= column;
-          value = seen ? exp2f(value * shape.scale * kLog2e - one.logarithm) : 0.0f;
-          slope = value * (slope - one.delta);
-        }
-      }
+  for (int i = 0; i < shape.queries(); ++i) {
+    const Head head = Head::of_key(shape, i);
+    for (int query = first / kOther * kOther; query < shape.sequence; query += kOther) {
+      __syncthreads();
+      fetch<kHead>(p.qkv + head.at_query, head.row, query, kOther, shape, queries);
+      fetch<kHead>(p.d_output + head.at, head.width, query, kOther, shape, gradients);
+      await_fetches();
+      if (query + kOther <= own) continue;
+      float probability[kOther / 8][4], ds[kOther / 8][4];
+      multiply_rows<kHead>(keys + own_row, queries, probability);
+      multiply_rows<kHead>(values + own_row, gradients, ds);
+      weigh(p, head, shape, query, own + g, probability, ds);
+      add_weighted<kHead>(probability, gradients, dv);
+      add_weighted<kHead>(ds, queries, dk);
     }
-    add_weighted<kHead>(probability, gradients, dv);
-    add_weighted<kHead>(ds, queries, dk);
   }
-  bf16* dqkv = p.dqkv + head.at_qkv;
-  write_rows<kHead>(dk, shape.scale, shape.scale, own, dqkv + head.width, head.row, shape);
-  write_rows<kHead>(dv, 1.0f, 1.0f, own, dqkv + 2 * head.width, head.row, shape);
+  write_rows<kHead>(dk, shape.scale, shape.scale, own, p.dqkv + any.at_key, any.row, shape);
+  write_rows<kHead>(dv, 1.0f, 1.0f, own, p.dqkv + any.at_value, any.row, shape);
 }
 
 /// Thread blocks of a head, and warps of each block.

@@ -42,8 +42,10 @@ struct Plan {
 /// Key of TunedChoices.
 std::string name_of(const Key& key) {
   const AttentionShape& s = key.shape;
+  const std::string heads =
+      s.key_heads == s.heads ? fmt::format("{}", s.heads) : fmt::format("{} with {} keys", s.heads, s.key_heads);
   return fmt::format("{}: {} x {} x {} x {}", key.pass == Pass::forward ? "attention" : "attention backward", s.batch,
-                     s.heads, s.sequence, s.head_size);
+                     heads, s.sequence, s.head_size);
 }
 constexpr const char* kNoPlan = "none";
 
@@ -54,19 +56,28 @@ std::string name_of(const Graph& graph, std::int64_t index) {
   return name;
 }
 
-/// q, k, v and their gradients lie side by side in rows of 3 width, out and d_output in rows of width.
-TensorRef add(Graph& graph, Uid uid, const AttentionShape& s, std::int64_t row) {
-  return graph.tensor(fe::graph::Tensor_attributes()
-                          .set_uid(uid)
-                          .set_dim({s.batch, s.heads, s.sequence, s.head_size})
-                          .set_stride({s.sequence * row, s.head_size, row, 1}));
+/// q, k, v and their gradients lie side by side in rows, out and d_output in rows of their own.
+struct Layout {
+  std::vector<std::int64_t> dimensions, strides;
+
+  Layout(Uid uid, const AttentionShape& s) {
+    const bool is_key = uid == kK || uid == kV || uid == kDk || uid == kDv;
+    const bool is_output = uid == kOut || uid == kDout;
+    const std::int64_t row = is_output ? s.width() : s.columns();
+    dimensions = {s.batch, is_key ? s.key_heads : s.heads, s.sequence, s.head_size};
+    strides = {s.sequence * row, s.head_size, row, 1};
+  }
+};
+
+TensorRef add(Graph& graph, Uid uid, const AttentionShape& s) {
+  const Layout layout(uid, s);
+  return graph.tensor(
+      fe::graph::Tensor_attributes().set_uid(uid).set_dim(layout.dimensions).set_stride(layout.strides));
 }
 
-void set_output(const TensorRef& tensor, Uid uid, const AttentionShape& s, std::int64_t row) {
-  tensor->set_output(true)
-      .set_uid(uid)
-      .set_dim({s.batch, s.heads, s.sequence, s.head_size})
-      .set_stride({s.sequence * row, s.head_size, row, 1});
+void set_output(const TensorRef& tensor, Uid uid, const AttentionShape& s) {
+  const Layout layout(uid, s);
+  tensor->set_output(true).set_uid(uid).set_dim(layout.dimensions).set_stride(layout.strides);
 }
 
 template <class Attributes>
@@ -82,17 +93,16 @@ std::shared_ptr<Graph> describe(const Key& key) {
   graph->set_io_data_type(fe::DataType_t::BFLOAT16)
       .set_intermediate_data_type(fe::DataType_t::FLOAT)
       .set_compute_data_type(fe::DataType_t::FLOAT);
-  const std::int64_t width = s.width();
-  const TensorRef q = add(*graph, kQ, s, 3 * width);
-  const TensorRef k = add(*graph, kK, s, 3 * width);
-  const TensorRef v = add(*graph, kV, s, 3 * width);
+  const TensorRef q = add(*graph, kQ, s);
+  const TensorRef k = add(*graph, kK, s);
+  const TensorRef v = add(*graph, kV, s);
   const std::vector<std::int64_t> statistics_dims = {s.batch, s.heads, s.sequence, 1};
   const std::vector<std::int64_t> statistics_strides = {s.heads * s.sequence, s.sequence, 1, 1};
   if (key.pass == Pass::forward) {
     auto attributes = causal<fe::graph::SDPA_attributes>(s);
     attributes.set_generate_stats(true);
     const auto [out, statistics] = graph->sdpa(q, k, v, attributes);
-    set_output(out, kOut, s, width);
+    set_output(out, kOut, s);
     statistics->set_output(true).set_uid(kStatistics).set_data_type(fe::DataType_t::FLOAT);
     statistics->set_dim(statistics_dims).set_stride(statistics_strides);
     return graph;
@@ -105,10 +115,10 @@ std::shared_ptr<Graph> describe(const Key& key) {
                                                  .set_dim(statistics_dims)
                                                  .set_stride(statistics_strides));
   const auto [dq, dk, dv] =
-      graph->sdpa_backward(q, k, v, add(*graph, kOut, s, width), add(*graph, kDout, s, width), statistics, attributes);
-  set_output(dq, kDq, s, 3 * width);
-  set_output(dk, kDk, s, 3 * width);
-  set_output(dv, kDv, s, 3 * width);
+      graph->sdpa_backward(q, k, v, add(*graph, kOut, s), add(*graph, kDout, s), statistics, attributes);
+  set_output(dq, kDq, s);
+  set_output(dk, kDk, s);
+  set_output(dv, kDv, s);
   return graph;
 }
 
@@ -223,12 +233,12 @@ struct AttentionPlans::Impl {
   }
 
   void execute(const Key& key, const Plan& plan, const AttentionTensors& t, void* workspace) const {
-    const std::int64_t bytes = key.shape.width() * 2;
-    const auto part = [&](void* base, int index) -> void* { return static_cast<char*>(base) + index * bytes; };
+    const std::int64_t k = key.shape.width(), v = k + key.shape.key_width();
+    const auto from = [](void* base, std::int64_t column) -> void* { return static_cast<char*>(base) + 2 * column; };
     std::unordered_map<std::int64_t, void*> pointers = {
-        {kQ, t.qkv}, {kK, part(t.qkv, 1)}, {kV, part(t.qkv, 2)}, {kOut, t.out}, {kStatistics, t.statistics}};
+        {kQ, t.qkv}, {kK, from(t.qkv, k)}, {kV, from(t.qkv, v)}, {kOut, t.out}, {kStatistics, t.statistics}};
     if (key.pass != Pass::forward) {
-      pointers.insert({{kDout, t.d_output}, {kDq, t.dqkv}, {kDk, part(t.dqkv, 1)}, {kDv, part(t.dqkv, 2)}});
+      pointers.insert({{kDout, t.d_output}, {kDq, t.dqkv}, {kDk, from(t.dqkv, k)}, {kDv, from(t.dqkv, v)}});
     }
     DDP_CUDNN(plan.graph->execute_plan_at_index(handle.get(), pointers, workspace, plan.index));
   }

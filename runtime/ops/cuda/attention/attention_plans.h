@@ -9,7 +9,7 @@
 
 namespace ddptrain::cuda {
 
-/// See AttentionOps.
+/// See AttentionOps. Rows of qkv have all queries, then all keys, then all values.
 struct AttentionTensors {
   void* qkv = nullptr;
   void* out = nullptr;

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "runtime/device/cuda/elements.cuh"
 #include "runtime/device/cuda/launch.cuh"
 #include "runtime/ops/cuda/attention/attention_kernels.h"
 #include "runtime/ops/cuda/attention/attention_wgmma.cuh"
@@ -21,40 +20,65 @@ std::int64_t grid(const AttentionShape& shape, int multiprocessors) {
   return std::min<std::int64_t>(multiprocessors, shape.batch * shape.heads);
 }
 
+struct Workspace {
+  float4* partial_dq;
+  bf16* parts;  ///< Of dk and dv: [rows, 2, heads, kHead]. Empty if no heads share a key.
+  std::size_t bytes;
+
+  Workspace(void* memory, const AttentionShape& s, int multiprocessors) {
+    Pieces pieces(memory);
+    const std::int64_t rows = s.key_heads != s.heads ? s.batch * s.sequence : 0;
+    partial_dq = pieces.take<float4>(static_cast<std::size_t>(grid(s, multiprocessors) * s.sequence * kHead / 4));
+    parts = pieces.take<bf16>(static_cast<std::size_t>(2 * rows * s.width()));
+    bytes = pieces.bytes();
+  }
+};
+
 }  // namespace
 
 bool suits_wgmma_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors) {
   return multiplies_by_warpgroups() && shape.head_size == kHead && shape.sequence % kKeys == 0 &&
-         shape.batch * shape.sequence < (std::int64_t{1} << 31) &&
+         shape.batch * shape.sequence * shape.columns() / kPack < (std::int64_t{1} << 31) &&
          least_shared_bytes(shape.sequence) <= shared_memory_limit() && is_aligned(tensors.qkv, 16) &&
          is_aligned(tensors.out, 16) && is_aligned(tensors.d_output, 16) && is_aligned(tensors.statistics, 16) &&
          is_aligned(tensors.dqkv, 16);
 }
 
 std::size_t wgmma_attention_backward_workspace(const AttentionShape& shape, int multiprocessors) {
-  return static_cast<std::size_t>(grid(shape, multiprocessors) * shape.sequence * kHead) * sizeof(float);
+  return Workspace(nullptr, shape, multiprocessors).bytes;
 }
 
 void wgmma_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors, void* workspace,
                               int multiprocessors, cudaStream_t stream) {
   const std::int64_t rows = shape.batch * shape.sequence;
-  const Maps maps{swizzled_tiles(tensors.qkv, rows, 3 * shape.width(), kRows),
+  const Maps maps{swizzled_tiles(tensors.qkv, rows, shape.columns(), kRows),
                   swizzled_tiles(tensors.out, rows, shape.width(), kRows),
                   swizzled_tiles(tensors.d_output, rows, shape.width(), kRows)};
   const std::size_t least = least_shared_bytes(shape.sequence);
   const std::size_t resident =
       std::min((shared_memory_limit() - least) / kSumBytes, static_cast<std::size_t>(shape.sequence / kRows));
+  const Workspace memory(workspace, shape, multiprocessors);
+  auto* const dqkv = static_cast<bf16*>(tensors.dqkv);
+  const bool has_parts = shape.key_heads != shape.heads;
+  bf16* const dkeys = has_parts ? memory.parts : dqkv + shape.width();
   const Problem problem{tensors.statistics,
-                        static_cast<float4*>(workspace),
-                        static_cast<bf16*>(tensors.dqkv),
+                        memory.partial_dq,
+                        dqkv,
+                        dkeys,
+                        dkeys + shape.width(),
+                        static_cast<int>(has_parts ? 2 * shape.width() : shape.columns()),
                         static_cast<int>(shape.sequence),
                         static_cast<int>(shape.heads),
+                        static_cast<int>(shape.key_heads),
                         static_cast<int>(shape.batch * shape.heads),
                         static_cast<int>(resident),
                         1.0f / std::sqrt(static_cast<float>(shape.head_size))};
   const std::size_t bytes = least + resident * kSumBytes;
   reserve_shared_memory(backward_kernel, bytes);
   launch_kernel(backward_kernel, grid(shape, multiprocessors), kThreads, bytes, stream, maps, problem);
+  if (!has_parts) return;
+  const std::int64_t packs = rows * 2 * shape.key_heads * kPacksOfHead;
+  launch_kernel(sum_parts_kernel, ceil_div(packs, kSumThreads), kSumThreads, 0, stream, problem, packs);
 }
 
 }  // namespace ddptrain::cuda

@@ -6,12 +6,14 @@
 #include <cstdint>
 #include <numbers>
 
+#include "runtime/device/cuda/elements.cuh"
 #include "runtime/ops/cuda/ptx/bulk_copy.cuh"
 #include "runtime/ops/cuda/ptx/intrinsics.cuh"
 #include "runtime/ops/cuda/ptx/mma.cuh"
 #include "runtime/ops/cuda/ptx/wgmma.cuh"
 
-/// The kernel of wgmma_attention_backward(): the part that tests also run on the CPU (tests/emulated).
+/// The kernels of wgmma_attention_backward(): the part that tests also run on the CPU (tests/emulated). If heads share
+/// keys, each head writes its part of dk and dv, and a second kernel sums these parts.
 
 namespace ddptrain::cuda::attention_wgmma {
 
@@ -33,11 +35,17 @@ struct Problem {
   const float* statistics;
   float4* partial_dq;
   bf16* dqkv;
-  int sequence, heads, batch_heads;
+  bf16* dkeys;    // of the first head: in dqkv, or of the parts
+  bf16* dvalues;  // the same
+  int dkeys_row;  // elements from a row of them to the next
+  int sequence, heads, key_heads, batch_heads;
   int resident;  // the last tiles of queries, whose partial sums of dq stay in shared memory
   float scale;
 
   __device__ int width() const { return heads * kHead; }
+  __device__ int key_width() const { return key_heads * kHead; }
+  __device__ int columns() const { return width() + 2 * key_width(); }  // of qkv
+  __device__ int queries() const { return heads / key_heads; }          // that share a key
   __device__ int tiles() const { return sequence / kRows; }
 };
 
@@ -108,12 +116,11 @@ __device__ __forceinline__ void fetch_block(const Maps& maps, const Problem& p, 
   Place block = shared.next_block;
   if (!block.exists(p)) return;
   expect_bytes(&shared.block_full, 2 * kWarpgroups * kTileBytes);
+  const int key = p.width() + block.column / kHead / p.queries() * kHead;
   for (int i = 0; i < kWarpgroups; ++i) {
     const int row = block.row + block.block * kKeys + i * kRows;
-    load_tile(shared.keys[buffer][i], maps.qkv, block.column + p.width(), row, &shared.block_full,
-              CachePolicy::evict_first);
-    load_tile(shared.values[i], maps.qkv, block.column + 2 * p.width(), row, &shared.block_full,
-              CachePolicy::evict_first);
+    load_tile(shared.keys[buffer][i], maps.qkv, key, row, &shared.block_full, CachePolicy::evict_first);
+    load_tile(shared.values[i], maps.qkv, key + p.key_width(), row, &shared.block_full, CachePolicy::evict_first);
   }
   block.leave_block(p);
   shared.next_block = block;
@@ -370,8 +377,8 @@ struct Worker {
   }
   __device__ __forceinline__ void put_dqueries(const Place& at) {
     if (at.is_last_block()) {
-      put_rows(dquery, p.scale,
-               p.dqkv + static_cast<std::size_t>(at.row + at.tile * kRows) * 3 * p.width() + at.column + group * 32);
+      const std::size_t row = at.row + at.tile * kRows;
+      put_rows(dquery, p.scale, p.dqkv + row * p.columns() + at.column + group * 32, p.columns());
     } else if (is_resident(at.tile)) {
       float4* to = resident_sum(at.tile);
 #pragma unroll
@@ -387,16 +394,15 @@ struct Worker {
     }
   }
   __device__ __forceinline__ void put_dkeys_dvalues(const Place& at) {
-    bf16* dkeys = p.dqkv + static_cast<std::size_t>(at.row + at.block * kKeys + group * kRows) * 3 * p.width() +
-                  p.width() + at.column;
-    put_rows(dkey, p.scale, dkeys);
-    put_rows(dvalue, 1.0f, dkeys + p.width());
+    const std::size_t row = at.row + at.block * kKeys + group * kRows;
+    put_rows(dkey, p.scale, p.dkeys + row * p.dkeys_row + at.column, p.dkeys_row);
+    put_rows(dvalue, 1.0f, p.dvalues + row * p.dkeys_row + at.column, p.dkeys_row);
   }
 
   /// Writes 64 rows of kCount / 32 of a head each, times `factor`, by way of the shared memory of the next tile's
-  /// dscores; a warp does so for its own 16 rows.
+  /// dscores; a warp does so for its own 16 rows. They lie `stride` elements apart.
   template <int kCount>
-  __device__ __forceinline__ void put_rows(const float (&d)[kCount], float factor, bf16* to) {
+  __device__ __forceinline__ void put_rows(const float (&d)[kCount], float factor, bf16* to, int stride) {
     constexpr int kChunks = kCount / 4;  // of 16 bytes, in a row
     char* const rows = shared.dscores[turn ^ 1][group];
 #pragma unroll
@@ -411,7 +417,7 @@ struct Worker {
 #pragma unroll
     for (int i = 0; i < kChunks / 2; ++i) {
       const int row = warp_row + (32 * i + lane) / kChunks;
-      __stcs(reinterpret_cast<uint4*>(to + static_cast<std::size_t>(row) * 3 * p.width() + 8 * c),
+      __stcs(reinterpret_cast<uint4*>(to + static_cast<std::size_t>(row) * stride + 8 * c),
              *reinterpret_cast<const uint4*>(rows + row * 128 + (c ^ (row % 8)) * 16));
     }
     __syncwarp();
@@ -428,6 +434,29 @@ __global__ void __launch_bounds__(kThreads, 1)
   worker.begin();
   while (worker.goes_on()) worker.step();
 #endif
+}
+
+constexpr int kSumThreads = 256;
+constexpr int kPack = 8;
+constexpr int kPacksOfHead = kHead / kPack;
+
+/// Sums of the parts of dk and dv, which are of the heads of queries in their order, to their places in dqkv: a thread
+/// per pack of the sums.
+__global__ void __launch_bounds__(kSumThreads) sum_parts_kernel(const Problem p, std::uint32_t packs) {
+  const std::uint32_t index = static_cast<std::uint32_t>(blockIdx.x) * kSumThreads + threadIdx.x;
+  if (index >= packs) return;
+  const std::uint32_t of_row = 2 * p.key_heads * kPacksOfHead;
+  const std::size_t row = index / of_row;
+  const std::uint32_t head = index % of_row / kPacksOfHead, column = index % kPacksOfHead * kPack;
+  const bf16* const first = p.dkeys + row * p.dkeys_row + head * p.queries() * kHead + column;
+  float sum[kPack] = {};
+  for (int i = 0; i < p.queries(); ++i) {
+    float part[kPack];
+    load<kPack>(first + i * kHead, part);
+#pragma unroll
+    for (int k = 0; k < kPack; ++k) sum[k] += part[k];
+  }
+  store<kPack>(sum, p.dqkv + row * p.columns() + p.width() + head * kHead + column);
 }
 
 }  // namespace ddptrain::cuda::attention_wgmma

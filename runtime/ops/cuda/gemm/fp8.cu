@@ -5,6 +5,7 @@
 #include "runtime/ops/cuda/column_sums.cuh"
 #include "runtime/ops/cuda/gemm/fp8.cuh"
 #include "runtime/ops/cuda/gemm/gelu.cuh"
+#include "runtime/ops/cuda/swiglu.cuh"
 
 // A thread block takes a tile of 128 x 128 elements: it reads rows, writes rows, and writes columns from shared memory,
 // each in pieces of 128 bytes at least.
@@ -33,15 +34,17 @@ __device__ __forceinline__ float element(const uint4& pack, int i) {
   return __uint_as_float(i % 2 == 0 ? words[i / 2] << 16 : words[i / 2] & 0xFFFF0000u);
 }
 
-// Sources of FP8 values: operator() begins to read elements (a thread has kAhead rows under way), and value() works
-// them out.
+// Sources of FP8 values: operator() begins to read elements of a matrix [.., columns] from (row, column) on (a thread
+// has kAhead rows under way), and value() works them out.
 
 struct Plain {
   static constexpr std::uint32_t kAhead = 4;
   const __nv_bfloat16* x;
   using Fetched = uint4;
 
-  __device__ Fetched operator()(std::size_t at) const { return fetch(x + at); }
+  __device__ Fetched operator()(std::size_t row, std::uint32_t column, std::uint32_t columns) const {
+    return fetch(x + row * columns + column);
+  }
   static __device__ float value(const Fetched& from, int i) { return element(from, i); }
 };
 
@@ -50,7 +53,9 @@ struct Gelu {
   const __nv_bfloat16* pre;
   using Fetched = uint4;
 
-  __device__ Fetched operator()(std::size_t at) const { return fetch(pre + at); }
+  __device__ Fetched operator()(std::size_t row, std::uint32_t column, std::uint32_t columns) const {
+    return fetch(pre + row * columns + column);
+  }
   static __device__ float value(const Fetched& from, int i) { return gelu_of<__nv_bfloat16>(element(from, i)); }
 };
 
@@ -62,9 +67,52 @@ struct GeluGradient {
     uint4 pre, dy;
   };
 
-  __device__ Fetched operator()(std::size_t at) const { return {fetch(pre + at), fetch(dy + at)}; }
+  __device__ Fetched operator()(std::size_t row, std::uint32_t column, std::uint32_t columns) const {
+    const std::size_t at = row * columns + column;
+    return {fetch(pre + at), fetch(dy + at)};
+  }
   static __device__ float value(const Fetched& from, int i) {
     return element(from.dy, i) * gelu_slope_of<__nv_bfloat16>(element(from.pre, i));
+  }
+};
+
+struct Swiglu {
+  static constexpr std::uint32_t kAhead = 2;
+  const __nv_bfloat16* pre;
+  struct Fetched {
+    uint4 gate, up;
+  };
+
+  __device__ Fetched operator()(std::size_t row, std::uint32_t column, std::uint32_t columns) const {
+    const __nv_bfloat16* gate = pre + row * 2 * columns + column;
+    return {fetch(gate), fetch(gate + columns)};
+  }
+  static __device__ float value(const Fetched& from, int i) {
+    return swiglu_of<__nv_bfloat16>(element(from.gate, i), element(from.up, i));
+  }
+};
+
+/// The gradients of gates in the first half of a row, and of what they gate in the second.
+struct SwigluGradient {
+  static constexpr std::uint32_t kAhead = 2;
+  const __nv_bfloat16* pre;
+  const __nv_bfloat16* dy;
+  struct Fetched {
+    uint4 gate, up, dy;
+    bool of_gate;
+  };
+
+  __device__ Fetched operator()(std::size_t row, std::uint32_t column, std::uint32_t columns) const {
+    const std::uint32_t half = columns / 2;
+    const bool of_gate = column < half;
+    if (!of_gate) column -= half;
+    const __nv_bfloat16* gate = pre + row * columns + column;
+    return {fetch(gate), fetch(gate + half), fetch(dy + row * half + column), of_gate};
+  }
+  static __device__ float value(const Fetched& from, int i) {
+    const float gate = element(from.gate, i), dy = element(from.dy, i);
+    if (!from.of_gate) return swiglu_up_gradient<__nv_bfloat16>(gate, dy);
+    return swiglu_gate_gradient<__nv_bfloat16>(gate, element(from.up, i), dy);
   }
 };
 
@@ -144,8 +192,7 @@ __global__ void __launch_bounds__(kThreads, resident_at_most(kThreads, kBlocks))
 #pragma unroll
     for (std::uint32_t i = 0; i < kAhead; ++i) {
       const std::uint32_t row = first_row + begin + i * kRowsOfPass;
-      if (row < to.rows && column < to.columns)
-        fetched[i] = source(static_cast<std::size_t>(row) * to.columns + column);
+      if (row < to.rows && column < to.columns) fetched[i] = source(row, column, to.columns);
     }
 #pragma unroll
     for (std::uint32_t i = 0; i < kAhead; ++i) {
@@ -265,6 +312,14 @@ void quantize_gelu(const void* pre, const Fp8Matrix& to, cudaStream_t stream) {
 void quantize_gelu_gradient(const void* pre, const void* dy, const Fp8Matrix& to, const Fp8Sums& sums,
                             cudaStream_t stream) {
   launch<DType::e5m2>(GeluGradient{checked(pre), checked(dy)}, to, sums, stream);
+}
+
+void quantize_swiglu(const void* pre, const Fp8Matrix& to, cudaStream_t stream) {
+  launch<DType::e4m3>(Swiglu{checked(pre)}, to, {}, stream);
+}
+
+void quantize_swiglu_gradient(const void* pre, const void* dy, const Fp8Matrix& to, cudaStream_t stream) {
+  launch<DType::e5m2>(SwigluGradient{checked(pre), checked(dy)}, to, {}, stream);
 }
 
 void transpose(const Fp8Matrix& to, cudaStream_t stream) {

@@ -69,6 +69,11 @@ void quantize_gelu(const void* pre, const Fp8Matrix& to, cudaStream_t stream);
 /// to (e5m2) = dy * gelu'(pre)
 void quantize_gelu_gradient(const void* pre, const void* dy, const Fp8Matrix& to, const Fp8Sums& sums,
                             cudaStream_t stream);
+/// to (e4m3) = swiglu(pre): see GatedOps. pre [to.rows, 2 to.columns].
+void quantize_swiglu(const void* pre, const Fp8Matrix& to, cudaStream_t stream);
+/// to (e5m2) = the gradient of pre [to.rows, to.columns]. dy [to.rows, to.columns / 2], whose columns are a multiple of
+/// 8.
+void quantize_swiglu_gradient(const void* pre, const void* dy, const Fp8Matrix& to, cudaStream_t stream);
 /// to.transposed from to.values.
 void transpose(const Fp8Matrix& to, cudaStream_t stream);
 

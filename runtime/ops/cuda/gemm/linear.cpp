@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "runtime/ops/cuda/cuda_ops.h"
+#include "runtime/ops/cuda/gemm/few_rows.h"
 #include "runtime/ops/cuda/gemm/fp8.h"
 #include "runtime/ops/cuda/gemm/linear_kernels.h"
 #include "runtime/ops/cuda/gemm/matmul.h"
@@ -21,6 +22,10 @@ class CudaLinear final : public LinearOps, CudaOps {
     const LinearShape d = check_linear(x, weight, bias, y, dtype());
     if (is_fp8(x.dtype)) {
       linear_fp8(d, x, weight, bias, y);
+      return;
+    }
+    if (cuda::has_few_rows(x, weight)) {
+      cuda::linear_of_few_rows(x, weight, bias, y, stream());
       return;
     }
     const cuda::Gemm gemm{d.batch, d.out, d.in, false, true, dtype(), dtype(), false};
@@ -51,7 +56,7 @@ class CudaLinear final : public LinearOps, CudaOps {
       gelu(pre, y);
       return true;
     };
-    if (again || is_fp8(x.dtype) || is_fp8(y.dtype) || !bias) {
+    if (again || is_fp8(x.dtype) || is_fp8(y.dtype) || !bias || cuda::has_few_rows(x, weight)) {
       separate();
       return;
     }

@@ -162,22 +162,87 @@ struct RowSums {
   bool hit;
 };
 
-/// The same for bf16 and rows of at most kPacks * 8 * kThreads columns, in one round over the logits and with one
-/// barrier. A thread keeps the exponentials of its columns in f16, relative to the largest of these and times 2^14:
-/// down to 2^-28 of the largest they have three bits more than bf16; below 2^-38 they become 0.
-template <int kThreads, int kPacks>
+/// Four pairs of neighbouring logits of a row, or of what they become.
+using Words = std::uint32_t[4];
+
+/// The columns of a thread that KeptRow does not keep in registers: none.
+struct NoRest {
+  __device__ void await() const {}
+  template <class Work>
+  __device__ void update(Work&&) const {}
+  template <class Work>
+  __device__ void consume(Work&&, const bf16*) const {}
+};
+
+/// The columns from kFirst on. They are in shared memory, in which a thread has packs of its own.
+template <int kThreads, std::uint32_t kFirst>
+class SharedRest {
+ public:
+  __device__ __forceinline__ SharedRest(uint4* memory, std::uint32_t columns) : packs_(memory), columns_(columns) {}
+
+  /// Starts copying the columns of `row`, which may be null.
+  __device__ __forceinline__ void fetch(const bf16* row) const {
+    for (std::uint32_t c = first(); row != nullptr && c < columns_; c += kStep) fetch(row, c);
+    end_copies();
+  }
+  __device__ __forceinline__ void await() const { await_copies<0>(); }
+  /// work(words, column), which may change the words.
+  template <class Work>
+  __device__ __forceinline__ void update(Work&& work) const {
+#pragma unroll 2
+    for (std::uint32_t c = first(); c < columns_; c += kStep) {
+      const uint4 pack = *at(c);
+      Words words = {pack.x, pack.y, pack.z, pack.w};
+      work(words, c);
+      *at(c) = make_uint4(words[0], words[1], words[2], words[3]);
+    }
+  }
+  /// work(words, column) for the last time: then the columns of the row `next`, which may be null, take their place.
+  template <class Work>
+  __device__ __forceinline__ void consume(Work&& work, const bf16* next) const {
+#pragma unroll 2
+    for (std::uint32_t c = first(); c < columns_; c += kStep) {
+      const uint4 pack = *at(c);
+      const Words words = {pack.x, pack.y, pack.z, pack.w};
+      work(words, c);
+      if (next != nullptr) fetch(next, c);
+    }
+    end_copies();
+  }
+
+ private:
+  static constexpr std::uint32_t kStep = kThreads * 8;
+
+  static __device__ __forceinline__ std::uint32_t first() { return kFirst + threadIdx.x * 8; }
+  __device__ __forceinline__ uint4* at(std::uint32_t column) const { return packs_ + (column - kFirst) / 8; }
+  __device__ __forceinline__ void fetch(const bf16* row, std::uint32_t column) const {
+    start_copy(static_cast<std::uint32_t>(__cvta_generic_to_shared(at(column))), row + column);
+  }
+
+  uint4* packs_;
+  std::uint32_t columns_;
+};
+
+/// The same for bf16 and rows of at most kPacks * 8 * kThreads columns besides the rest, in one round over the logits
+/// and with one barrier. A thread keeps the exponentials of its columns in f16, relative to the largest of these and
+/// times 2^14: down to 2^-28 of the largest they have three bits more than bf16; below 2^-38 they become 0.
+template <int kThreads, int kPacks, class Rest = NoRest>
 class KeptRow {
  public:
-  __device__ __forceinline__ KeptRow(const Problem<bf16>& p, const bf16* row) : p_(p), row_(row) {
+  __device__ __forceinline__ KeptRow(const Problem<bf16>& p, const bf16* row, const Rest& rest = {})
+      : p_(p), row_(row), rest_(rest) {
 #pragma unroll
     for (int i = 0; i < kPacks; ++i) take(i);
+    rest_.await();
+    rest_.update([&](Words& words, std::uint32_t c) { compare(words, c); });
     largest_ = fmaxf(fmaxf(__low2float(pair_), __high2float(pair_)), -INFINITY);
     shift_ = largest_ == -INFINITY ? 0.0f : fmaf(-kLog2e, largest_, static_cast<float>(kScaleBits));
     float sums[2] = {};
 #pragma unroll
     for (int i = 0; i < kPacks; ++i) {
-      if (column(i) < p_.columns) keep(i, sums);
+      if (column(i) < p_.columns) keep(words_[i], sums);
     }
+    rest_.update([&](Words& words, std::uint32_t) { keep(words, sums); });
     total_ = sums[0] + sums[1];
   }
 
@@ -193,13 +258,16 @@ class KeptRow {
     return {all.largest, all.total, target_logit, hit};
   }
 
-  __device__ __forceinline__ void write_gradient(const RowSums& sums, std::uint32_t target, bf16* gradient) const {
+  /// `next`: the row after this one. It may be null.
+  __device__ __forceinline__ void write_gradient(const RowSums& sums, std::uint32_t target, bf16* gradient,
+                                                 const bf16* next = nullptr) const {
     const float scale = isfinite(sums.target_logit) ? p_.gradient_scale : NAN;
     const float factor = scale / sums.total * change_of_base(largest_, sums.largest);
 #pragma unroll
     for (int i = 0; i < kPacks; ++i) {
-      if (column(i) < p_.columns) write(i, factor, gradient + column(i));
+      if (column(i) < p_.columns) write(words_[i], factor, gradient + column(i));
     }
+    rest_.consume([&](const Words& words, std::uint32_t c) { write(words, factor, gradient + c); }, next);
     if (has_column(target)) gradient[target] = from_float<bf16>(exponential(sums.target_logit) * factor - scale);
   }
 
@@ -218,27 +286,29 @@ class KeptRow {
   static __device__ __forceinline__ std::uint32_t column(int pack) { return (pack * kThreads + threadIdx.x) * kPack; }
   __device__ __forceinline__ float exponential(float x) const { return exp2_approximate(fmaf(kLog2e, x, shift_)); }
 
-  /// Logits beyond the vocabulary are taken as -infinity.
   __device__ __forceinline__ void take(int pack) {
     Pack<std::uint32_t, 4> words = {{kNone, kNone, kNone, kNone}};
     const std::uint32_t c = column(pack);
     if (c < p_.columns) words = *reinterpret_cast<const Pack<std::uint32_t, 4>*>(row_ + c);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) words_[pack][k] = words.value[k];
+    compare(words_[pack], c);
+  }
+  /// Logits beyond the vocabulary are taken as -infinity.
+  __device__ __forceinline__ void compare(Words& words, std::uint32_t c) {
     if (c + kPack > p_.vocabulary) {
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        if (c + 2 * k + 1 >= p_.vocabulary) words.value[k] = (words.value[k] & 0xFFFFu) | (kNone & 0xFFFF0000u);
-        if (c + 2 * k >= p_.vocabulary) words.value[k] = kNone;
+        if (c + 2 * k + 1 >= p_.vocabulary) words[k] = (words[k] & 0xFFFFu) | (kNone & 0xFFFF0000u);
+        if (c + 2 * k >= p_.vocabulary) words[k] = kNone;
       }
     }
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      words_[pack][k] = words.value[k];
-      pair_ = __hmax2(pair_, reinterpret_cast<const __nv_bfloat162&>(words_[pack][k]));
-    }
+    for (const std::uint32_t& word : words) pair_ = __hmax2(pair_, reinterpret_cast<const __nv_bfloat162&>(word));
   }
-  __device__ __forceinline__ void keep(int pack, float (&sums)[2]) {
+  __device__ __forceinline__ void keep(Words& words, float (&sums)[2]) const {
 #pragma unroll
-    for (std::uint32_t& word : words_[pack]) {
+    for (std::uint32_t& word : words) {
       const float a = exponential(__uint_as_float(word << 16)), b = exponential(__uint_as_float(word & 0xFFFF0000u));
       sums[0] += a;
       sums[1] += b;
@@ -246,11 +316,11 @@ class KeptRow {
       word = reinterpret_cast<const std::uint32_t&>(half);
     }
   }
-  __device__ __forceinline__ void write(int pack, float factor, bf16* to) const {
+  static __device__ __forceinline__ void write(const Words& words, float factor, bf16* to) {
     float value[kPack];
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      const float2 kept = __half22float2(reinterpret_cast<const __half2&>(words_[pack][k]));
+      const float2 kept = __half22float2(reinterpret_cast<const __half2&>(words[k]));
       value[2 * k] = kept.x * factor;
       value[2 * k + 1] = kept.y * factor;
     }
@@ -271,7 +341,8 @@ class KeptRow {
   static constexpr std::uint32_t kNone = 0xFF80FF80u;  // a pair of -infinity
   const Problem<bf16>& p_;
   const bf16* row_;
-  std::uint32_t words_[kPacks][4];  // pairs of logits, then of exponentials
+  Rest rest_;
+  Words words_[kPacks];  // pairs of logits, then of exponentials
   __nv_bfloat162 pair_ = __float2bfloat162_rn(-INFINITY);
   float largest_, shift_, total_;
 };
@@ -337,6 +408,38 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
   if (threadIdx.x == 0) p.partials[blockIdx.x] = metrics;
 }
 
+/// The same with rows that registers and shared memory hold together.
+template <int kThreads, int kPacks>
+__global__ void __launch_bounds__(kThreads, 1) long_rows_kernel(const Problem<bf16> p, const Predictions predictions) {
+  extern __shared__ uint4 memory[];
+  __shared__ Shared<kThreads> shared;
+  using Rest = SharedRest<kThreads, kThreads * kPacks * 8>;
+  using Row = KeptRow<kThreads, kPacks, Rest>;
+  const Rest rest(memory, p.columns);
+  const auto logits_of = [&](std::uint32_t row) {
+    return row < p.rows ? p.logits + static_cast<std::size_t>(row) * p.columns : nullptr;
+  };
+  MetricPartial metrics{};
+  wait_for_predecessor();
+  rest.fetch(logits_of(blockIdx.x));
+  std::uint32_t count = 0;
+  for (std::uint32_t row = blockIdx.x; row < p.rows; row += gridDim.x, ++count) {
+    const std::uint32_t target = shared.targets.of(predictions, row, count, p.rows);
+    const Row kept(p, logits_of(row), rest);
+    const RowSums sums = kept.sums(target, shared, count % 2);
+    const bf16* const next = logits_of(row + gridDim.x);
+    if (p.dlogits != nullptr) {
+      kept.write_gradient(sums, target, p.dlogits + static_cast<std::size_t>(row) * p.columns, next);
+    } else {
+      rest.fetch(next);
+    }
+    const MetricPartial one = Row::metrics(sums);
+    metrics.loss += one.loss;
+    metrics.correct += one.correct;
+  }
+  if (threadIdx.x == 0) p.partials[blockIdx.x] = metrics;
+}
+
 /// Blocks that fit the multiprocessors which communication leaves.
 template <class Kernel>
 std::uint32_t resident_blocks(Kernel kernel, int threads, std::size_t shared_bytes, int multiprocessors) {
@@ -372,7 +475,7 @@ std::uint32_t launch_kept_rows(const Problem<bf16>& p, const Predictions& predic
 }
 
 template <class T>
-std::uint32_t launch_rows(const Problem<T>& p, const Predictions& predictions, int multiprocessors,
+std::uint32_t launch_predictions(const Problem<T>& p, const Predictions& predictions, int multiprocessors,
                           cudaStream_t stream) {
   constexpr int kWide = 16 / sizeof(T);
   const auto start = [&](auto kernel, int threads) {
@@ -384,7 +487,12 @@ std::uint32_t launch_rows(const Problem<T>& p, const Predictions& predictions, i
   if (p.columns <= 2048 * kWide) return start(rows_kernel<T, kWide, 128>, 128);
   if constexpr (kWide == 8) {
     if (p.columns <= 5 * 512 * 8) return launch_kept_rows<512, 5>(p, predictions, multiprocessors, stream);
-    if (p.columns <= 7 * 1024 * 8) return launch_kept_rows<1024, 7>(p, predictions, multiprocessors, stream);
+    constexpr std::uint32_t kKept = 7 * 1024 * 8;
+    if (p.columns <= kKept) return launch_kept_rows<1024, 7>(p, predictions, multiprocessors, stream);
+    const std::size_t rest = sizeof(bf16) * static_cast<std::size_t>(p.columns - kKept);
+    if (rest <= shared_memory_limit() - kOtherSharedBytes) {
+      return launch(long_rows_kernel<1024, 7>, 1024, rest, p, predictions, multiprocessors, stream);
+    }
   }
   return start(rows_kernel<T, kWide, 1024>, 1024);
 }
@@ -401,7 +509,7 @@ void CudaLoss::token_cross_entropy(const Tensor& logits, const TokenBatch& batch
   auto* partials = scratch().reserve_elements<cuda::MetricPartial>(cuda::kMaxBlocks, stream());
   std::uint32_t blocks = 0;
   cuda::with_element(dtype(), [&]<class T>(T) {
-    blocks = cuda::launch_rows<T>(
+    blocks = cuda::launch_predictions<T>(
         {logits.as<T>(), dlogits.as<T>(), partials, static_cast<std::uint32_t>(s.rows),
          static_cast<std::uint32_t>(s.columns), static_cast<std::uint32_t>(vocabulary), gradient_scale},
         {batch, static_cast<std::uint32_t>(first_row)}, multiprocessors(), stream());

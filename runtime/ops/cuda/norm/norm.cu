@@ -10,16 +10,18 @@ namespace ddptrain {
 namespace cuda::norm {
 namespace {
 
-/// y = layer_norm(x), or x = sum = residual + dropout(branch) before that.
+constexpr int kMaxWidth = 8192;
+
+/// y = norm(x), or x = sum = residual + dropout(branch) before that.
 template <class T>
 struct Forward {
   const T* x;  ///< The residual if there is a branch.
   const T* branch;
   const T* weight;
-  const T* bias;
+  const T* bias;  ///< Null for an RMS norm.
   T* sum;
   T* y;  ///< Unless it becomes FP8.
-  float2* statistics;
+  float* statistics;
   std::uint32_t rows, width, sequence;
   float epsilon;
   Dropout dropout;
@@ -44,45 +46,71 @@ __device__ __forceinline__ void add_branch(const Forward<T>& a, std::uint32_t ro
   store<kPack>(x, a.sum + at);
 }
 
-/// kFp8: y is the values of `fp8`.
-template <class T, int kPacks, bool kAdd, bool kFp8>
+/// Sum over the warps of a group. `shared` is of the group.
+template <int kGroup>
+__device__ __forceinline__ float group_sum(float value, float (&shared)[kGroup]) {
+  value = warp_sum(value);
+  if constexpr (kGroup > 1) {
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32 % kGroup] = value;
+    meet_group<kGroup>();
+    value = shared[0];
+#pragma unroll
+    for (int i = 1; i < kGroup; ++i) value += shared[i];
+  }
+  return value;
+}
+
+/// kGroup warps take a row. kFp8: y is the values of `fp8`.
+template <class T, Kind kKind, int kPacks, int kGroup, bool kAdd, bool kFp8>
 __global__ void __launch_bounds__(kThreads) forward_kernel(const Forward<T> a, const Fp8Matrix fp8) {
-  const std::uint32_t row = warp_row();
+  __shared__ float exchanged[2][kWarps / kGroup][kGroup];
+  const std::uint32_t group = threadIdx.x / (32 * kGroup);
+  const std::uint32_t row = blockIdx.x * (kWarps / kGroup) + group;
+  if constexpr (kKind == Kind::rms) {
+    wait_for_predecessor();
+    let_successor_start();
+  }
   if (row >= a.rows) return;
+  const Place<kGroup> place;
   const std::size_t start = static_cast<std::size_t>(row) * a.width;
   float x[kPacks][kPack] = {};
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
-    if (pack_start(i) < a.width) load<kPack>(a.x + start + pack_start(i), x[i]);
+    if (place.column(i) < a.width) load<kPack>(a.x + start + place.column(i), x[i]);
   }
   float total = 0.0f;
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
-    if (kAdd) add_branch(a, row, pack_start(i), x[i]);
+    if (kAdd) add_branch(a, row, place.column(i), x[i]);
+    if constexpr (kKind == Kind::layer) {
 #pragma unroll
-    for (const float value : x[i]) total += value;
+      for (const float value : x[i]) total += value;
+    }
   }
-  const float mean = warp_sum(total) / a.width;
+  const float mean = kKind == Kind::layer ? group_sum<kGroup>(total, exchanged[0][group]) / a.width : 0.0f;
   float squares = 0.0f;
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
-    if (pack_start(i) >= a.width) continue;
+    if (place.column(i) >= a.width) continue;
 #pragma unroll
     for (const float value : x[i]) squares += (value - mean) * (value - mean);
   }
-  const float inverse = rsqrtf(warp_sum(squares) / a.width + a.epsilon);
-  if (threadIdx.x % 32 == 0) a.statistics[row] = make_float2(mean, inverse);
+  const float inverse = rsqrtf(group_sum<kGroup>(squares, exchanged[1][group]) / a.width + a.epsilon);
+  if (threadIdx.x % (32 * kGroup) == 0) put_statistics<kKind>(mean, inverse, a.statistics, row);
   const float scale = kFp8 ? fp8.state->scale : 1.0f;
   float largest = 0.0f;
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
-    const std::uint32_t column = pack_start(i);
+    const std::uint32_t column = place.column(i);
     if (column >= a.width) continue;
-    float weight[kPack], bias[kPack];
+    float weight[kPack], bias[kPack] = {};
     load<kPack>(a.weight + column, weight);
-    load<kPack>(a.bias + column, bias);
+    if constexpr (kKind == Kind::layer) load<kPack>(a.bias + column, bias);
 #pragma unroll
-    for (int k = 0; k < kPack; ++k) x[i][k] = (x[i][k] - mean) * inverse * weight[k] + bias[k];
+    for (int k = 0; k < kPack; ++k) {
+      const float normal = (x[i][k] - mean) * inverse;
+      x[i][k] = kKind == Kind::layer ? normal * weight[k] + bias[k] : normal * weight[k];
+    }
     if constexpr (kFp8) {
       largest = largest_magnitude(x[i], largest);
       *reinterpret_cast<uint2*>(fp8.values + start + column) = pack_fp8<DType::e4m3>(x[i], scale);
@@ -95,7 +123,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const Forward<T> a, c
   if (threadIdx.x % 32 == 0) note_largest(largest, fp8.state);
 }
 
-template <class T, bool kAdd>
+template <class T, Kind kKind, bool kAdd>
 __global__ void __launch_bounds__(kThreads) any_width_forward_kernel(const Forward<T> a) {
   const std::uint32_t row = warp_row();
   if (row >= a.rows) return;
@@ -110,52 +138,83 @@ __global__ void __launch_bounds__(kThreads) any_width_forward_kernel(const Forwa
     }
     total += to_float(x[c]);
   }
-  const float mean = warp_sum(total) / a.width;
+  const float mean = kKind == Kind::layer ? warp_sum(total) / a.width : 0.0f;
   float squares = 0.0f;
   for (std::uint32_t c = threadIdx.x % 32; c < a.width; c += 32) {
     const float difference = to_float(x[c]) - mean;
     squares += difference * difference;
   }
   const float inverse = rsqrtf(warp_sum(squares) / a.width + a.epsilon);
-  if (threadIdx.x % 32 == 0) a.statistics[row] = make_float2(mean, inverse);
+  if (threadIdx.x % 32 == 0) put_statistics<kKind>(mean, inverse, a.statistics, row);
   for (std::uint32_t c = threadIdx.x % 32; c < a.width; c += 32) {
-    a.y[start + c] = from_float<T>((to_float(x[c]) - mean) * inverse * to_float(a.weight[c]) + to_float(a.bias[c]));
+    const float bias = kKind == Kind::layer ? to_float(a.bias[c]) : 0.0f;
+    a.y[start + c] = from_float<T>((to_float(x[c]) - mean) * inverse * to_float(a.weight[c]) + bias);
   }
 }
 
 template <class T>
 bool has_packs(const Forward<T>& a) {
-  return in_packs(a.width, a.x, a.branch, a.weight, a.bias, a.sum, a.y);
+  return in_packs(a.width, kMaxWidth, a.x, a.branch, a.weight, a.bias, a.sum, a.y);
 }
 
-template <class T, bool kAdd>
-void forward(const Forward<T>& a, cudaStream_t stream) {
-  const std::uint32_t blocks = ceil_div(a.rows, kWarps);
-  if (!has_packs(a)) return launch_kernel(any_width_forward_kernel<T, kAdd>, blocks, kThreads, 0, stream, a);
-  with_packs(a.width, [&](auto packs) {
-    launch_kernel(forward_kernel<T, packs.value, kAdd, false>, blocks, kThreads, 0, stream, a, Fp8Matrix{});
+/// work(std::integral_constant<int, packs per lane>{}, std::integral_constant<int, warps per row>{})
+template <class Work>
+void with_packs(std::int64_t width, Work&& work) {
+  constexpr std::integral_constant<int, 1> kOne;
+  if (width > 4096) return work(std::integral_constant<int, 8>{}, std::integral_constant<int, 4>{});
+  if (width > 2048) return work(std::integral_constant<int, 8>{}, std::integral_constant<int, 2>{});
+  switch (ceil_div(width, 32 * kPack)) {
+    case 1:
+      return work(std::integral_constant<int, 1>{}, kOne);
+    case 2:
+      return work(std::integral_constant<int, 2>{}, kOne);
+    case 3:
+      return work(std::integral_constant<int, 3>{}, kOne);
+    case 4:
+      return work(std::integral_constant<int, 4>{}, kOne);
+    case 5:
+      return work(std::integral_constant<int, 5>{}, kOne);
+    case 6:
+    case 7:
+      return work(std::integral_constant<int, 7>{}, kOne);
+    default:
+      return work(std::integral_constant<int, 8>{}, kOne);
+  }
+}
+
+template <class T, Kind kKind, bool kAdd, bool kFp8>
+void forward_in_packs(const Forward<T>& a, const Fp8Matrix& y, cudaStream_t stream) {
+  with_packs(a.width, [&](auto packs, auto group) {
+    const auto kernel = forward_kernel<T, kKind, packs.value, group.value, kAdd, kFp8>;
+    const dim3 blocks(ceil_div(a.rows, kWarps / group.value));
+    if constexpr (kKind == Kind::rms) {
+      launch_rows(a.rows, kernel, blocks, kThreads, 0, stream, a, y);
+    } else {
+      launch_kernel(kernel, blocks, kThreads, 0, stream, a, y);
+    }
   });
 }
 
+template <class T, Kind kKind, bool kAdd>
+void forward(const Forward<T>& a, cudaStream_t stream) {
+  if (has_packs(a)) return forward_in_packs<T, kKind, kAdd, false>(a, Fp8Matrix{}, stream);
+  launch_kernel(any_width_forward_kernel<T, kKind, kAdd>, ceil_div(a.rows, kWarps), kThreads, 0, stream, a);
+}
+
 /// The same with y in FP8.
-template <bool kAdd>
+template <Kind kKind, bool kAdd>
 void forward(Forward<__nv_bfloat16> a, const Fp8Matrix& y, Scratch& scratch, cudaStream_t stream) {
   if (!has_packs(a)) {
     a.y = scratch.reserve_elements<__nv_bfloat16>(static_cast<std::size_t>(a.rows) * a.width, stream);
-    forward<__nv_bfloat16, kAdd>(a, stream);
+    forward<__nv_bfloat16, kKind, kAdd>(a, stream);
     return quantize(a.y, y, {}, stream);
   }
-  const auto in_packs = [&] {
-    with_packs(a.width, [&](auto packs) {
-      launch_kernel(forward_kernel<__nv_bfloat16, packs.value, kAdd, true>, ceil_div(a.rows, kWarps), kThreads, 0,
-                    stream, a, y);
-    });
-  };
+  const auto run = forward_in_packs<__nv_bfloat16, kKind, kAdd, true>;
   if (y.first_use) {  // to learn its magnitude
-    in_packs();
+    run(a, y, stream);
     renew(y.state, 1, stream);
   }
-  in_packs();
+  run(a, y, stream);
   transpose(y, stream);
 }
 
@@ -164,9 +223,10 @@ void forward(Forward<__nv_bfloat16> a, const Fp8Matrix& y, Scratch& scratch, cud
 
 namespace norm = cuda::norm;
 
-void CudaNorm::forward(const Tensor& x, const Tensor& branch, const Dropout& dropout, const Tensor& weight,
-                       const Tensor& bias, float epsilon, const Tensor& sum, const Tensor& y,
-                       const Tensor& statistics) {
+template <norm::Kind kKind>
+void CudaNorms::forward(const Tensor& x, const Tensor& branch, const Dropout& dropout, const Tensor& weight,
+                        const Tensor& bias, float epsilon, const Tensor& sum, const Tensor& y,
+                        const Tensor& statistics) {
   if (x.size() == 0) return;
   const std::int64_t rows = statistics.dim(0), sequence = dropout.rate > 0.0f ? x.dim(1) : 1;
   cuda::with_element(dtype(), [&]<class T>(T) {
@@ -176,7 +236,7 @@ void CudaNorm::forward(const Tensor& x, const Tensor& branch, const Dropout& dro
                              bias.as<T>(),
                              sum.as<T>(),
                              y.as<T>(),
-                             statistics.as<float2>(),
+                             statistics.as<float>(),
                              static_cast<std::uint32_t>(rows),
                              static_cast<std::uint32_t>(weight.dim(0)),
                              static_cast<std::uint32_t>(sequence),
@@ -184,11 +244,11 @@ void CudaNorm::forward(const Tensor& x, const Tensor& branch, const Dropout& dro
                              dropout};
     if constexpr (sizeof(T) == 2) {
       if (is_fp8(y.dtype)) {
-        const auto run = branch ? norm::forward<true> : norm::forward<false>;
+        const auto run = branch ? norm::forward<kKind, true> : norm::forward<kKind, false>;
         return run(a, cuda::fp8_output(y, stream()), scratch(), stream());
       }
     }
-    const auto run = branch ? norm::forward<T, true> : norm::forward<T, false>;
+    const auto run = branch ? norm::forward<T, kKind, true> : norm::forward<T, kKind, false>;
     run(a, stream());
   });
 }
@@ -196,16 +256,30 @@ void CudaNorm::forward(const Tensor& x, const Tensor& branch, const Dropout& dro
 void CudaNorm::layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float epsilon, const Tensor& y,
                           const Tensor& statistics) {
   check_layer_norm("layer_norm", x, weight, bias, y, statistics, dtype());
-  forward(x, {}, {}, weight, bias, epsilon, {}, y, statistics);
+  forward<norm::Kind::layer>(x, {}, {}, weight, bias, epsilon, {}, y, statistics);
 }
 
 void CudaNorm::add_layer_norm(const Tensor& residual, const Tensor& branch, const Dropout& dropout,
                               const Tensor& weight, const Tensor& bias, float epsilon, const Tensor& sum,
                               const Tensor& y, const Tensor& statistics) {
   check_add_layer_norm(residual, branch, dropout, weight, bias, sum, y, statistics, dtype());
-  forward(residual, branch, dropout, weight, bias, epsilon, sum, y, statistics);
+  forward<norm::Kind::layer>(residual, branch, dropout, weight, bias, epsilon, sum, y, statistics);
+}
+
+void CudaRmsNorm::rms_norm(const Tensor& x, const Tensor& weight, float epsilon, const Tensor& y,
+                           const Tensor& statistics) {
+  check_rms_norm("rms_norm", x, weight, y, statistics, dtype());
+  forward<norm::Kind::rms>(x, {}, {}, weight, {}, epsilon, {}, y, statistics);
+}
+
+void CudaRmsNorm::add_rms_norm(const Tensor& residual, const Tensor& branch, const Dropout& dropout,
+                               const Tensor& weight, float epsilon, const Tensor& sum, const Tensor& y,
+                               const Tensor& statistics) {
+  check_add_rms_norm(residual, branch, dropout, weight, sum, y, statistics, dtype());
+  forward<norm::Kind::rms>(residual, branch, dropout, weight, {}, epsilon, sum, y, statistics);
 }
 
 std::unique_ptr<NormOps> NormOps::on_cuda(Device& device) { return std::make_unique<CudaNorm>(device); }
+std::unique_ptr<RmsNormOps> RmsNormOps::on_cuda(Device& device) { return std::make_unique<CudaRmsNorm>(device); }
 
 }  // namespace ddptrain

@@ -11,6 +11,11 @@ __device__ __forceinline__ float exp2_approximate(float x) {
   return y;
 }
 
+/// Begins to fetch the 128 bytes around an address of global memory into the L2 cache.
+__device__ __forceinline__ void prefetch_to_l2(const void* address) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+}
+
 /// Adds each element by itself; compute capability 9.0 and newer. What one thread adds to an address is added in the
 /// order of its calls.
 __device__ __forceinline__ void add_to_global(float4* sum, float4 x) {

@@ -1,0 +1,78 @@
+#include "runtime/ops/cached_attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "runtime/ops/cuda/attention/cached_attention.cuh"
+#include "runtime/ops/cuda/cuda_ops.h"
+
+namespace ddptrain::cuda {
+
+namespace {
+
+using namespace cached_attention;
+
+constexpr std::int64_t kLeastStretch = 64;
+constexpr std::int64_t kMostStretches = 64;
+constexpr std::int64_t kFewRows = 8;  // that take several blocks each
+constexpr int kMostHeadSize = 256;
+
+class CudaCachedAttention final : public CachedAttentionOps, CudaOps {
+ public:
+  using CudaOps::CudaOps;
+
+  void attention(const Tensor& qkv, const GroupedHeads& heads, const std::int64_t* first_position, const Tensor& keys,
+                 const Tensor& values, const Tensor& out) override {
+    const CachedAttentionShape s = check_cached_attention(qkv, heads, keys, values, out, dtype());
+    require(heads.head_size <= kMostHeadSize, "cached attention: a head of more than 256 columns");
+    if (qkv.size() == 0) return;
+    const std::int64_t rows = s.batch * s.sequence;
+    const std::int64_t shared = std::max(kLeastStretch, (s.capacity + kMostStretches - 1) / kMostStretches);
+    const std::int64_t stretch = rows <= kFewRows ? shared : s.capacity;
+    const Cached a{.sequence = static_cast<std::uint32_t>(s.sequence),
+                   .capacity = static_cast<std::uint32_t>(s.capacity),
+                   .heads = static_cast<std::uint32_t>(heads.heads),
+                   .key_heads = static_cast<std::uint32_t>(heads.key_heads),
+                   .head_size = static_cast<std::uint32_t>(heads.head_size),
+                   .stretch = static_cast<std::uint32_t>(stretch),
+                   .stretches = ceil_div(s.capacity, stretch),
+                   .scale = std::numbers::log2e_v<float> / std::sqrt(static_cast<float>(heads.head_size)),
+                   .first_position = first_position};
+    float* partials = nullptr;
+    if (a.stretches > 1) {
+      const std::size_t count = static_cast<std::size_t>(rows * heads.heads) * a.stretches * a.partial_size();
+      partials = scratch().reserve_elements<float>(count, stream());
+    }
+    with_element(dtype(), [&]<class T>(T) {
+      launch<T>(a, rows, qkv, keys, values, out, partials);
+      if (a.stretches == 1) return;
+      launch_early(combine_kernel<T>, dim3(static_cast<unsigned>(rows * heads.heads)), kThreads, 0, stream(), a,
+                   partials, out.as<T>());
+    });
+  }
+
+ private:
+  template <class T>
+  void launch(const Cached& a, std::int64_t rows, const Tensor& qkv, const Tensor& keys, const Tensor& values,
+              const Tensor& out, float* partials) {
+    const auto run = [&]<int E>() {
+      const std::uint32_t tiles = ceil_div(a.heads / a.key_heads, queries_of(E));
+      const dim3 grid(static_cast<unsigned>(rows) * a.stretches, a.key_heads * tiles);
+      launch_early(attend_kernel<T, E>, grid, kThreads, 0, stream(), a, qkv.as<T>(), keys.as<T>(), values.as<T>(),
+                   out.as<T>(), partials);
+    };
+    if (a.head_size <= 32) return run.template operator()<1>();
+    if (a.head_size <= 64) return run.template operator()<2>();
+    if (a.head_size <= 128) return run.template operator()<4>();
+    run.template operator()<8>();
+  }
+};
+
+}  // namespace
+
+}  // namespace ddptrain::cuda
+
+std::unique_ptr<ddptrain::CachedAttentionOps> ddptrain::CachedAttentionOps::on_cuda(Device& device) {
+  return std::make_unique<cuda::CudaCachedAttention>(device);
+}

@@ -1,0 +1,218 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include "runtime/device/cuda/elements.cuh"
+#include "runtime/device/cuda/launch.cuh"
+#include "runtime/ops/cuda/ptx/intrinsics.cuh"
+#include "runtime/ops/cuda/reduce.cuh"
+
+// A thread block has a row of a text, some heads of queries that share a key, and a stretch of the positions that the
+// row sees. Its warps take these positions in turn, and keep for each query the running softmax of the scores. A lane
+// has neighbouring elements of a head. If there are few rows, several blocks share the positions of a row, and a second
+// kernel adds up what they found, in the order of the positions.
+
+namespace ddptrain::cuda::cached_attention {
+
+constexpr int kWarps = 4;
+constexpr int kThreads = 32 * kWarps;
+constexpr int kAhead = 4;  // positions whose keys and values a warp reads at a time
+constexpr float kLeast = -std::numeric_limits<float>::infinity();
+
+/// Heads of queries of a block, if a lane has so many elements of a head.
+constexpr int queries_of(int elements) { return elements <= 4 ? 8 : 4; }
+
+struct Cached {
+  std::uint32_t sequence;
+  std::uint32_t capacity;
+  std::uint32_t heads;
+  std::uint32_t key_heads;
+  std::uint32_t head_size;
+  std::uint32_t stretch;    ///< Positions of a block.
+  std::uint32_t stretches;  ///< Blocks that share the positions of a row.
+  float scale;              ///< Of scores, with log2 e.
+  const std::int64_t* first_position;
+
+  __device__ std::uint32_t queries() const { return heads / key_heads; }
+  __device__ std::size_t columns() const { return static_cast<std::size_t>(heads + 2 * key_heads) * head_size; }
+  __device__ std::size_t cache_width() const { return static_cast<std::size_t>(key_heads) * head_size; }
+  /// The position of a row of the batch.
+  __device__ std::uint32_t position(std::uint32_t row) const {
+    return static_cast<std::uint32_t>(*first_position) + row % sequence;
+  }
+  /// Floats of what a block found: the largest score, the sum of the weights, and the weighted sum of values.
+  __host__ __device__ std::size_t partial_size() const { return head_size + 2; }
+};
+
+/// This lane's elements of a head. `wide`: the lanes' elements fill the head, and their addresses are aligned.
+template <int E, class T>
+__device__ __forceinline__ void load_head(const T* head, std::uint32_t head_size, bool wide, float (&x)[E]) {
+  const std::uint32_t first = threadIdx.x % 32 * E;
+#pragma unroll
+  for (float& value : x) value = 0.0f;
+  if (wide) {
+    if (first < head_size) load<E>(head + first, x);
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < E; ++i) {
+    if (first + i < head_size) x[i] = to_float(head[first + i]);
+  }
+}
+
+/// The softmax of one query over the positions that a warp has seen.
+template <int E>
+struct Running {
+  float largest = kLeast;  ///< Score.
+  float weights = 0.0f;    ///< Their sum, relative to the largest.
+  float sum[E] = {};       ///< Weighted sum of values.
+
+  __device__ __forceinline__ void add(const float (&score)[kAhead], const float (&value)[kAhead][E]) {
+    float next = largest;
+#pragma unroll
+    for (const float s : score) next = fmaxf(next, s);
+    const float kept = exp2_approximate(largest - next);
+    largest = next;
+    weights *= kept;
+#pragma unroll
+    for (float& s : sum) s *= kept;
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      const float weight = exp2_approximate(score[k] - next);
+      weights += weight;
+#pragma unroll
+      for (int i = 0; i < E; ++i) sum[i] += weight * value[k][i];
+    }
+  }
+};
+
+template <class T, int E>
+__global__ void __launch_bounds__(kThreads)
+    attend_kernel(const Cached a, const T* qkv, T* keys, T* values, T* out, float* partials) {
+  constexpr int kQueries = queries_of(E);
+  __shared__ float largest[kWarps][kQueries];
+  __shared__ float weights[kWarps][kQueries];
+  __shared__ float sums[kWarps][kQueries][32 * E];
+  wait_for_predecessor();
+  let_successor_start();
+  const std::uint32_t row = blockIdx.x / a.stretches, own = a.position(row);
+  const std::uint32_t begin = blockIdx.x % a.stretches * a.stretch, end = min(own + 1, begin + a.stretch);
+  if (begin >= end) return;
+  const std::uint32_t text = row / a.sequence, before = own - row % a.sequence;
+  const std::uint32_t tiles = (a.queries() + kQueries - 1) / kQueries, group = blockIdx.y / tiles;
+  const std::uint32_t first_query = blockIdx.y % tiles * kQueries;
+  const std::uint32_t first_head = group * a.queries() + first_query;
+  const std::uint32_t count = min(static_cast<std::uint32_t>(kQueries), a.queries() - first_query);
+  const std::uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const bool wide = a.head_size % E == 0;
+  const std::size_t head_of_cache = static_cast<std::size_t>(group) * a.head_size;
+  const T* const new_rows = qkv + static_cast<std::size_t>(text) * a.sequence * a.columns();
+  const T* const new_keys = new_rows + static_cast<std::size_t>(a.heads) * a.head_size + head_of_cache;
+  const T* const new_values = new_keys + a.cache_width();
+  const std::size_t cache = static_cast<std::size_t>(text) * a.capacity * a.cache_width() + head_of_cache;
+
+  float query[kQueries][E];
+#pragma unroll
+  for (int j = 0; j < kQueries; ++j) {
+    const std::uint32_t head = first_head + min(static_cast<std::uint32_t>(j), count - 1);
+    load_head<E>(qkv + row * a.columns() + static_cast<std::size_t>(head) * a.head_size, a.head_size, wide, query[j]);
+#pragma unroll
+    for (float& q : query[j]) q *= a.scale;
+  }
+  Running<E> running[kQueries];
+  for (std::uint32_t first = begin + warp * kAhead; first < end; first += kWarps * kAhead) {
+    float key[kAhead][E], value[kAhead][E];
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      const std::uint32_t position = min(first + k, end - 1);
+      const bool is_new = position >= before;
+      const std::size_t new_row = static_cast<std::size_t>(position - before) * a.columns();
+      const std::size_t old_row = cache + static_cast<std::size_t>(position) * a.cache_width();
+      load_head<E>(is_new ? new_keys + new_row : keys + old_row, a.head_size, wide, key[k]);
+      load_head<E>(is_new ? new_values + new_row : values + old_row, a.head_size, wide, value[k]);
+    }
+#pragma unroll
+    for (int j = 0; j < kQueries; ++j) {
+      if (static_cast<std::uint32_t>(j) >= count) break;
+      float score[kAhead];
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) {
+        float dot = 0.0f;
+#pragma unroll
+        for (int i = 0; i < E; ++i) dot += query[j][i] * key[k][i];
+        score[k] = warp_sum(dot);
+        if (first + k >= end) score[k] = kLeast;
+      }
+      running[j].add(score, value);
+    }
+  }
+
+  // The block that has the row's own position keeps key and value. Nobody reads them before the next pass.
+  if (own < begin + a.stretch && first_query == 0) {
+    const std::size_t to = cache + static_cast<std::size_t>(own) * a.cache_width();
+    const std::size_t from = static_cast<std::size_t>(own - before) * a.columns();
+    for (std::uint32_t i = threadIdx.x; i < a.head_size; i += kThreads) {
+      keys[to + i] = new_keys[from + i];
+      values[to + i] = new_values[from + i];
+    }
+  }
+
+#pragma unroll
+  for (int j = 0; j < kQueries; ++j) {
+    if (lane == 0) {
+      largest[warp][j] = running[j].largest;
+      weights[warp][j] = running[j].weights;
+    }
+#pragma unroll
+    for (int i = 0; i < E; ++i) sums[warp][j][lane * E + i] = running[j].sum[i];
+  }
+  __syncthreads();
+  for (std::uint32_t i = threadIdx.x; i < count * a.head_size; i += kThreads) {
+    const std::uint32_t j = i / a.head_size, element = i % a.head_size;
+    float top = kLeast;
+    for (int w = 0; w < kWarps; ++w) top = fmaxf(top, largest[w][j]);
+    float all = 0.0f, sum = 0.0f;
+    for (int w = 0; w < kWarps; ++w) {
+      const float share = exp2_approximate(largest[w][j] - top);
+      all += share * weights[w][j];
+      sum += share * sums[w][j][element];
+    }
+    const std::size_t head = static_cast<std::size_t>(row) * a.heads + first_head + j;
+    if (a.stretches == 1) {
+      out[head * a.head_size + element] = from_float<T>(sum / all);
+      continue;
+    }
+    float* const partial = partials + (head * a.stretches + blockIdx.x % a.stretches) * a.partial_size();
+    if (element == 0) {
+      partial[0] = top;
+      partial[1] = all;
+    }
+    partial[2 + element] = sum;
+  }
+}
+
+/// A block per row and head.
+template <class T>
+__global__ void __launch_bounds__(kThreads) combine_kernel(const Cached a, const float* partials, T* out) {
+  wait_for_predecessor();
+  let_successor_start();
+  const std::uint32_t row = blockIdx.x / a.heads;
+  const std::uint32_t stretches = a.position(row) / a.stretch + 1;
+  const float* const first = partials + static_cast<std::size_t>(blockIdx.x) * a.stretches * a.partial_size();
+  float top = kLeast;
+  for (std::uint32_t s = 0; s < stretches; ++s) top = fmaxf(top, first[s * a.partial_size()]);
+  for (std::uint32_t element = threadIdx.x; element < a.head_size; element += kThreads) {
+    float all = 0.0f, sum = 0.0f;
+    for (std::uint32_t s = 0; s < stretches; ++s) {
+      const float* const partial = first + s * a.partial_size();
+      const float share = exp2_approximate(partial[0] - top);
+      all += share * partial[1];
+      sum += share * partial[2 + element];
+    }
+    out[static_cast<std::size_t>(blockIdx.x) * a.head_size + element] = from_float<T>(sum / all);
+  }
+}
+
+}  // namespace ddptrain::cuda::cached_attention

@@ -1,0 +1,211 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/emulated/device.h"
+// The kernels, after what stands for CUDA.
+#include "runtime/ops/cuda/attention/cached_attention.cuh"
+#include "runtime/ops/cuda/gemm/few_rows.cuh"
+
+// Kernels that continue texts.
+
+namespace ddptrain::cuda {
+namespace {
+
+template <class Work>
+void run(int threads, int blocks, int block_rows, const Work& kernel) {
+  alignas(1024) static char shared[1024];
+  for (int x = 0; x < blocks; ++x) {
+    for (int y = 0; y < block_rows; ++y) {
+      blockIdx = {x, y};
+      emulated::Block({threads, static_cast<unsigned>(7 + x), false, shared}).run(kernel);
+    }
+  }
+}
+
+std::vector<float> random(std::size_t count, unsigned seed, float limit) {
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<float> values(-limit, limit);
+  std::vector<float> result(count);
+  for (float& value : result) value = values(random);
+  return result;
+}
+
+struct CachedCase {
+  std::uint32_t heads, key_heads, head_size, rows, capacity, first, stretch;
+};
+
+/// Two texts with their cache, in f32.
+class CachedText {
+ public:
+  explicit CachedText(const CachedCase& c)
+      : c_(c),
+        width_(c.heads * c.head_size),
+        cache_width_(c.key_heads * c.head_size),
+        columns_(width_ + 2 * cache_width_),
+        qkv_(random(kTexts * c.rows * columns_, 1, 2.0f)),
+        keys_(random(kTexts * c.capacity * cache_width_, 2, 2.0f)),
+        values_(random(keys_.size(), 3, 1.0f)),
+        out_(kTexts * c.rows * width_, NAN) {
+    for (std::size_t text = 0; text < kTexts; ++text) {  // nothing reads these
+      const auto from = static_cast<std::ptrdiff_t>((text * c.capacity + c.first) * cache_width_);
+      const auto to = static_cast<std::ptrdiff_t>((text + 1) * c.capacity * cache_width_);
+      for (std::vector<float>* cache : {&keys_, &values_}) std::fill(cache->begin() + from, cache->begin() + to, NAN);
+    }
+  }
+
+  template <int E>
+  void attend() {
+    namespace kernels = cached_attention;
+    const std::int64_t first = c_.first;
+    const kernels::Cached a{.sequence = c_.rows,
+                            .capacity = c_.capacity,
+                            .heads = c_.heads,
+                            .key_heads = c_.key_heads,
+                            .head_size = c_.head_size,
+                            .stretch = c_.stretch,
+                            .stretches = (c_.capacity + c_.stretch - 1) / c_.stretch,
+                            .scale = std::numbers::log2e_v<float> / std::sqrt(static_cast<float>(c_.head_size)),
+                            .first_position = &first};
+    const auto rows = static_cast<int>(kTexts * c_.rows), stretches = static_cast<int>(a.stretches);
+    const int tiles = (static_cast<int>(a.queries()) + kernels::queries_of(E) - 1) / kernels::queries_of(E);
+    const std::size_t partials_size = static_cast<std::size_t>(rows) * c_.heads * a.stretches * a.partial_size();
+    std::vector<float> partials(partials_size, NAN);
+    run(kernels::kThreads, rows * stretches, static_cast<int>(c_.key_heads) * tiles, [&] {
+      kernels::attend_kernel<float, E>(a, qkv_.data(), keys_.data(), values_.data(), out_.data(), partials.data());
+    });
+    if (stretches == 1) return;
+    run(kernels::kThreads, rows * static_cast<int>(c_.heads), 1,
+        [&] { kernels::combine_kernel<float>(a, partials.data(), out_.data()); });
+  }
+
+  void expect_attended() const {
+    double worst = 0.0;
+    for (std::size_t row = 0; row < kTexts * c_.rows; ++row) {
+      for (std::size_t head = 0; head < c_.heads; ++head) {
+        const std::vector<double> expected = expected_of(row, head);
+        for (std::size_t i = 0; i < c_.head_size; ++i) {
+          const double apart = std::abs(expected[i] - out_[row * width_ + head * c_.head_size + i]);
+          worst = apart <= worst ? worst : apart;  // NaN is the worst
+        }
+      }
+    }
+    EXPECT_LE(worst, 2e-6);
+  }
+  void expect_kept() const {
+    for (std::size_t row = 0; row < kTexts * c_.rows; ++row) {
+      const std::size_t to = (row / c_.rows * c_.capacity + c_.first + row % c_.rows) * cache_width_;
+      for (std::size_t i = 0; i < cache_width_; ++i) {
+        ASSERT_EQ(keys_[to + i], qkv_[row * columns_ + width_ + i]);
+        ASSERT_EQ(values_[to + i], qkv_[row * columns_ + width_ + cache_width_ + i]);
+      }
+    }
+  }
+
+ private:
+  static constexpr std::size_t kTexts = 2;
+
+  /// From the cache after the pass.
+  std::vector<double> expected_of(std::size_t row, std::size_t head) const {
+    const std::size_t positions = c_.first + row % c_.rows + 1;
+    const std::size_t cache =
+        row / c_.rows * c_.capacity * cache_width_ + head / (c_.heads / c_.key_heads) * c_.head_size;
+    std::vector<double> sum(c_.head_size, 0.0);
+    double weights = 0.0;
+    for (std::size_t p = 0; p < positions; ++p) {
+      double score = 0.0;
+      for (std::size_t i = 0; i < c_.head_size; ++i) {
+        score +=
+            static_cast<double>(qkv_[row * columns_ + head * c_.head_size + i]) * keys_[cache + p * cache_width_ + i];
+      }
+      const double weight = std::exp(score / std::sqrt(static_cast<double>(c_.head_size)));
+      weights += weight;
+      for (std::size_t i = 0; i < c_.head_size; ++i) sum[i] += weight * values_[cache + p * cache_width_ + i];
+    }
+    for (double& value : sum) value /= weights;
+    return sum;
+  }
+
+  CachedCase c_;
+  std::size_t width_, cache_width_, columns_;
+  std::vector<float> qkv_, keys_, values_, out_;
+};
+
+TEST(EmulatedGenerationTest, AttentionToACacheEqualsDoublePrecision) {
+  for (const CachedCase& c : std::vector<CachedCase>{{6, 2, 8, 1, 20, 0, 64},
+                                                     {6, 2, 8, 3, 20, 17, 64},
+                                                     {3, 3, 5, 1, 64, 63, 64},
+                                                     {14, 2, 64, 1, 65, 64, 64},
+                                                     {14, 2, 64, 2, 200, 130, 64},
+                                                     {12, 2, 128, 1, 300, 299, 64},
+                                                     {28, 4, 128, 5, 100, 31, 100},
+                                                     {20, 1, 64, 1, 150, 100, 64},
+                                                     {4, 2, 65, 1, 200, 127, 64},
+                                                     {2, 1, 256, 1, 100, 99, 80},
+                                                     {2, 1, 200, 3, 100, 60, 64}}) {
+    SCOPED_TRACE(std::to_string(c.heads) + " heads of " + std::to_string(c.head_size) + ", row " +
+                 std::to_string(c.first));
+    CachedText text(c);
+    ASSERT_NO_THROW(c.head_size <= 32    ? text.attend<1>()
+                    : c.head_size <= 64  ? text.attend<2>()
+                    : c.head_size <= 128 ? text.attend<4>()
+                                         : text.attend<8>());
+    text.expect_kept();
+    text.expect_attended();
+  }
+}
+
+struct RowsCase {
+  std::uint32_t rows, in, out;
+};
+
+template <int kRows>
+std::vector<__nv_bfloat16> multiply(const RowsCase& c, const std::vector<__nv_bfloat16>& x,
+                                    const std::vector<__nv_bfloat16>& weight, const std::vector<__nv_bfloat16>& bias) {
+  std::vector<__nv_bfloat16> y(c.rows * c.out, __float2bfloat16(NAN));
+  run(few_rows::kThreads, static_cast<int>(c.out + few_rows::kWarps - 1) / few_rows::kWarps, 1, [&] {
+    few_rows::few_rows_kernel<kRows>({c.rows, c.in, c.out, 256}, x.data(), weight.data(), bias.data(), y.data());
+  });
+  return y;
+}
+
+TEST(EmulatedGenerationTest, ProductsOfFewRowsEqualDoublePrecision) {
+  const auto rounded = [](std::size_t count, unsigned seed) {
+    std::vector<__nv_bfloat16> result;
+    for (const float value : random(count, seed, 1.0f)) result.push_back(__float2bfloat16(value));
+    return result;
+  };
+  const auto value = [](const std::vector<__nv_bfloat16>& values, std::size_t i) {
+    return static_cast<double>(__bfloat162float(values[i]));
+  };
+  for (const RowsCase& c : std::vector<RowsCase>{{1, 8, 1},
+                                                 {1, 24, 40},
+                                                 {1, 1536, 57},
+                                                 {2, 1048, 7},
+                                                 {3, 4096, 5},
+                                                 {4, 256, 9},
+                                                 {5, 1032, 7},
+                                                 {8, 264, 33}}) {
+    SCOPED_TRACE(std::to_string(c.rows) + " x " + std::to_string(c.in) + " x " + std::to_string(c.out));
+    const auto x = rounded(c.rows * c.in, 1), weight = rounded(c.out * c.in, 2), bias = rounded(c.out, 3);
+    const auto y = c.rows == 1   ? multiply<1>(c, x, weight, bias)
+                   : c.rows == 2 ? multiply<2>(c, x, weight, bias)
+                   : c.rows <= 4 ? multiply<4>(c, x, weight, bias)
+                                 : multiply<8>(c, x, weight, bias);
+    for (std::size_t row = 0; row < c.rows; ++row) {
+      for (std::size_t column = 0; column < c.out; ++column) {
+        double sum = value(bias, column);
+        for (std::size_t i = 0; i < c.in; ++i) sum += value(x, row * c.in + i) * value(weight, column * c.in + i);
+        ASSERT_NEAR(value(y, row * c.out + column), sum, 4e-3 * (1.0 + std::abs(sum)));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ddptrain::cuda
