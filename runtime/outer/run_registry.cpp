@@ -72,7 +72,7 @@ struct RunRegistry::Impl {
   void keep(const std::stop_token& stop);
   void keep_once();
   void note(const RedisFault& error);
-  void wait(const std::stop_token& stop);
+  void wait(const std::stop_token& stop, bool until_work);
   void renew_claim();
   bool keeps_lease();
   void end_lease(std::uint64_t next_version);
@@ -284,6 +284,7 @@ void RunRegistry::set_finished() {
 
 void RunRegistry::Impl::keep(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
+    bool has_work = true;
     try {
       keep_once();
       last_fault.clear();
@@ -291,8 +292,9 @@ void RunRegistry::Impl::keep(const std::stop_token& stop) {
       return;
     } catch (const RedisFault& error) {
       note(error);
+      has_work = false;  // it would fail again
     }
-    wait(stop);
+    wait(stop, has_work);
   }
   try {
     say_farewell();
@@ -316,9 +318,11 @@ void RunRegistry::Impl::note(const RedisFault& error) {
   last_fault = error.what();
 }
 
-void RunRegistry::Impl::wait(const std::stop_token& stop) {
+/// Waits for the next sign of life, or for a snapshot that is to be written or has become due.
+void RunRegistry::Impl::wait(const std::stop_token& stop, bool until_work) {
   std::unique_lock lock(mutex);
-  changed.wait_for(lock, stop, kRenewTime, [this] {
+  changed.wait_for(lock, stop, kRenewTime, [&] {
+    if (!until_work) return false;
     return to_write ||
            (options.snapshot_every > 0 && !has_lease && version >= due_version && Clock::now() > next_lease);
   });
@@ -367,17 +371,17 @@ void RunRegistry::Impl::end_lease(std::uint64_t next_version) {
 
 /// Asks for the lease if a snapshot is due, keeps it until the group has made the snapshot, and writes that.
 void RunRegistry::Impl::tend_snapshots() {
-  std::optional<std::pair<SnapshotHead, std::string>> made;
+  const std::pair<SnapshotHead, std::string>* made = nullptr;  // stays there until it is written, or the lease is lost
   std::uint64_t now = 0;
   bool holds = false;
   {
     const std::lock_guard lock(mutex);
-    if (to_write) made = std::move(*to_write);
+    if (to_write) made = &*to_write;
     now = version;
     holds = has_lease;
   }
   const auto every = static_cast<std::uint64_t>(options.snapshot_every);
-  if (made) return write(made->first, made->second);
+  if (made != nullptr) return write(made->first, made->second);
   if (holds) {
     if (!keeps_lease()) end_lease(now);
     return;
@@ -409,13 +413,13 @@ void RunRegistry::Impl::write(const SnapshotHead& head, const std::string& value
     renew_claim();
     if (!keeps_lease()) return end_lease(head.version);
   }
-  std::vector<SnapshotHead> heads = {head};
-  std::vector<SnapshotHead> before = list_of_snapshots(connection).value_or(std::vector<SnapshotHead>{});
-  if (!before.empty()) heads.push_back(before.front());
+  std::vector<SnapshotHead> heads = list_of_snapshots(connection).value_or(std::vector<SnapshotHead>{});
+  if (heads.empty() || heads.front().id != head.id) heads.insert(heads.begin(), head);  // else the connection was lost
+  const std::vector<SnapshotHead> kept(heads.begin(), heads.begin() + std::min<std::ptrdiff_t>(std::ssize(heads), 2));
   if (!keeps_lease()) return end_lease(head.version);
-  connection.command({"SET", key + "snapshots", write_snapshot_list(heads)});
-  for (std::size_t i = 1; i < before.size(); ++i) remove_chunks(before[i].id, chunks_of(before[i]));
-  trim(heads);
+  connection.command({"SET", key + "snapshots", write_snapshot_list(kept)});
+  for (std::size_t i = kept.size(); i < heads.size(); ++i) remove_chunks(heads[i].id, chunks_of(heads[i]));
+  trim(kept);
   end_lease(next_version);
 }
 
@@ -429,12 +433,11 @@ void RunRegistry::Impl::remove_leftovers(const std::vector<SnapshotHead>& heads)
     if (head.id == id) return;
   }
   if (blank == unlisted->npos) return;
-  const std::size_t count = std::strtoull(unlisted->c_str() + blank, nullptr, 10);
-  remove_chunks(id, std::min(count, kMostChunks));
+  remove_chunks(id, std::strtoull(unlisted->c_str() + blank, nullptr, 10));
 }
 
 void RunRegistry::Impl::remove_chunks(const std::string& id, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) connection.command({"DEL", chunk(id, i)});
+  for (std::size_t i = 0; i < std::min(count, kMostChunks); ++i) connection.command({"DEL", chunk(id, i)});
 }
 
 /// The oldest position that is still needed: by the older of two snapshots, in case that the newer one is damaged, and

@@ -428,6 +428,11 @@ class OuterTest(JobTest):
             writer = self.writer("1")
             writer.wait_until(lambda: writer.said("^Epoch") is not None)  # noqa: B023
             time.sleep(chance.random())
+            if number % 2 == 1:
+                self.log.kill()
+                self.log.start()
+                newest = self.log.snapshots("long")[:1]
+                writer.wait_until(lambda: self.log.snapshots("long")[:1] != newest)  # noqa: B023
             for process in writer.ranks():
                 kill(process)
             writer.wait()
