@@ -408,7 +408,9 @@ class OuterTest(JobTest):
         newest, older = self.log.snapshots("long")
         damage = {"snapshot": newest, "older snapshot": older}
         for number, head in enumerate(damage.values()):
-            self.log.do(b"SET", self.log.key("long", f"snapshot:{head['id']}:0"), b"x" * 1000)
+            chunk = self.log.key("long", f"snapshot:{head['id']}:0")
+            values = self.log.do(b"GET", chunk)
+            self.log.do(b"SET", chunk, bytes([values[0] ^ 1]) + values[1:] if number == 0 else values[1:])
             if number == 0:
                 self.check_late_group("later", observer, "(?s)is damaged: it is not used.*begins with the snapshot")
         last = self.group("last", "long", *self.FREE, "--steps", "20")
@@ -418,6 +420,19 @@ class OuterTest(JobTest):
         last = self.group("last", "long", *self.FREE, "--steps", "20")
         self.assertEqual(last.wait(), 2, last.text())
         self.assertIn("The list of snapshots in the log long is damaged", last.text())
+
+    def test_entries_stay_that_a_present_group_has_not_read(self) -> None:
+        slow = self.group("slow", "long", *self.FREE, "--outer-steps", "10000000", "--steps", "100000000")
+        slow.wait_until(lambda: slow.said("^Epoch") is not None)
+        writer = self.writer("8")
+        writer.wait_until(lambda: len(self.log.snapshots("long")) == 2)
+        newest = self.log.snapshots("long")[0]["id"]
+        writer.wait_until(lambda: newest not in [head["id"] for head in self.log.snapshots("long")])
+        self.assertEqual(self.log.trimmed("long"), b"")
+        for process in slow.ranks():
+            kill(process)
+        slow.wait()
+        writer.wait_until(lambda: self.log.trimmed("long") != b"")
 
     def test_killed_writers_of_snapshots(self) -> None:
         self.check_writers(random.Random(3), 2)

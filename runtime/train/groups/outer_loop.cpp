@@ -130,6 +130,7 @@ void OuterLoop::catch_up() {
         if (is_free(i)) state.fold_all(i);
       }
     }
+    state.tell(0, std::nullopt);
   });
   for (std::int64_t i = 0; i < layout_.fragments; ++i) {
     if (is_free(i)) take_outer_weights(i, true);
