@@ -24,9 +24,8 @@ Flags DecoderWorkload::with_common_flags(Flags sizes, const std::string& init) {
        "Activations that backward recomputes instead of keeping them in memory", Effect::speed},
       {"--save", text(save_, "DIR"),
        "Write the trained model to this folder: model.safetensors and config.json of transformers", Effect::output}};
-  sizes_.clear();
   for (const Flag& flag : sizes) {
-    if (flag.name() != "seq") sizes_[flag.name()] = flag.value.text;
+    if (flag.name() != "seq") default_sizes_.try_emplace(flag.name(), flag.value.text);
   }
   for (Flag& flag : common) sizes.push_back(std::move(flag));
   return sizes;
@@ -35,13 +34,14 @@ Flags DecoderWorkload::with_common_flags(Flags sizes, const std::string& init) {
 /// A file of --print-config gives all flags: a default there is not meant.
 void DecoderWorkload::note_given(const Flags& flags) {
   for (const Flag& flag : flags) {
-    const auto size = sizes_.find(flag.name());
-    if (size == sizes_.end()) continue;
+    const auto size = default_sizes_.find(flag.name());
+    if (size == default_sizes_.end()) continue;
     if (flag.given || flag.value.text != size->second) given_sizes_[flag.name()] = flag.value.text;
   }
 }
 
 void DecoderWorkload::check_flags() const {
+  if (!init_.empty()) return;  // its model decides the sizes: see check_given_sizes()
   DecoderConfig config = table().config;
   if (config.vocabulary == kVocabularyOfData) config.vocabulary = 1;
   check_config(config, size_flags());
@@ -88,7 +88,8 @@ void DecoderWorkload::check_given_sizes() {
       init_.empty() ? "the model of the checkpoint" : fmt::format("the model of --init {}", init_);
   for (const Flag& flag : flags()) {
     const auto given = given_sizes_.find(flag.name());
-    if (given == given_sizes_.end() || given->second == flag.value.text || given->second == "0") continue;
+    if (given == given_sizes_.end() || given->second == flag.value.text) continue;
+    if (given->second == "0" && default_sizes_.at(flag.name()) == "0") continue;  // as the model has it
     usage_error("--{} {}: {} has {}. Leave --{} out: the model decides it.", given->first, given->second, source,
                 flag.value.text, given->first);
   }

@@ -73,8 +73,8 @@ class DecoderWorkload : public Workload {
   DecoderOptions options_of_rank() const;
 
   std::string model_;
-  std::map<std::string, std::string> sizes_;        ///< The flags of sizes but --seq, and their defaults.
-  std::map<std::string, std::string> given_sizes_;  ///< Those that were given, and their values.
+  std::map<std::string, std::string> default_sizes_;  ///< By the names of all flags of sizes but --seq.
+  std::map<std::string, std::string> given_sizes_;    ///< Those that were given.
   Recompute recompute_ = Recompute::none;
   float dropout_ = 0.0f;
   std::string data_;

@@ -127,7 +127,7 @@ TEST_F(Outputs, PipesThatNobodyOpensAreNamed) {
                                "Start its reader first.");
   EXPECT_CONTAINS(fault([&] { require_regular("--config", path("pipe")); }), "is a pipe, and a regular file is needed");
   EXPECT_CONTAINS(fault([&] { require_regular("--config", "/dev/zero"); }), "is a device or a socket");
-  EXPECT_CONTAINS(fault([&] { require_regular("--config", folder_.string()); }), "is a folder");
+  EXPECT_CONTAINS(fault([&] { require_regular("--config", folder_.path().string()); }), "is a folder");
   for (const std::string& good : {std::string("/dev/null"), write("file", ""), path("none")}) {
     EXPECT_EQ(fault([&] { require_regular("--config", good); }), "");
   }

@@ -192,9 +192,9 @@ TEST_F(UseModel, WhatCannotBeGeneratedIsRefused) {
   const std::string small = "--max-tokens 4 --init " + path("small") + " ";
   const std::vector<std::pair<std::string, std::string>> refused = {
       {small + "--prompt abc", "a prompt has token 97, and the model 64 tokens"},
-      {small + "--prompt abc --layers 12",
+      {small + "--prompt abc --width 64 --layers 12",
        "--layers 12: the model of --init " + path("small") + " has 1. Leave --layers out"},
-      {"--resume " + path("large") + " --prompt a --width 64", "--width 64: the model of the checkpoint has 32."},
+      {"--resume " + path("large") + " --prompt a --width 96", "--width 96: the model of the checkpoint has 32."},
       {small + "--prompts " + path("words"), "line 2: 'fish' is no token id"},
       {small + "--prompts " + path("beyond"), "a prompt has token 64"},
       {small + "--prompts " + path("nothing"), "nothing has no prompt"},

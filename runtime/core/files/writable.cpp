@@ -47,7 +47,7 @@ Descriptor require_writable(const std::string& flag, const std::string& path) {
 void require_regular(const std::string& flag, const std::string& path) {
   std::error_code missing;
   const fs::file_status status = fs::status(path, missing);
-  if (!fs::exists(status) || fs::is_regular_file(status) || fs::equivalent(path, "/dev/null", missing)) return;
+  if (!fs::exists(status) || fs::is_regular_file(status) || fs::weakly_canonical(path, missing) == "/dev/null") return;
   usage_error("{} {}: is {}, and a regular file is needed. Give the name of one.", flag, path,
               fs::is_directory(status) ? "a folder"
               : fs::is_fifo(status)    ? "a pipe"
