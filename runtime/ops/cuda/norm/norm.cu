@@ -66,10 +66,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const Forward<T> a, c
   __shared__ float exchanged[2][kWarps / kGroup][kGroup];
   const std::uint32_t group = threadIdx.x / (32 * kGroup);
   const std::uint32_t row = blockIdx.x * (kWarps / kGroup) + group;
-  if constexpr (kKind == Kind::rms) {
-    wait_for_predecessor();
-    let_successor_start();
-  }
+  if constexpr (kKind == Kind::rms) follow_predecessor();
   if (row >= a.rows) return;
   const Place<kGroup> place;
   const std::size_t start = static_cast<std::size_t>(row) * a.width;
