@@ -104,10 +104,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const Forward<T> a, c
     load<kPack>(a.weight + column, weight);
     if constexpr (kKind == Kind::layer) load<kPack>(a.bias + column, bias);
 #pragma unroll
-    for (int k = 0; k < kPack; ++k) {
-      const float normal = (x[i][k] - mean) * inverse;
-      x[i][k] = kKind == Kind::layer ? normal * weight[k] + bias[k] : normal * weight[k];
-    }
+    for (int k = 0; k < kPack; ++k) x[i][k] = (x[i][k] - mean) * inverse * weight[k] + bias[k];
     if constexpr (kFp8) {
       largest = largest_magnitude(x[i], largest);
       *reinterpret_cast<uint2*>(fp8.values + start + column) = pack_fp8<DType::e4m3>(x[i], scale);
