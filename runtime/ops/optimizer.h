@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "runtime/core/step.h"
+#include "runtime/core/stochastic_rounding.h"
 #include "runtime/core/tensor.h"
 #include "runtime/device/peer_inboxes.h"
 #include "runtime/ops/family.h"
@@ -22,7 +23,7 @@ enum class OptimizerKind : std::uint8_t {
 
 struct OptimizerRule {
   const char* name;
-  std::size_t slots;  ///< Arrays of state, each of the size and type of the master weights.
+  std::size_t slots;  ///< Arrays of state, each as long as the weights.
 };
 
 /// By OptimizerKind. A rule is an enumerator, a line here, and in optimizer_rules.h its step and a case of with_kind().
@@ -43,6 +44,7 @@ struct OptimizerSettings {
   float beta2 = 0.999f;
   float epsilon = 1e-8f;
   float weight_decay = 0.0f;
+  std::uint64_t rounding_seed = 0;  ///< Of the random bits of what is rounded at random.
 };
 
 /// A stretch of one parameter; at most `kChunkElements` elements, so that one thread block updates it.
@@ -64,16 +66,23 @@ struct UpdateSlice {
   std::uint32_t chunk_count = 0;
   DType weight_type = DType::f32;    ///< bf16, or the type of master.
   DType gradient_type = DType::f32;  ///< bf16, or the type of master.
-  void* weights = nullptr;           ///< The same pointer as master if the types agree.
+  DType state_type = DType::f32;     ///< bf16, rounded at random, or the type of master.
+  /// There are no master weights: the weights alone are updated, in f32, and rounded to bf16 at random. On CPUs they
+  /// may be of the type of master, with values of bf16.
+  bool masterless = false;
+  const RoundedParameter* parameters = nullptr;  ///< By UpdateChunk::parameter, if anything is rounded at random.
+  void* weights = nullptr;  ///< The same pointer as master if the types agree, and without master weights.
   /// The same weights in the memory of other ranks, which are written too; null: of no rank. On GPUs only.
   std::array<void*, PeerInboxes::kMaxRanks - 1> peer_weights = {};
-  void* master = nullptr;                             ///< master_dtype.
-  std::array<void*, kMostOptimizerSlots> state = {};  ///< As many as the rule has slots; of master_dtype.
+  void* master = nullptr;                             ///< master_dtype; see `masterless`.
+  std::array<void*, kMostOptimizerSlots> state = {};  ///< As many as the rule has slots; of state_type.
   const void* gradients = nullptr;                    ///< Summed over all ranks.
   /// One factor for every gradient (clipping), or null. NaN: the step is not taken, and nothing changes but
   /// `nonfinite`.
   const float* gradient_scale = nullptr;
   NonFinite* nonfinite = nullptr;  ///< Where gradients that are not finite are noted (`first`); null: nowhere.
+
+  bool rounds_at_random() const { return masterless || state_type == DType::bf16; }
 };
 
 /// The number of the step, and the update of parameters by their gradients.
@@ -83,7 +92,8 @@ class OptimizerOps : public Family<OptimizerOps> {
   virtual void advance(StepState* state, std::uint32_t steps, Stream stream) = 0;
   virtual void update(const OptimizerSettings& settings, const UpdateSlice& slice, StepRef step, Stream stream) = 0;
   /// Bytes of zeroed memory that sum_and_update() of this slice needs on each of `ranks` ranks. 0 if there is no
-  /// sum_and_update(): on CPUs, for more than PeerInboxes::kMaxRanks ranks and for large slices.
+  /// sum_and_update(): on CPUs, for more than PeerInboxes::kMaxRanks ranks, for large slices, and if anything is
+  /// rounded at random.
   virtual std::size_t inbox_bytes(const UpdateSlice& slice, int ranks) const = 0;
   /// Updates by the sum of slice.gradients over ranks. The sum is computed in f32 over a binary tree as in
   /// ReductionOps::add_tree() (for any number of ranks: the last ones stay alone if they have no neighbour) and rounded

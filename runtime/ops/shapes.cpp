@@ -399,9 +399,18 @@ void check_update(OptimizerKind kind, const UpdateSlice& slice, DType dtype) {
               i);
   }
   const DType master = wide(dtype);
-  const DType expected = slice.weights == slice.master ? master : DType::bf16;
-  DDP_CHECK(slice.weight_type == expected && (expected == master || master == DType::f32),
-            "update: weights of {} beside master weights of {}", name_of(slice.weight_type), name_of(master));
+  if (slice.masterless) {
+    const bool known = slice.weight_type == DType::bf16 || slice.weight_type == master;
+    DDP_CHECK(known && slice.weights == slice.master, "update: weights of {} without master weights",
+              name_of(slice.weight_type));
+  } else {
+    const DType expected = slice.weights == slice.master ? master : DType::bf16;
+    DDP_CHECK(slice.weight_type == expected && (expected == master || master == DType::f32),
+              "update: weights of {} beside master weights of {}", name_of(slice.weight_type), name_of(master));
+  }
+  DDP_CHECK(slice.state_type == master || slice.state_type == DType::bf16, "update: state of {}",
+            name_of(slice.state_type));
+  DDP_CHECK(!slice.rounds_at_random() || slice.parameters != nullptr, "update: random bits need the parameters");
   DDP_CHECK(slice.gradient_type == master || slice.gradient_type == DType::bf16, "update: gradients of {}",
             name_of(slice.gradient_type));
 }

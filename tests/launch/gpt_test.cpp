@@ -48,6 +48,77 @@ TEST(Gpt, LearnsSyntheticTextDownToItsEntropy) {
   EXPECT_NEAR(summary.at("accuracy"), 0.5, 0.03);  // the likeliest successor comes half of the time
 }
 
+const std::string kNarrow = "--moments bf16 --master off ";
+
+/// At this rate most updates are smaller than half of the distance between two bf16 numbers.
+TEST(Gpt, WithoutMasterWeightsTheLossIsTheSame) {
+  const std::string common = kTiny +
+                             "--data synthetic:100000:16 --batch 16 --steps 300 --lr 0.002 --beta2 0.999 --schedule "
+                             "cosine --warmup 20 --optimizer adamw --eval-samples 256 ";
+  const double expected = summary_of(1, common, "masters").at("test_loss");
+  const auto summary = summary_of(1, common + kNarrow, "narrow");
+  EXPECT_NEAR(summary.at("test_loss"), expected, 0.01 * expected);
+}
+
+/// A GPU keeps 8 bytes of a parameter: bf16 weights, gradients and two moments.
+TEST(Gpt, MomentsAndMasterWeightsTakeTheMemoryThatTheyShould) {
+  const auto memory_of = [](const std::string& flags) {
+    const Outcome outcome = train_on_cpu(1,
+                                         "--model gpt --layers 2 --width 128 --heads 2 --ff 512 --seq 32 --data "
+                                         "synthetic:20000:64 --batch 2 --optimizer adamw --log-level off --describe " +
+                                             flags);
+    EXPECT_EQ(outcome.exit_code, 0) << flags << outcome.output;
+    const auto description = nlohmann::json::parse(outcome.output);
+    std::map<std::string, std::int64_t> bytes;
+    for (const auto& [purpose, value] : description.at("memory").items()) bytes[purpose] = value;
+    bytes["parameters"] = description.at("parameters");
+    return bytes;
+  };
+  const std::string gpu = "--device cuda --precision bf16 ";
+  const auto masters = memory_of(gpu);
+  const std::int64_t elements = masters.at("weights") / 2;  // with padding
+  EXPECT_EQ(masters.at("masters"), 4 * elements);
+  EXPECT_EQ(masters.at("optimizer"), 8 * elements);
+  const auto narrow = memory_of(gpu + kNarrow);
+  EXPECT_EQ(narrow.at("weights"), 2 * elements);
+  EXPECT_EQ(narrow.at("gradients"), 2 * elements);
+  EXPECT_EQ(narrow.at("masters"), 0);
+  EXPECT_EQ(narrow.at("optimizer"), 4 * elements);
+  EXPECT_LT(elements, narrow.at("parameters") * 11 / 10);
+  EXPECT_EQ(memory_of(gpu + "--master off").at("optimizer"), 8 * elements);
+  EXPECT_EQ(memory_of(gpu + "--moments bf16").at("masters"), 4 * elements);
+  EXPECT_EQ(memory_of("--device cpu --moments bf16").at("optimizer"), 4 * elements);
+}
+
+/// Saved, exported and resumed weights are the run's; what is bf16 may become fp32, and not the other way.
+TEST(Gpt, WithoutMasterWeightsRunsAreSavedExportedAndResumed) {
+  const std::string common =
+      kTiny + "--data synthetic:20000:64 --batch 4 --virtual-ranks 2 --optimizer adamw --eval-samples 8 ";
+  const std::string saved = temporary("narrow_saved"), exported = temporary("narrow_exported"),
+                    kept = temporary("narrow_kept"), wide = temporary("wide_kept");
+  for (const std::string& folder : {saved, exported, kept, wide}) std::filesystem::remove_all(folder);
+  const auto whole = summary_of(2, common + kNarrow + "--zero 1 --steps 12 --save " + saved, "whole");
+  summary_of(2, common + kNarrow + "--zero 3 --steps 6 --checkpoint " + kept, "half");
+  const std::string resume = fmt::format("{}--steps 12 --resume {} ", common, kept);
+  expect_same_end(summary_of(1, resume + kNarrow + "--checkpoint " + kept, "resumed"), whole, "resumed");
+  EXPECT_EQ(train_on_cpu(1, fmt::format("--resume {} --export {}", kept, exported)).exit_code, 0);
+  EXPECT_EQ(content_of(exported + "/model.safetensors"), content_of(saved + "/model.safetensors"));
+
+  const Outcome other = train_on_cpu(1, resume);
+  EXPECT_EQ(other.exit_code, 2) << other.output;
+  EXPECT_TRUE(other.says("--moments \"fp32\" (checkpoint: \"bf16\")")) << other.output;
+  EXPECT_TRUE(other.says("--master \"fp32\" (checkpoint: \"off\")")) << other.output;
+  summary_of(1, resume + "--steps 14 --allow-change", "widened");
+  summary_of(1, common + "--steps 2 --checkpoint " + wide, "wide");
+  for (const char* flag : {"--moments bf16", "--master off"}) {
+    const Outcome outcome =
+        train_on_cpu(1, fmt::format("{}--steps 4 --resume {} --allow-change {}", common, wide, flag));
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
+    EXPECT_EQ(outcome.count("ddptrain: "), 1) << outcome.output;
+    EXPECT_TRUE(outcome.says("are fp32, and would have to be rounded")) << outcome.output;
+  }
+}
+
 struct Mesh {
   int ranks, stages, zero;
   int tensor = 1;

@@ -386,6 +386,10 @@ TEST(Options, FlagsThatDoNotGoWithThePrecisionAreTold) {
     EXPECT_CONTAINS(message({"--model", "gpt", "--precision", precision}, DeviceKind::cpu),
                     fmt::format("--precision {}: the CPU computes in fp32", precision));
   }
+  check({"--master", "off"});
+  check({"--master", "off"}, DeviceKind::cpu);
+  check({"--moments", "bf16", "--precision", "fp32"});
+  EXPECT_CONTAINS(message({"--master", "off", "--precision", "tf32"}), "--master off: with --precision tf32");
   check({"--comm-dtype", "bf16", "--precision", "fp32", "--comm", "mpi"});
   EXPECT_CONTAINS(message({"--comm-dtype", "bf16", "--zero", "1"}, DeviceKind::cpu), "--zero 1");
   EXPECT_CONTAINS(message({"--comm-dtype", "bf16", "--virtual-ranks", "2"}, DeviceKind::cpu), "--virtual-ranks");
@@ -432,6 +436,7 @@ TEST(Options, FlagsThatDoNotGoTogetherAreTold) {
         {"--evaluate --init x --outer redis://h/r --group a", "--evaluate with --outer: "},
         {"--replay-log x --outer redis://h/r --group a", "--replay-log with --outer: "},
         {"--group a", "--group a: it is for groups that share a log: add --outer URL"},
+        {"--outer redis://h/r --group a --master off", "--outer with --master off: "},
         {"--outer-groups 2", "--outer-groups 2: it is for groups that share a log: add --outer URL"},
         {"--outer-delay 0", "--outer-delay 0: it is for groups"},
         {"--outer-dtype int8", "--outer-dtype int8: it is for groups"},
@@ -449,7 +454,7 @@ TEST(Options, WrongValuesAreUsageErrorsThatNameTheFlag) {
       "--lr nan; --lr inf; --weight-decay inf; --weight-decay nan; --clip-norm inf; --beta1 nan; --momentum inf; "
       "--bucket-mb inf; --last-bucket-kb nan; --min-seconds inf; --peak-tflops inf; --timeout inf; --timeout nan; "
       "--checkpoint-every inf; --val-fraction nan --model gpt; --dropout inf --model gpt; --beta1 1; --momentum -0.1; "
-      "--optimizer adagrad; --precision fp9; --device tpu; --threads 0; "
+      "--optimizer adagrad; --moments fp8; --master on; --precision fp9; --device tpu; --threads 0; "
       "--threads 100000; --grad-accum 0; --bucket-mb 0; --clip-norm -1; --zero 4; --comm-dtype fp16; "
       "--peak-tflops -1; --peak-tflops gemm; --fail-at 3; --hang-at 1; --hang-at 1:lunch; --timeout soon; "
       "--timeout -1; --timeout 5mx; --config /nonexistent.toml; --log-level loud; --dropout 0.5; --seq 8; "

@@ -143,6 +143,7 @@ class OptimizerTest : public ::testing::TestWithParam<OptimizerCase> {
     slice.chunk_count = chunk_count;
     slice.weight_type = weights_.dtype;
     slice.gradient_type = GetParam().gradients;
+    slice.state_type = master_.dtype;
     slice.weights = weights_.data;
     slice.master = master_.data;
     slice.state = {first_.data, second_.data};

@@ -7,8 +7,7 @@ namespace ddptrain::tests {
 namespace {
 
 /// Widths with and without whole packs, one for each number of packs of a lane, and of warps that share a row.
-const std::vector<std::int64_t> kWidths = {1,    7,    24,   64,   200,  256,  512,  768,
-                                           1000, 1280, 1600, 2048, 2056, 3584, 4100, 5128};
+const std::vector<std::int64_t> kWidths = {1, 7, 24, 64, 200, 256, 512, 768, 1000, 1280, 1600, 2048, 2056, 4100, 5128};
 
 TEST_P(TransformerConformanceTest, LayerNorm) {
   for (const std::int64_t width : kWidths) {
@@ -114,9 +113,7 @@ TEST_P(TransformerConformanceTest, AddRmsNorm) {
 }
 
 TEST_P(TransformerConformanceTest, RmsNormBackward) {
-  std::vector<std::int64_t> widths = kWidths;
-  widths.push_back(8192);  // wider than rows of packs
-  for (const std::int64_t width : widths) {
+  for (const std::int64_t width : {1, 7, 64, 512, 768, 1000, 1600, 2056, 4100, 5128, 8192}) {
     for (const GradientCase gradients : kGradientCases) {
       for (const Alias alias : {Alias::none, Alias::dy, Alias::dresidual, Alias::no_residual}) {
         const std::int64_t rows = width == 64 ? 5000 : 67;  // warps that take several rows, and one

@@ -1,11 +1,13 @@
 #include <gtest/gtest.h>
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "runtime/comm/mesh.h"
 #include "runtime/comm/tensor_group.h"
+#include "runtime/train/replica/replica_check.h"
 #include "tests/train/checkpoint/checkpoint_rig.h"
 
 namespace ddptrain::tests {
@@ -74,6 +76,58 @@ TEST(Mesh, APipelineClipsByTheBitsOfOneRank) {
     }
     EXPECT_EQ(pipeline.trainer->parameter_hash(), one.trainer->parameter_hash());
   }
+}
+
+TEST(Mesh, APipelineRoundsByTheBitsOfOneRank) {
+  const World& world = test_world();
+  const auto alone = world.split(world.rank());
+  TrainerOptions options = clipping(20'000, 4000);
+  options.bf16_moments = true;
+  options.has_masters = false;
+  MeshRank one(*alone, {}, options);
+  MeshRank pipeline(world, {world.size(), 1, 1}, options);
+  one.trainer->run(3);
+  pipeline.trainer->run(3);
+  EXPECT_EQ(pipeline.trainer->parameter_hash(), one.trainer->parameter_hash());
+}
+
+/// The number of elements of split matrices that are not those of `whole`.
+int count_other_elements(const TrainingState& parts, const TrainingState& whole) {
+  std::map<std::string, const float*> values;
+  const std::vector<StateArray> arrays = whole.arrays();
+  for (const StateArray& array : arrays) values[array.name] = array.pieces.at(0).values.as<float>();
+  int others = 0;
+  for (const StateArray& array : parts.arrays()) {
+    if (!array.name.starts_with("weight/") || array.shape().size() != 2 || array.slice.has_all()) continue;
+    const Tensor& mine = array.pieces.at(0).values;
+    array.slice.visit(0, mine.size(), [&](std::int64_t at, std::int64_t in_whole, std::int64_t count) {
+      for (std::int64_t i = 0; i < count; ++i) {
+        others += mine.as<float>()[at + i] != values.at(array.name)[in_whole + i] ? 1 : 0;
+      }
+    });
+  }
+  return others;
+}
+
+/// Decay alone moves the matrices, because gradients of parts differ in their last bits.
+TEST(Mesh, PartsOfLayersRoundAsWholeOnes) {
+  const World& world = test_world();
+  const auto alone = world.split(world.rank());
+  TrainerOptions options;
+  options.bf16_moments = true;
+  options.has_masters = false;
+  options.optimizer.kind = OptimizerKind::sgd;
+  options.optimizer.momentum = 0.0f;
+  options.optimizer.weight_decay = 1e8f;
+  options.optimizer.schedule.peak = 2.5e-12f;
+  MeshRank one(*alone, {}, options);
+  MeshRank parts(world, {1, 1, world.size()}, options);
+  EXPECT_EQ(count_other_elements(parts.trainer->state(), one.trainer->state()), 0);
+  one.trainer->run(2);
+  EXPECT_GT(count_other_elements(parts.trainer->state(), one.trainer->state()), 100) << "where it began";
+  parts.trainer->run(2);
+  EXPECT_EQ(differing_replicas(parts.trainer->state(), nullptr, parts.group.get(), *parts.device), "");
+  EXPECT_EQ(count_other_elements(parts.trainer->state(), one.trainer->state()), 0);
 }
 
 /// Without clipping, the norm is that of one rank, too.

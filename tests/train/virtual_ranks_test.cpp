@@ -164,6 +164,22 @@ TEST_P(VirtualRanksTest, EveryOptimizerEndsWithTheBitsOfOneRank) {
   }
 }
 
+/// Neither do random bits depend on ranks, buckets or shards.
+TEST_P(VirtualRanksTest, RoundingAtRandomIsTheSameOnAnyNumber) {
+  TrainerOptions reference = options(4);
+  reference.bf16_moments = true;
+  reference.has_masters = GetParam().device == DeviceKind::cuda && GetParam().precision != Precision::bf16;
+  reference.bucket_bytes = std::size_t{1} << 30;
+  TrainerOptions run = reference;
+  run.bucket_bytes = 20000;
+  for (const Zero zero : kZeroStages) {
+    SCOPED_TRACE(fmt::format("zero {}", static_cast<int>(zero)));
+    run.zero = zero;
+    run.clip_norm = reference.clip_norm = zero == Zero::state ? 0.05f : 0.0f;
+    expect_same(run, reference);
+  }
+}
+
 /// As many as there are ranks: at two, the sum needs no tree; the last bucket may be summed by the kernel that updates.
 TEST_P(VirtualRanksTest, AsManyAsRanksGiveTheBitsOfOneRank) {
   for (const bool fused_sum : {false, true}) {

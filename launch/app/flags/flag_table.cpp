@@ -85,6 +85,11 @@ Flags optimizer_flags(Options& o) {
       {"--beta1", number(settings.beta1, kBelowOne), "beta1 of adam, adamw and lion"},
       {"--beta2", number(settings.beta2, kBelowOne), "beta2 of adam, adamw and lion (the Lion paper uses 0.99)"},
       {"--weight-decay", number(settings.weight_decay, kZeroOrMore), "Weight decay; biases and norms have none"},
+      {"--moments", choice(o.trainer.bf16_moments, {{"fp32", false}, {"bf16", true}}),
+       "Number format of the optimizer's moments. bf16 is rounded at random, with the value as the mean"},
+      {"--master", choice(o.trainer.has_masters, {{"fp32", true}, {"off", false}}),
+       "Master weights beside bf16 weights. off: none; the optimizer rounds weights to bf16 at random. With --moments "
+       "bf16, Adam then takes 8 bytes per parameter in place of 16"},
       {"--clip-norm", number(o.trainer.clip_norm, kZeroOrMore), "Largest norm of the whole gradient (0: no clipping)"},
       {"--on-nonfinite", choice(o.trainer.on_nonfinite, {{"stop", OnNonFinite::stop}, {"skip", OnNonFinite::skip}}),
        "If a loss or gradient is NaN or infinite: stop, or skip the step (10 in a row stop the run)"},
@@ -277,6 +282,11 @@ void check_group(const Options& o) {
     usage_error(
         "--outer-delay {}: a difference must be back before the next one is sent. Give less than --outer-steps {}.",
         outer.delay, outer.steps);
+  }
+  if (!o.trainer.has_masters) {
+    usage_error(
+        "--outer with --master off: bf16 weights would lose most of what other groups have learned. Leave --master "
+        "out.");
   }
   if (o.trainer.overlap == OverlapMode::none) {
     usage_error("--outer with --overlap none: the replicas of a group must agree. Use --overlap on.");

@@ -187,7 +187,7 @@ constexpr Hint kHints[] = {
     {"-t", "--seq (tokens per sample)"},
     {"-u", "--warmup (steps)"},
     {"-v", "--log-level debug; llm.c's -v, the steps between evaluations, is --eval-every"},
-    {"-w", "master weights are always fp32: leave the flag out"},
+    {"-w", "--master fp32 or --master off (master weights)"},
     {"-x", "--steps"},
     {"-y", "--checkpoint DIR --resume auto"},
     {"-z", "--zero"},

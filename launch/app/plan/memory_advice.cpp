@@ -105,6 +105,10 @@ std::string flags_that_help(const RunPlan& plan, const Options& options, const W
     flags.emplace_back("--batch auto (the largest that fits)");
   }
   for (const std::string& flag : workload.memory_flags()) flags.push_back(flag);
+  const bool keeps_fp32 = trainer.has_masters || !trainer.bf16_moments;
+  if (keeps_fp32 && plan.compute.precision == Precision::bf16 && options.outer.address.empty()) {
+    flags.emplace_back("--moments bf16 --master off (8 bytes per parameter with Adam in place of 16)");
+  }
   Options more = options;
   more.trainer.zero = static_cast<Zero>(static_cast<int>(trainer.zero) + 1);
   if (trainer.zero < Zero::weights && is_taken(more, workload, plan)) {

@@ -52,7 +52,12 @@ void check_precision(const Options& options, const Workload& workload, DeviceKin
         "--precision {}: the CPU computes in fp32. Use --precision fp32, or --device cuda on a machine with a GPU.",
         name_of(*options.precision));
   }
-  const Precision precision = device_options(options, device).precision;
+  const NumberFormat format = chosen_format(options, device);
+  if (!options.trainer.has_masters && device == DeviceKind::cuda && precision_of(format) != Precision::bf16) {
+    usage_error("--master off: with --precision {}, weights are fp32 and there are no others. Use --precision bf16.",
+                name_of(format));
+  }
+  const Precision precision = precision_of(format);
   const bool bf16 = precision == Precision::bf16;
   const std::optional<DType> gradients = options.trainer.gradient_type;
   if (gradients == DType::bf16 && !bf16 && !sends_bf16_between_hosts(options, device)) {

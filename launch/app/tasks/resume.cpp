@@ -46,6 +46,21 @@ void check_model(const Checkpoint& checkpoint, const RunIdentity& run) {
   }
 }
 
+/// Rounding what the checkpoint has in fp32 would be no continuation. The other way is exact.
+void check_no_rounding(const Checkpoint& checkpoint, const CommandLine& command_line) {
+  const auto before = [&](const char* flag) {
+    const auto found = checkpoint.manifest.run.flags.find(flag);
+    return found == checkpoint.manifest.run.flags.end() ? "\"fp32\"" : found->second;  // before there was the flag
+  };
+  const TrainerOptions& now = command_line.options.trainer;
+  const auto refuse = [&](const char* what, const char* flag) {
+    usage_error("--resume {}: its {} are fp32, and would have to be rounded. Give {} fp32.", checkpoint.path.string(),
+                what, flag);
+  };
+  if (now.bf16_moments && before("--moments") == "\"fp32\"") refuse("moments", "--moments");
+  if (!now.has_masters && before("--master") == "\"fp32\"") refuse("master weights", "--master");
+}
+
 void check_samples(const Checkpoint& checkpoint, const RunIdentity& run) {
   const RunIdentity& saved = checkpoint.manifest.run;
   const std::string path = checkpoint.path.string();
@@ -146,6 +161,7 @@ void check_resumable(const Checkpoint& checkpoint, const RunIdentity& run, const
   const RunIdentity& saved = checkpoint.manifest.run;
   const std::string path = checkpoint.path.string();
   check_model(checkpoint, run);
+  check_no_rounding(checkpoint, command_line);
   check_samples(checkpoint, run);
   const std::int64_t steps = plan.length->steps;
   if (steps < checkpoint.manifest.progress.step) {

@@ -15,13 +15,11 @@ namespace ddptrain {
 
 namespace {
 
-/// The master arrays as T, the gradients as G.
+/// Computes in T; the gradients are of type G.
 template <class T, class G>
 struct Update {
   StepFactors<T> factors;
   T decay;
-  T* master;
-  std::array<T*, kMostOptimizerSlots> state;
   const G* gradients;
 
   Update(const OptimizerSettings& s, const UpdateSlice& slice, std::uint64_t step)
@@ -34,10 +32,7 @@ struct Update {
                 correction(s.beta1, step),
                 correction(s.beta2, step)},
         decay(static_cast<T>(s.weight_decay)),
-        master(static_cast<T*>(slice.master)),
-        gradients(static_cast<const G*>(slice.gradients)) {
-    for (std::size_t i = 0; i < state.size(); ++i) state[i] = static_cast<T*>(slice.state[i]);
-  }
+        gradients(static_cast<const G*>(slice.gradients)) {}
 
   static T correction(float beta, std::uint64_t step) {
     return static_cast<T>(1.0 / (1.0 - std::pow(static_cast<double>(beta), static_cast<double>(step + 1))));
@@ -60,14 +55,12 @@ void note_nonfinite(const Update<T, G>& u, const UpdateChunk& chunk, NonFinite& 
   }
 }
 
+/// Updates the weights `w` and the state, `m` and `v`, of a chunk. A rule of one slot has no `v`.
 template <OptimizerKind kKind, class T, class G>
-void update_chunk(const Update<T, G>& u, const UpdateChunk& chunk) {
+void update_chunk(const Update<T, G>& u, const UpdateChunk& chunk, T* __restrict w, T* __restrict m, T* __restrict v) {
   constexpr bool kTwoSlots = rule_of(kKind).slots > 1;
   const StepFactors<T> f = u.factors;
   const T decay = u.decay_of(chunk);
-  T* __restrict w = u.master + chunk.begin;
-  T* __restrict m = u.state[0] + chunk.begin;
-  T* __restrict v = kTwoSlots ? u.state[1] + chunk.begin : nullptr;
   const G* __restrict g = u.gradients + chunk.begin;
   T none{};
   for (std::uint32_t i = 0; i < chunk.count; ++i) {
@@ -77,6 +70,81 @@ void update_chunk(const Update<T, G>& u, const UpdateChunk& chunk) {
     } else {
       Rule<kKind>::step(f, decay, gradient, w[i], m[i], none);
     }
+  }
+}
+
+/// Updates a chunk where it lies.
+template <OptimizerKind kKind, class T, class G>
+void update_in_place(const Update<T, G>& u, const UpdateSlice& slice, const UpdateChunk& chunk) {
+  constexpr bool kTwoSlots = rule_of(kKind).slots > 1;
+  T* const v = kTwoSlots ? static_cast<T*>(slice.state[1]) + chunk.begin : nullptr;
+  update_chunk<kKind>(u, chunk, static_cast<T*>(slice.master) + chunk.begin,
+                      static_cast<T*>(slice.state[0]) + chunk.begin, v);
+}
+
+/// A chunk of an array that may be of bf16, as numbers of type T.
+template <class T>
+class Widened {
+ public:
+  Widened(void* array, DType type, const UpdateChunk& chunk) : array_(array), type_(type), chunk_(chunk) {
+    if (type_ == DType::bf16) {
+      const Bf16* from = static_cast<const Bf16*>(array_) + chunk_.begin;
+      for (std::uint32_t i = 0; i < chunk_.count; ++i) values_[i] = to_number<T>(from[i]);
+    } else {
+      std::copy_n(static_cast<const T*>(array_) + chunk_.begin, chunk_.count, values_.data());
+    }
+  }
+
+  T* values() { return values_.data(); }
+  void store() const { std::copy_n(values_.data(), chunk_.count, static_cast<T*>(array_) + chunk_.begin); }
+  /// Stores them rounded to bf16; bits(i): the random bits of number i.
+  template <class Bits>
+  void store_at_random(const Bits& bits) const {
+    for (std::uint32_t i = 0; i < chunk_.count; ++i) {
+      const float rounded = round_at_random(static_cast<float>(values_[i]), bits(i));
+      if (type_ == DType::bf16) {
+        static_cast<Bf16*>(array_)[chunk_.begin + i] = to_bf16(rounded);
+      } else {
+        static_cast<T*>(array_)[chunk_.begin + i] = static_cast<T>(rounded);
+      }
+    }
+  }
+
+ private:
+  void* array_;
+  DType type_;
+  UpdateChunk chunk_;
+  std::array<T, kChunkElements> values_;
+};
+
+/// Updates a chunk of which something is rounded at random.
+template <OptimizerKind kKind, class T, class G>
+void update_at_random(const Update<T, G>& u, const UpdateSlice& slice, const UpdateChunk& chunk,
+                      const RoundingBits& bits) {
+  constexpr bool kTwoSlots = rule_of(kKind).slots > 1;
+  constexpr DType kWide = std::is_same_v<T, double> ? DType::f64 : DType::f32;
+  Widened<T> w(slice.master, slice.masterless ? slice.weight_type : kWide, chunk);
+  Widened<T> m(slice.state[0], slice.state_type, chunk);
+  Widened<T> v(slice.state[kTwoSlots ? 1 : 0], slice.state_type, chunk);
+  update_chunk<kKind>(u, chunk, w.values(), m.values(), v.values());
+  const RoundedParameter& parameter = slice.parameters[chunk.parameter];
+  const auto bits_of = [&](std::uint32_t i) { return bits.of(parameter.element(chunk.element + i)); };
+  const bool rounds_state = slice.state_type == DType::bf16;
+  if (slice.masterless) {
+    w.store_at_random([&](std::uint32_t i) { return bits_of(i).weight; });
+  } else {
+    w.store();
+  }
+  if (rounds_state) {
+    m.store_at_random([&](std::uint32_t i) { return bits_of(i).first_moment; });
+  } else {
+    m.store();
+  }
+  if constexpr (!kTwoSlots) return;
+  if (rounds_state) {
+    v.store_at_random([&](std::uint32_t i) { return bits_of(i).second_moment; });
+  } else {
+    v.store();
   }
 }
 
@@ -124,7 +192,12 @@ class CpuOptimizer final : public OptimizerOps, CpuOps {
     }
     if (std::isnan(u.factors.gradient_scale)) return;
     with_kind(settings.kind, [&](auto kind) {
-      parallel_each(slice.chunk_count, 64, [&](std::int64_t i, int) { update_chunk<kind.value>(u, slice.chunks[i]); });
+      parallel_each(slice.chunk_count, 64, [&](std::int64_t i, int) {
+        const UpdateChunk& chunk = slice.chunks[i];
+        if (!slice.rounds_at_random()) return update_in_place<kind.value>(u, slice, chunk);
+        const std::uint32_t identity = slice.parameters[chunk.parameter].identity;
+        update_at_random<kind.value>(u, slice, chunk, RoundingBits(settings.rounding_seed, step, identity));
+      });
     });
   }
 };

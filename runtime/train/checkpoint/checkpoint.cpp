@@ -10,6 +10,7 @@
 #include <sstream>
 #include <utility>
 
+#include "runtime/core/bf16.h"
 #include "runtime/core/error.h"
 #include "runtime/core/files/atomic_file.h"
 #include "runtime/core/hash.h"
@@ -371,6 +372,24 @@ void CheckpointReader::read(
   if (missing != 0) fail("the checkpoint lacks {} of {} elements of {}", missing, count, array);
 }
 
+namespace {
+
+/// Copies values as they are stored. `widens`: they are bf16 and become f32.
+void copy_values(void* to, const std::uint8_t* from, std::size_t bytes, bool widens) {
+  if (!widens) {
+    std::memcpy(to, from, bytes);
+    return;
+  }
+  for (std::size_t i = 0; i < bytes / sizeof(Bf16); ++i) {
+    Bf16 narrow{};
+    std::memcpy(&narrow, from + i * sizeof(narrow), sizeof(narrow));
+    const float wide = to_float(narrow);
+    std::memcpy(static_cast<char*>(to) + i * sizeof(wide), &wide, sizeof(wide));
+  }
+}
+
+}  // namespace
+
 std::map<std::string, std::pair<Shape, std::vector<float>>> CheckpointReader::parameters() const {
   constexpr std::string_view kWeight = "weight/";
   std::map<std::string, std::pair<Shape, std::vector<float>>> parameters;
@@ -379,11 +398,12 @@ std::map<std::string, std::pair<Shape, std::vector<float>>> CheckpointReader::pa
     const std::string name = array.name.substr(kWeight.size());
     const auto master = arrays_.find("master/" + name);
     const ArrayInfo& source = master != arrays_.end() ? *master->second : array;
-    if (source.dtype != ddptrain::name_of(DType::f32)) fail("{} is {}, not f32", source.name, source.dtype);
+    const bool narrow = source.dtype == ddptrain::name_of(DType::bf16);
+    if (!narrow && source.dtype != ddptrain::name_of(DType::f32)) fail("{} is {}, not f32", source.name, source.dtype);
     std::vector<float> values(static_cast<std::size_t>(element_count(source.shape)));
     read(source.name, 0, element_count(source.shape), 0,
          [&](std::int64_t at, const std::uint8_t* data, std::size_t bytes) {
-           std::memcpy(values.data() + at, data, bytes);
+           copy_values(values.data() + at, data, bytes, narrow);
          });
     parameters[name] = {source.shape, std::move(values)};
   }
@@ -392,27 +412,49 @@ std::map<std::string, std::pair<Shape, std::vector<float>>> CheckpointReader::pa
 
 namespace {
 
+using StoredArrays = std::map<std::string, const ArrayInfo*>;
+
+StoredArrays stored_arrays(const Checkpoint& checkpoint) {
+  StoredArrays stored;
+  for (const ArrayInfo& array : checkpoint.manifest.arrays) stored[array.name] = &array;
+  return stored;
+}
+
+/// Whether values of the stored array become those of `array` by widening.
+bool widens(const ArrayInfo& stored, const StateArray& array) {
+  return stored.dtype == name_of(DType::bf16) && array.dtype == DType::f32;
+}
+
+/// The array that has the values of `array`: the one of its name. For master weights it may be that of the weights, if
+/// the checkpoint has no others. Null: there is none.
+const ArrayInfo* source_of(const StoredArrays& stored, const StateArray& array) {
+  constexpr std::string_view kMaster = "master/";
+  auto found = stored.find(array.name);
+  if (found == stored.end() && array.name.starts_with(kMaster)) {
+    found = stored.find("weight/" + array.name.substr(kMaster.size()));
+  }
+  return found == stored.end() ? nullptr : found->second;
+}
+
 /// The first difference between the arrays of a checkpoint and the arrays that a run needs.
 void check_arrays(const Checkpoint& checkpoint, const std::vector<StateArray>& needed, bool whole) {
-  std::map<std::string, const ArrayInfo*> stored;
-  for (const ArrayInfo& array : checkpoint.manifest.arrays) stored[array.name] = &array;
+  const StoredArrays stored = stored_arrays(checkpoint);
+  StoredArrays unused = stored;
   const std::string path = checkpoint.path.string();
   for (const StateArray& array : needed) {
-    const auto found = stored.find(array.name);
-    if (found == stored.end()) {
-      usage_error("{} has no {}: it is of another model, optimizer or precision", path, array.name);
-    }
-    const ArrayInfo& info = *found->second;
-    if (info.shape != array.shape() || info.dtype != name_of(array.dtype)) {
+    const ArrayInfo* const info = source_of(stored, array);
+    if (info == nullptr) usage_error("{} has no {}: it is of another model, optimizer or precision", path, array.name);
+    const bool same_type = info->dtype == name_of(array.dtype) || widens(*info, array);
+    if (info->shape != array.shape() || !same_type) {
       usage_error("{} has {} as {} [{}], and this run needs {} [{}]: it is of another shape or precision", path,
-                  array.name, info.dtype, fmt::join(info.shape, ", "), name_of(array.dtype),
+                  array.name, info->dtype, fmt::join(info->shape, ", "), name_of(array.dtype),
                   fmt::join(array.shape(), ", "));
     }
-    stored.erase(found);
+    unused.erase(info->name);
   }
-  if (stored.empty() || !whole) return;
+  if (unused.empty() || !whole) return;
   usage_error("{} has {}, which this run does not: it is of another model, optimizer or precision", path,
-              stored.begin()->first);
+              unused.begin()->first);
 }
 
 }  // namespace
@@ -422,17 +464,19 @@ void restore_arrays(const Checkpoint& checkpoint, const TrainingState& state, co
   world.agree([&] {
     const std::vector<StateArray> arrays = state.arrays();
     check_arrays(checkpoint, arrays, whole);
+    const StoredArrays stored = stored_arrays(checkpoint);
     const CheckpointReader reader(checkpoint);
     for (const StateArray& array : arrays) {
+      const ArrayInfo& source = *source_of(stored, array);
       for (const StateArray::Piece& piece : array.pieces) {
         const auto element = static_cast<std::int64_t>(size_of(array.dtype));
         std::vector<std::uint8_t> values(piece.values.bytes());
         const std::int64_t end = piece.begin + piece.values.size();
         array.slice.visit(piece.begin, end, [&](std::int64_t in_slice, std::int64_t in_whole, std::int64_t count) {
           const auto copy = [&](std::int64_t at, const std::uint8_t* data, std::size_t bytes) {
-            std::memcpy(values.data() + (in_slice - piece.begin + at) * element, data, bytes);
+            copy_values(values.data() + (in_slice - piece.begin + at) * element, data, bytes, widens(source, array));
           };
-          reader.read(array.name, in_whole, count, world.rank(), copy);
+          reader.read(source.name, in_whole, count, world.rank(), copy);
         });
         device.copy_to_device(piece.values.data, values.data(), values.size());
       }

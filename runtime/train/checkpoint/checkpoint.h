@@ -71,7 +71,7 @@ class CheckpointReader {
   /// own, it reads the array of rank `rank` modulo the number of ranks that wrote. Error if elements are missing.
   void read(const std::string& array, std::int64_t begin, std::int64_t count, int rank,
             const std::function<void(std::int64_t at, const std::uint8_t* data, std::size_t bytes)>& take) const;
-  /// The f32 values of every parameter: its master weights if there are any, otherwise its weights.
+  /// The values of every parameter: its master weights if there are any, otherwise its weights.
   std::map<std::string, std::pair<Shape, std::vector<float>>> parameters() const;
 
  private:
@@ -91,6 +91,7 @@ class CheckpointReader {
 };
 
 /// Copies the arrays of a checkpoint into `state`. Buckets and number of ranks may differ from the run that wrote it.
+/// An array of bf16 also becomes one of f32, and a weight of bf16 also becomes a master weight that is missing.
 /// UsageError if arrays are missing or have another shape or type. `whole`: the state has the whole model; then unknown
 /// arrays are a UsageError, too. Call Trainer::restored() afterwards. Collective.
 void restore_arrays(const Checkpoint& checkpoint, const TrainingState& state, const World& world, Device& device,

@@ -9,10 +9,16 @@ Pipeline* other_ranks(Replica& replica) {
   return stages.world != nullptr || stages.group != nullptr ? &replica.pipeline() : nullptr;
 }
 
+OptimizerSettings settings_of(const TrainerOptions& options) {
+  OptimizerSettings settings = options.optimizer;
+  settings.rounding_seed = options.seed;
+  return settings;
+}
+
 }  // namespace
 
 Updates::Updates(const TrainerOptions& options, Replica& replica)
-    : optimizer(options.optimizer, options.clip_norm, replica.arena(), &replica.state().step()->nonfinite,
+    : optimizer(settings_of(options), options.clip_norm, replica.arena(), &replica.state().step()->nonfinite,
                 options.on_nonfinite, other_ranks(replica)),
       communication(make_step_communication(options, replica.arena(), optimizer)) {}
 

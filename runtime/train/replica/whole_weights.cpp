@@ -32,6 +32,20 @@ std::vector<std::uint8_t> bytes_as(DType dtype, std::span<const float> values) {
   return bytes;
 }
 
+/// The values of an array of weights.
+std::vector<float> values_of(const Tensor& weights, Device& device) {
+  std::vector<float> values(static_cast<std::size_t>(weights.size()));
+  if (weights.dtype == DType::f32) {
+    device.copy_to_host(values.data(), weights.data, weights.bytes());
+    return values;
+  }
+  DDP_CHECK(weights.dtype == DType::bf16, "weights of {}", name_of(weights.dtype));
+  std::vector<Bf16> narrow(values.size());
+  device.copy_to_host(narrow.data(), weights.data, weights.bytes());
+  std::ranges::transform(narrow, values.begin(), to_float);
+  return values;
+}
+
 }  // namespace
 
 WholeWeights::WholeWeights(const Replica& replica, int index, const World& world)
@@ -102,10 +116,8 @@ std::vector<float> WholeWeights::own_sources(std::int64_t begin, std::int64_t en
     const std::vector<Run> runs = runs_within(piece, begin, end);
     if (runs.empty()) continue;
     const Tensor from = piece.values.stretch(runs.front().at, runs.back().at + runs.back().count - runs.front().at);
-    DDP_CHECK(from.dtype == DType::f32, "master weights of {}", name_of(from.dtype));
-    const std::size_t before = values.size();
-    values.resize(before + static_cast<std::size_t>(from.size()));
-    device_.copy_to_host(values.data() + before, from.data, from.bytes());
+    const std::vector<float> more = values_of(from, device_);
+    values.insert(values.end(), more.begin(), more.end());
   }
   return values;
 }

@@ -11,8 +11,9 @@
 
 namespace ddptrain {
 
-/// The f32 master weights of a whole model as one array on rank 0, however the ranks divide them: pipeline stages,
-/// split layers, ZeRO. Parameters follow each other in the order of Model::parameters_of_all_stages(), without padding.
+/// The f32 master weights of a whole model, or its weights if it has none, as one array on rank 0, however the ranks
+/// divide them: pipeline stages, split layers, ZeRO. Parameters follow each other in the order of
+/// Model::parameters_of_all_stages(), without padding.
 class WholeWeights {
  public:
   struct Parameter {

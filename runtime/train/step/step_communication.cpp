@@ -117,6 +117,7 @@ class Chooser {
     if (options_.clip_norm > 0.0f) return "clipping needs all sums before the first update";
     if (!optimizer_.updates_at_once()) return "a step that may be left out needs all sums before the first update";
     if (sharded_) return "optimizer state is sharded";
+    if (options_.bf16_moments || !options_.has_masters) return "the update rounds at random";
     return {};
   }
 

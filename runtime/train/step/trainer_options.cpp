@@ -18,6 +18,8 @@ ArenaOptions arena_options(const TrainerOptions& options, const std::vector<Unit
           options.last_bucket_bytes,
           rule_of(options.optimizer.kind).slots,
           options.gradient_type,
+          options.bf16_moments,
+          options.has_masters,
           options.zero,
           options.virtual_ranks > 0,
           options.fused_sum && options.virtual_ranks == 0,

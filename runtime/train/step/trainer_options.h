@@ -29,6 +29,8 @@ struct TrainerOptions {
   std::size_t bucket_bytes = std::size_t{25} << 20;
   std::size_t last_bucket_bytes = std::size_t{256} << 10;
   std::optional<DType> gradient_type = {};  ///< See ArenaOptions. bf16 with f32 weights: gradients are sent in bf16.
+  bool bf16_moments = false;                ///< See ArenaOptions.
+  bool has_masters = true;                  ///< See ArenaOptions.
   Zero zero = Zero::nothing;
   OverlapMode overlap = OverlapMode::on;
   bool fused_sum = true;  ///< Fused paths may be chosen: see make_step_communication().

@@ -48,6 +48,54 @@ TEST(Checkpoint, ARunGoesOnWithTheSameBits) {
   }
 }
 
+TEST(Checkpoint, ARunThatRoundsAtRandomGoesOnWithTheSameBits) {
+  const SharedFolder folder("rounded");
+  TrainerOptions options = options_with(OptimizerKind::adamw, Zero::state);
+  options.bf16_moments = true;
+  options.has_masters = false;
+  Replica run(test_world(), options);
+  run.trainer->run(3);
+  ASSERT_EQ(write(run, folder, 3).error, "");
+  run.trainer->run(4);
+  Replica other(test_world(), options);
+  other.resume(*find_checkpoint(test_world(), folder));
+  other.trainer->run(4);
+  EXPECT_EQ(other.arrays(), run.arrays());
+}
+
+/// Moments of bf16 become those of fp32 exactly, and never the other way.
+TEST(Checkpoint, MomentsBecomeWiderAndNotNarrower) {
+  TrainerOptions wide = options_with(OptimizerKind::adamw, Zero::state);
+  TrainerOptions narrow = wide;
+  narrow.bf16_moments = true;
+  const SharedFolder narrow_folder("narrow"), wide_folder("wide");
+  Replica from(test_world(), narrow);
+  from.trainer->run(3);
+  ASSERT_EQ(write(from, narrow_folder, 3).error, "");
+  const auto checkpoint = find_checkpoint(test_world(), narrow_folder);
+  const auto is_moment = [](const ArrayInfo& array) { return array.name.starts_with("slot_"); };
+  EXPECT_EQ(std::ranges::find_if(checkpoint->manifest.arrays, is_moment)->dtype, "bf16");
+
+  Replica to(test_world(), wide);
+  to.resume(*checkpoint);
+  const auto moments = from.arrays();
+  for (const auto& [name, values] : to.arrays()) {
+    const std::vector<char>& before = moments.at(name);
+    if (!name.starts_with("slot_")) {
+      EXPECT_EQ(values, before) << name;
+      continue;
+    }
+    ASSERT_EQ(values.size(), 2 * before.size()) << name;
+    for (std::size_t i = 0; i < before.size() / 2; ++i) {
+      ASSERT_EQ(values[4 * i] | values[4 * i + 1], 0) << name;
+      ASSERT_EQ(values[4 * i + 2], before[2 * i]) << name;
+      ASSERT_EQ(values[4 * i + 3], before[2 * i + 1]) << name;
+    }
+  }
+  ASSERT_EQ(write(to, wide_folder, 3).error, "");
+  EXPECT_THROW(from.resume(*find_checkpoint(test_world(), wide_folder)), UsageError);
+}
+
 TEST(Checkpoint, WhatIsCopiedIsTheStateAtTheCallThoughTrainingGoesOn) {
   const SharedFolder folder("snapshot");
   Replica run(test_world(), options_with(OptimizerKind::adamw, Zero::nothing));

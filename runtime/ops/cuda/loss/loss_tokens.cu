@@ -475,7 +475,7 @@ std::uint32_t launch_kept_rows(const Problem<bf16>& p, const Predictions& predic
 }
 
 template <class T>
-std::uint32_t launch_rows(const Problem<T>& p, const Predictions& predictions, int multiprocessors,
+std::uint32_t launch_predictions(const Problem<T>& p, const Predictions& predictions, int multiprocessors,
                           cudaStream_t stream) {
   constexpr int kWide = 16 / sizeof(T);
   const auto start = [&](auto kernel, int threads) {
@@ -509,7 +509,7 @@ void CudaLoss::token_cross_entropy(const Tensor& logits, const TokenBatch& batch
   auto* partials = scratch().reserve_elements<cuda::MetricPartial>(cuda::kMaxBlocks, stream());
   std::uint32_t blocks = 0;
   cuda::with_element(dtype(), [&]<class T>(T) {
-    blocks = cuda::launch_rows<T>(
+    blocks = cuda::launch_predictions<T>(
         {logits.as<T>(), dlogits.as<T>(), partials, static_cast<std::uint32_t>(s.rows),
          static_cast<std::uint32_t>(s.columns), static_cast<std::uint32_t>(vocabulary), gradient_scale},
         {batch, static_cast<std::uint32_t>(first_row)}, multiprocessors(), stream());

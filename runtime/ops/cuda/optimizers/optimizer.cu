@@ -22,18 +22,20 @@ __global__ void advance_kernel(StepState* state, std::uint32_t steps, volatile s
 }
 
 /// One block per chunk. All loads are issued before the first use; five blocks share a
-/// multiprocessor, so that a million parameters are one wave.
-template <OptimizerKind kKind, class W, class G>
-__global__ void __launch_bounds__(kThreads, resident_at_most(kThreads, 5)) update_kernel(const Update u) {
+/// multiprocessor, so that a million parameters are one wave. Rounding at random needs more registers.
+template <OptimizerKind kKind, class A>
+__global__ void __launch_bounds__(kThreads, resident_at_most(kThreads, A::kRoundsAtRandom ? 4 : 5))
+    update_kernel(const Update u) {
   const UpdateChunk chunk = u.slice.chunks[blockIdx.x];
   Elements elements[kRounds];
 #pragma unroll
   for (std::uint32_t round = 0; round < kRounds; ++round)
-    elements[round] = load_elements<rule_of(kKind).slots, G>(u, chunk, round);
+    elements[round] = load_elements<rule_of(kKind).slots, A>(u, chunk, round);
   const StepFactors<float> f = u.factors();
+  const auto rounding = rounding_of<A>(u, chunk);
 #pragma unroll
   for (std::uint32_t round = 0; round < kRounds; ++round) {
-    if (elements[round].count > 0) update_elements<kKind, W>(u, f, chunk, round, elements[round]);
+    if (elements[round].count > 0) update_elements<kKind, A>(u, f, rounding, chunk, round, elements[round]);
   }
 }
 
@@ -64,12 +66,13 @@ class CudaOptimizer final : public OptimizerOps, CudaOps {
     check_update(settings.kind, slice, dtype());
     const optimizer::Update u(settings, slice, step);
     auto* queue = static_cast<cudaStream_t>(stream.handle);
-    optimizer::with_types(slice, [&]<class W, class G>(W, G) {
+    const auto launch = [&]<class A>(A) {
       with_kind(settings.kind, [&](auto kind) {
-        cuda::launch_kernel(optimizer::update_kernel<kind.value, W, G>, slice.chunk_count, optimizer::kThreads, 0,
-                            queue, u);
+        cuda::launch_kernel(optimizer::update_kernel<kind.value, A>, slice.chunk_count, optimizer::kThreads, 0, queue,
+                            u);
       });
-    });
+    };
+    slice.rounds_at_random() ? optimizer::with_rounded_types(slice, launch) : optimizer::with_types(slice, launch);
   }
 
   std::size_t inbox_bytes(const UpdateSlice& slice, int ranks) const override {
@@ -82,11 +85,11 @@ class CudaOptimizer final : public OptimizerOps, CudaOps {
     if (slice.chunk_count == 0) return;
     check_update(settings.kind, slice, dtype());
     const optimizer::Update u(settings, slice, step);
-    optimizer::with_types(slice, [&]<class W, class G>(W, G) {
+    optimizer::with_types(slice, [&]<class A>(A) {
       with_kind(settings.kind, [&](auto kind) {
-        optimizer::launch_sum_and_update<kind.value, W, G>(u, peers, optimizer::inbox_layout(slice, peers.size),
-                                                           cuda::most_waiting_blocks(device_.options().ranks),
-                                                           static_cast<cudaStream_t>(stream.handle));
+        optimizer::launch_sum_and_update<kind.value, A>(u, peers, optimizer::inbox_layout(slice, peers.size),
+                                                        cuda::most_waiting_blocks(device_.options().ranks),
+                                                        static_cast<cudaStream_t>(stream.handle));
       });
     });
   }
@@ -95,7 +98,7 @@ class CudaOptimizer final : public OptimizerOps, CudaOps {
   /// Blocks wait for blocks of other ranks, and so do NCCL's blocks: all of them must be on the GPU at once. A block of
   /// this kernel takes a multiprocessor, NCCL's have the rest; other kernels come to an end.
   bool can_wait_for_peers(const UpdateSlice& slice, int ranks) const {
-    if (ranks > PeerInboxes::kMaxRanks) return false;
+    if (ranks > PeerInboxes::kMaxRanks || slice.rounds_at_random()) return false;
     const int kept = device_.options().comm_ctas > 0 ? 0 : optimizer::kMostNcclBlocks;
     return static_cast<int>(optimizer::inbox_layout(slice, ranks).blocks) <= multiprocessors() - kept;
   }

@@ -129,7 +129,7 @@ __device__ __forceinline__ void sum_over_ranks(const PeerInboxes& peers, const I
 }
 
 /// A block has one round of elements of a chunk, from `first_chunk` on.
-template <OptimizerKind kKind, class W, class G>
+template <OptimizerKind kKind, class A>
 __global__ void __launch_bounds__(kThreads)
     sum_and_update_kernel(const Update u, PeerInboxes peers, InboxLayout layout, std::uint32_t first_chunk) {
   const std::uint32_t index = first_chunk + blockIdx.x;
@@ -138,25 +138,25 @@ __global__ void __launch_bounds__(kThreads)
   auto* rounds = reinterpret_cast<std::uint32_t*>(static_cast<char*>(peers.of_rank[peers.rank]) + layout.rounds());
   wait_for_predecessor();
   const std::uint32_t round = rounds[block] + 1;
-  Elements e = load_elements<rule_of(kKind).slots, G>(u, chunk, blockIdx.y);
+  Elements e = load_elements<rule_of(kKind).slots, A>(u, chunk, blockIdx.y);
   if (e.count > 0) {
     const StepFactors<float> f = u.factors();
-    sum_over_ranks<G>(peers, layout, block, round, e);
-    update_elements<kKind, W>(u, f, chunk, blockIdx.y, e);
+    sum_over_ranks<typename A::Gradient>(peers, layout, block, round, e);
+    update_elements<kKind, A>(u, f, NoRounding{}, chunk, blockIdx.y, e);
   }
   __syncthreads();
   if (threadIdx.x == 0) rounds[block] = round;
 }
 
 /// `most_blocks`: see most_waiting_blocks().
-template <OptimizerKind kKind, class W, class G>
+template <OptimizerKind kKind, class A>
 void launch_sum_and_update(const Update& u, const PeerInboxes& peers, const InboxLayout& layout, int most_blocks,
                            cudaStream_t stream) {
   const std::uint32_t chunks = layout.blocks / kRounds;
   const std::uint32_t at_once = most_blocks == 0 ? chunks : std::max<std::uint32_t>(1, most_blocks / kRounds);
   for (std::uint32_t first = 0; first < chunks; first += at_once) {
     const dim3 grid(std::min(at_once, chunks - first), kRounds);
-    launch_early(sum_and_update_kernel<kKind, W, G>, grid, kThreads, 0, stream, u, peers, layout, first);
+    launch_early(sum_and_update_kernel<kKind, A>, grid, kThreads, 0, stream, u, peers, layout, first);
   }
 }
 

@@ -9,7 +9,7 @@
 #include "runtime/ops/optimizer_rules.h"
 
 /// Code of the kernels that update parameters. A thread has kVector neighbouring elements of a chunk in each of kRounds
-/// rounds. W is the type of weights, G of gradients; f32 weights are the master weights.
+/// rounds. They compute in f32.
 
 namespace ddptrain::cuda::optimizer {
 
@@ -28,8 +28,6 @@ struct Update {
   Update(const OptimizerSettings& s, const UpdateSlice& what, StepRef when)
       : settings(s), slice(what), step(when), log_beta1(log_of(s.beta1)), log_beta2(log_of(s.beta2)) {}
 
-  __device__ float* master() const { return static_cast<float*>(slice.master); }
-  __device__ float* state(int slot) const { return static_cast<float*>(slice.state[slot]); }
   __device__ float decay_of(const UpdateChunk& chunk) const { return chunk.decays != 0 ? settings.weight_decay : 0.0f; }
   __device__ StepFactors<float> factors() const {
     const std::uint64_t now = step.value();
@@ -46,6 +44,18 @@ struct Update {
 
  private:
   static float log_of(float beta) { return static_cast<float>(std::log(static_cast<double>(beta))); }
+};
+
+/// The types of the arrays. Weights of f32 are the master weights.
+template <class W, class G, class S = float, bool kMaster = true>
+struct Arrays {
+  using Weight = W;
+  using Gradient = G;
+  using State = S;
+  static constexpr bool kHasMaster = kMaster;
+  using Updated = std::conditional_t<kMaster, float, W>;  ///< The weights that are read: master weights, if any.
+  static constexpr bool kRoundsState = !std::is_same_v<S, float>;
+  static constexpr bool kRoundsAtRandom = !kMaster || kRoundsState;
 };
 
 /// kVector neighbouring elements; `count` of them exist.
@@ -79,28 +89,67 @@ __device__ __forceinline__ int count_at(const UpdateChunk& chunk, std::uint32_t 
   return offset < count ? static_cast<int>(min(count - offset, static_cast<std::uint32_t>(kVector))) : 0;
 }
 
-template <std::size_t kSlots, class G>
+template <class A>
+__device__ __forceinline__ typename A::State* state_of(const Update& u, int slot) {
+  return static_cast<typename A::State*>(u.slice.state[slot]);
+}
+
+template <std::size_t kSlots, class A>
 __device__ __forceinline__ Elements load_elements(const Update& u, const UpdateChunk& chunk, std::uint32_t round) {
   Elements e{};
   const std::uint32_t offset = offset_in_chunk(round);
   e.count = count_at(chunk, offset);
   if (e.count == 0) return e;
   const std::size_t at = chunk.begin + offset;
-  load_some(static_cast<const G*>(u.slice.gradients) + at, e.count, e.g);
-  load_some(u.master() + at, e.count, e.w);
-  load_some(u.state(0) + at, e.count, e.m);
-  if constexpr (kSlots > 1) load_some(u.state(1) + at, e.count, e.v);
+  load_some(static_cast<const typename A::Gradient*>(u.slice.gradients) + at, e.count, e.g);
+  load_some(static_cast<const typename A::Updated*>(u.slice.master) + at, e.count, e.w);
+  load_some(state_of<A>(u, 0) + at, e.count, e.m);
+  if constexpr (kSlots > 1) load_some(state_of<A>(u, 1) + at, e.count, e.v);
   return e;
+}
+
+/// What a chunk needs to round its elements at random.
+struct Rounding {
+  RoundedParameter parameter;
+  RoundingBits random;
+};
+struct NoRounding {};
+
+template <class A>
+__device__ __forceinline__ auto rounding_of(const Update& u, const UpdateChunk& chunk) {
+  if constexpr (A::kRoundsAtRandom) {
+    const RoundedParameter parameter = u.slice.parameters[chunk.parameter];
+    return Rounding{parameter, RoundingBits(u.settings.rounding_seed, u.step.value(), parameter.identity)};
+  } else {
+    return NoRounding{};
+  }
+}
+
+/// Rounds what becomes bf16 in memory and has no wider copy. Stores round it no further.
+template <class A, std::size_t kSlots>
+__device__ __forceinline__ void round_at_random(const Rounding& rounding, const UpdateChunk& chunk,
+                                                std::uint32_t offset, Elements& e) {
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) {
+    const std::uint32_t element = rounding.parameter.element(chunk.element + offset + i);
+    const RoundingBits::OfElement bits = rounding.random.of(element);
+    if constexpr (!A::kHasMaster) e.w[i] = ddptrain::round_at_random(e.w[i], bits.weight);
+    if constexpr (A::kRoundsState) e.m[i] = ddptrain::round_at_random(e.m[i], bits.first_moment);
+    if constexpr (A::kRoundsState && kSlots > 1) e.v[i] = ddptrain::round_at_random(e.v[i], bits.second_moment);
+  }
 }
 
 /// Stores the elements of `chunk` from `offset` on: master weights, bf16 weights next to them, and the weights of
 /// peers.
-template <class W>
+template <class A>
 __device__ __forceinline__ void store_weights(const Update& u, const UpdateChunk& chunk, std::uint32_t offset,
                                               Elements& e) {
+  using W = typename A::Weight;
   const std::size_t at = chunk.begin + offset;
-  store_some(e.w, e.count, u.master() + at);
-  if constexpr (!std::is_same_v<W, float>) store_some(e.w, e.count, static_cast<W*>(u.slice.weights) + at);
+  store_some(e.w, e.count, static_cast<typename A::Updated*>(u.slice.master) + at);
+  if constexpr (A::kHasMaster && !std::is_same_v<W, float>) {
+    store_some(e.w, e.count, static_cast<W*>(u.slice.weights) + at);
+  }
 #pragma unroll
   for (std::size_t i = 0; i < PeerInboxes::kMaxRanks - 1; ++i) {
     if (u.slice.peer_weights[i] == nullptr) return;
@@ -120,28 +169,42 @@ __device__ __forceinline__ void note_nonfinite(const Update& u, std::uint32_t pa
 }
 
 /// Updates the elements `e` of one round of a chunk, and stores them.
-template <OptimizerKind kKind, class W>
-__device__ __forceinline__ void update_elements(const Update& u, const StepFactors<float>& f, const UpdateChunk& chunk,
-                                                std::uint32_t round, Elements& e) {
+template <OptimizerKind kKind, class A, class R>
+__device__ __forceinline__ void update_elements(const Update& u, const StepFactors<float>& f, const R& rounding,
+                                                const UpdateChunk& chunk, std::uint32_t round, Elements& e) {
   note_nonfinite(u, chunk.parameter, e);
   if (isnan(f.gradient_scale)) return;
   const float decay = u.decay_of(chunk);
 #pragma unroll
   for (int i = 0; i < kVector; ++i) Rule<kKind>::step(f, decay, e.g[i], e.w[i], e.m[i], e.v[i]);
+  constexpr std::size_t kSlots = rule_of(kKind).slots;
   const std::uint32_t offset = offset_in_chunk(round);
-  store_some(e.m, e.count, u.state(0) + chunk.begin + offset);
-  if constexpr (rule_of(kKind).slots > 1) store_some(e.v, e.count, u.state(1) + chunk.begin + offset);
-  store_weights<W>(u, chunk, offset, e);
+  if constexpr (A::kRoundsAtRandom) round_at_random<A, kSlots>(rounding, chunk, offset, e);
+  store_some(e.m, e.count, state_of<A>(u, 0) + chunk.begin + offset);
+  if constexpr (kSlots > 1) store_some(e.v, e.count, state_of<A>(u, 1) + chunk.begin + offset);
+  store_weights<A>(u, chunk, offset, e);
 }
 
-/// Calls work(W{}, G{}).
+/// Calls work(Arrays<W, G>{}).
 template <class Work>
 void with_types(const UpdateSlice& slice, Work&& work) {
   if (slice.weight_type == DType::f32) {
     require(slice.gradient_type == DType::f32, "update: f32 weights have f32 gradients");
-    return work(float{}, float{});
+    return work(Arrays<float, float>{});
   }
-  with_element(slice.gradient_type, [&](auto gradient) { work(__nv_bfloat16{}, gradient); });
+  with_element(slice.gradient_type, [&]<class G>(G) { work(Arrays<__nv_bfloat16, G>{}); });
+}
+
+/// The same for a slice of which something is rounded at random.
+template <class Work>
+void with_rounded_types(const UpdateSlice& slice, Work&& work) {
+  if (slice.masterless) {
+    require(slice.weight_type == DType::bf16, "update: f32 weights are master weights");
+    return with_element(slice.gradient_type, [&]<class G>(G) {
+      with_element(slice.state_type, [&]<class S>(S) { work(Arrays<__nv_bfloat16, G, S, false>{}); });
+    });
+  }
+  with_types(slice, [&]<class W, class G>(Arrays<W, G>) { work(Arrays<W, G, __nv_bfloat16>{}); });
 }
 
 }  // namespace ddptrain::cuda::optimizer

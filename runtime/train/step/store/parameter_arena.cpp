@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <future>
 
+#include "runtime/core/bf16.h"
 #include "runtime/core/error.h"
 #include "runtime/ops/reduction.h"
 #include "runtime/train/step/store/initial_values.h"
@@ -21,6 +22,8 @@ bool needs_whole_chunks(const std::vector<ParameterSpec>& specs, const ArenaOpti
   const auto is_split = [](const ParameterSpec& spec) { return spec.split.has_value(); };
   return options.whole_chunks || std::ranges::any_of(specs, is_split);
 }
+
+float rounded_to_bf16(float value) { return to_float(to_bf16(value)); }
 
 std::size_t gradient_size(const ArenaOptions& options, const Device& device) {
   return size_of(kept_type(options.gradient_type, device.dtype()));
@@ -65,12 +68,13 @@ ParameterArena::ParameterArena(std::vector<ParameterSpec> specs, const ArenaOpti
       compute_(device.dtype()),
       gradient_type_(kept_type(options.gradient_type, compute_)),
       master_type_(master_dtype(device.precision())),
+      slot_type_(options.bf16_moments ? DType::bf16 : master_type_),
+      has_masters_(options.has_masters),
       sharding_(zero_ >= Zero::state ? Sharding{communicator.size(), communicator.rank()} : Sharding{}) {
   check_identities(specs_);
   DDP_CHECK(gradient_type_ == compute_ || gradient_type_ == master_type_, "gradients of {} beside weights of {}",
             name_of(gradient_type_), name_of(compute_));
   const std::size_t shard = static_cast<std::size_t>(plan_.size / sharding_.shards);
-  const std::size_t state_bytes = shard * size_of(master_type_);
   const std::size_t weight_bytes = static_cast<std::size_t>(weight_places_.size) * size_of(compute_);
   const std::size_t gradient_bytes = static_cast<std::size_t>(gradient_places_.size) * size_of(gradient_type_);
   const bool sharded = sharding_.shards > 1;
@@ -80,10 +84,13 @@ ParameterArena::ParameterArena(std::vector<ParameterSpec> specs, const ArenaOpti
   }
   if (zero_ >= Zero::gradients) own_gradients_ = device.allocate(shard * size_of(gradient_type_));
   if (zero_ >= Zero::weights) own_weights_ = communicator.allocate(shard * size_of(compute_));
-  if (master_type_ != compute_) master_ = device.allocate(state_bytes);
+  if (has_masters_ && master_type_ != compute_) master_ = device.allocate(shard * size_of(master_type_));
   DDP_CHECK(options.optimizer_slots <= kMostOptimizerSlots, "{} slots of an optimizer", options.optimizer_slots);
-  for (std::size_t i = 0; i < options.optimizer_slots; ++i) slots_.push_back(device.allocate(state_bytes));
+  for (std::size_t i = 0; i < options.optimizer_slots; ++i) {
+    slots_.push_back(device.allocate(shard * size_of(slot_type_)));
+  }
   make_chunks();
+  if (options.bf16_moments || !has_masters_) list_rounded();
   if (needs_whole_chunks(specs_, options)) number_chunks();
 }
 
@@ -122,6 +129,21 @@ void ParameterArena::number_chunks() {
   device_.copy_to_device(first_square_.data(), first.data(), first_square_.bytes());
 }
 
+/// The update finds out which elements of the whole parameters it rounds.
+void ParameterArena::list_rounded() {
+  std::vector<RoundedParameter> rounded;
+  for (const ParameterSpec& spec : specs_) {
+    RoundedParameter& parameter = rounded.emplace_back(RoundedParameter{spec.identity()});
+    const Split slice = spec.slice();
+    if (slice.has_all()) continue;
+    parameter.run = static_cast<std::uint32_t>(slice.run);
+    parameter.first = static_cast<std::uint64_t>(slice.first);
+    parameter.stride = static_cast<std::uint64_t>(slice.stride);
+  }
+  rounded_ = device_.allocate(rounded.size() * sizeof(RoundedParameter));
+  device_.copy_to_device(rounded_.data(), rounded.data(), rounded_.bytes());
+}
+
 std::size_t ParameterArena::state_bytes() const { return master_.bytes() + total_bytes(slots_); }
 
 std::vector<MemoryUse> ParameterArena::memory() const {
@@ -129,7 +151,7 @@ std::vector<MemoryUse> ParameterArena::memory() const {
           {"gradients", gradients_.bytes() + own_gradients_.bytes()},
           {"masters", master_.bytes()},
           {"optimizer", total_bytes(slots_)},
-          {"tables", chunks_.bytes() + first_square_.bytes()}};
+          {"tables", chunks_.bytes() + rounded_.bytes() + first_square_.bytes()}};
 }
 
 std::vector<Tensor> ParameterArena::views(const Buffer& buffer, DType dtype, const BucketPlaces& places) const {
@@ -189,17 +211,13 @@ std::array<void*, PeerInboxes::kMaxRanks - 1> ParameterArena::peer_weights(std::
   return weights;
 }
 
-Tensor ParameterArena::state(const Buffer& buffer, std::size_t bucket) const {
-  return buffer ? shard_in(buffer, master_type_, bucket) : Tensor{};
-}
-
 Tensor ParameterArena::shard_in(const Buffer& buffer, DType dtype, std::size_t bucket) const {
   const Bucket& b = plan_.buckets.at(bucket);
   return buffer.stretch(dtype, b.begin / sharding_.shards, b.size / sharding_.shards);
 }
 
 Tensor ParameterArena::master(std::size_t bucket) const {
-  return master_ ? state(master_, bucket) : own_weights(bucket);
+  return master_ ? shard_in(master_, master_type_, bucket) : own_weights(bucket);
 }
 
 UpdateSlice ParameterArena::update_slice(std::size_t bucket) const {
@@ -209,9 +227,12 @@ UpdateSlice ParameterArena::update_slice(std::size_t bucket) const {
   slice.chunk_count = first_chunk_.at(bucket + 1) - first_chunk;
   slice.weight_type = compute_;
   slice.gradient_type = gradient_type_;
+  slice.state_type = slot_type_;
+  slice.masterless = !has_masters_;
+  slice.parameters = static_cast<const RoundedParameter*>(rounded_.data());
   slice.weights = own_weights(bucket).data;
   slice.master = master(bucket).data;
-  for (std::size_t i = 0; i < slots_.size(); ++i) slice.state[i] = state(slots_[i], bucket).data;
+  for (std::size_t i = 0; i < slots_.size(); ++i) slice.state[i] = shard_in(slots_[i], slot_type_, bucket).data;
   slice.gradients = reduced_gradients(bucket).data;
   return slice;
 }
@@ -230,6 +251,7 @@ void ParameterArena::for_each_piece(const Work& work) const {
   }
 }
 
+/// Without master weights, weights begin with values of bf16.
 /// Rank 0 makes the values of a piece while it copies and broadcasts the piece before. It keeps the host memory of
 /// both: the first use of new memory takes as long as making the values.
 void ParameterArena::initialise(std::uint64_t seed, int rank) {
@@ -248,6 +270,7 @@ void ParameterArena::initialise(std::uint64_t seed, int rank) {
     return std::async(std::launch::async, [&, i] {
       made[i % 2].resize(static_cast<std::size_t>(pieces[i].size));
       initial.make(plan_.buckets[pieces[i].bucket].begin + pieces[i].begin, made[i % 2]);
+      if (!has_masters_) std::ranges::transform(made[i % 2], made[i % 2].begin(), rounded_to_bf16);
     });
   };
   std::future<void> next;
@@ -350,7 +373,7 @@ std::vector<StateArray> ParameterArena::state() const {
     }
     if (master_) arrays.push_back(array_of("master", i, master_, master_type_));
     for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
-      arrays.push_back(array_of(fmt::format("slot_{}", slot), i, slots_[slot], master_type_));
+      arrays.push_back(array_of(fmt::format("slot_{}", slot), i, slots_[slot], slot_type_));
     }
   }
   return arrays;

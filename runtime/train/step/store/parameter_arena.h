@@ -22,6 +22,9 @@ struct ArenaOptions {
   std::size_t last_bucket_bytes = std::size_t{256} << 10;
   std::size_t optimizer_slots = 2;          ///< See OptimizerRule.
   std::optional<DType> gradient_type = {};  ///< The wider of this type and the compute precision is used.
+  bool bf16_moments = false;                ///< The optimizer's slots are of bf16, rounded at random.
+  /// Without master weights, the optimizer rounds to bf16 at random. Weights wider than bf16 then have values of bf16.
+  bool has_masters = true;
   Zero zero = Zero::nothing;
   bool whole_chunks = false;  ///< Shards must not cut chunks of parameters: see chunk_squares().
   bool by_peers = false;  ///< Zero::state: ranks read and write each other's gradients and weights if their GPUs can.
@@ -100,11 +103,11 @@ class ParameterArena {
   bool allocate_for_peers(std::size_t weight_bytes, std::size_t gradient_bytes);
   std::vector<Tensor> views(const Buffer& buffer, DType dtype, const BucketPlaces& places) const;
   Tensor shard_of(const Tensor& bucket) const;  ///< This rank's shard, or all if not sharded.
-  Tensor state(const Buffer& buffer, std::size_t bucket) const;
   StateArray array_of(const std::string& kind, std::size_t parameter, const Buffer& buffer, DType dtype) const;
   Tensor master(std::size_t bucket) const;  ///< This rank's shard.
   void make_chunks();
   void number_chunks();
+  void list_rounded();
   std::int64_t piece_size() const;  ///< Elements that are initialised, or shown by visit(), at once.
   template <class Work>
   void for_each_piece(const Work& work) const;
@@ -122,6 +125,8 @@ class ParameterArena {
   DType compute_;
   DType gradient_type_;
   DType master_type_;
+  DType slot_type_;
+  bool has_masters_;
   Sharding sharding_;
   Buffer weights_;
   Buffer gradients_;
@@ -129,10 +134,11 @@ class ParameterArena {
   Buffer own_gradients_;             ///< Zero::gradients and Zero::weights: reduced.
   std::vector<void*> peer_weights_;  ///< Per rank: its weights' address on this rank's GPU. Empty if out of reach.
   std::vector<void*> peer_gradients_;
-  Buffer master_;              ///< Empty if weights have the same type.
+  Buffer master_;              ///< Empty if weights have the same type, and without master weights.
   std::vector<Buffer> slots_;  ///< The optimizer's state.
   Buffer chunks_;
   std::vector<std::uint32_t> first_chunk_;  ///< Per bucket; the last element is the number of all chunks.
+  Buffer rounded_;                          ///< [parameters] RoundedParameter. Empty if nothing is rounded at random.
   Buffer first_square_;                     ///< Empty if shards cut chunks.
   std::int64_t square_count_ = 0;
 };
