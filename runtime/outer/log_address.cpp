@@ -1,9 +1,10 @@
+#include "runtime/outer/log_address.h"
+
 #include <cstdlib>
 
 #include "runtime/core/error.h"
 #include "runtime/core/text.h"
 #include "runtime/outer/codec.h"
-#include "runtime/outer/log_client.h"
 
 namespace ddptrain {
 namespace {

@@ -2,8 +2,11 @@
 does not belong in the log changes nothing. With real servers of Redis; `outer_test.py --long N` kills N times."""
 
 import contextlib
+import json
+import pathlib
 import random
 import re
+import shutil
 import signal
 import socket
 import sys
@@ -20,16 +23,34 @@ GPT = ["--device", "cpu", "--baseline", "off", "--model", "gpt", "--layers", "2"
 
 
 class Log(LogServer):
-    def add(self, name: str, *fields: bytes) -> None:
-        """An entry in the log of a run."""
-        arguments = [b"XADD", b"ddptrain:" + name.encode() + b":log", b"*", *fields]
+    def do(self, *words: bytes) -> bytes:
+        """What the server answers to a command: a text, a number, or nothing."""
         with socket.create_connection(("127.0.0.1", self.port), PATIENCE) as connection:
-            for command in ([b"AUTH", self.password.encode()], arguments):
+            file = connection.makefile("rb")
+            for command in ([b"AUTH", self.password.encode()], words):
                 parts = b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in command)
                 connection.sendall(b"*%d\r\n%s" % (len(command), parts))
-                answer = connection.recv(200)
+                answer = file.readline()
                 if answer.startswith(b"-"):
                     raise AssertionError(answer)
+            length = int(answer[1:]) if answer.startswith(b"$") else 0
+            return file.read(length) if length > 0 else b"" if length < 0 else answer[1:].strip()
+
+    def key(self, name: str, what: str) -> bytes:
+        return f"ddptrain:{name}:{what}".encode()
+
+    def add(self, name: str, *fields: bytes) -> None:
+        """An entry in the log of a run."""
+        self.do(b"XADD", self.key(name, "log"), b"*", *fields)
+
+    def trimmed(self, name: str) -> bytes:
+        """The position up to which entries have been removed."""
+        return self.do(b"GET", self.key(name, "trimmed"))
+
+    def snapshots(self, name: str) -> list[dict[str, Any]]:
+        """The newest first."""
+        listed = self.do(b"GET", self.key(name, "snapshots"))
+        return json.loads(listed[32:])["snapshots"] if listed else []
 
     def entries(self, name: str) -> int:
         """Of the groups of a run."""
@@ -82,8 +103,28 @@ class OuterTest(JobTest):
         return [self.result(job) for job in jobs]
 
     def replayed(self, job: Job) -> str:
-        text = run([BIN / "ddptrain", "--replay-log", job.folder / "record"], cwd=self.folder, env=ENVIRONMENT).stdout
-        return re.search(r"Hash +(\w{32})", text)[1]
+        return self.replay(job.folder / "record")[1]
+
+    def replay(self, record: pathlib.Path) -> tuple[int, str]:
+        """Version and hash of the outer weights."""
+        text = run([BIN / "ddptrain", "--replay-log", record], cwd=self.folder, env=ENVIRONMENT).stdout
+        return int(re.search(r"Version +(\d+)", text)[1]), re.search(r"Hash +(\w{32})", text)[1]
+
+    def hash_at(self, record: pathlib.Path, version: int) -> str:
+        """Of the outer weights of this version, from a record that has all entries of one fragment."""
+        whole = record.read_bytes()
+        end = whole.index(b"DDPO") - 8
+        part = self.folder / "part"
+        found = -1
+        while found < version:
+            entries = version - max(found, 0)
+            for _ in range(entries):
+                end += 8 + int.from_bytes(whole[end : end + 8], "little")
+            self.assertLessEqual(end, len(whole), "the record is too short")
+            part.write_bytes(whole[:end])
+            found, value = self.replay(part)
+        self.assertEqual(found, version)
+        return value
 
     def refused(self, *arguments: Any, says: str) -> None:
         job = self.job(1, *TINY, "--steps", "4", *arguments)
@@ -124,7 +165,7 @@ class OuterTest(JobTest):
     def check_kills(self, chance: random.Random, kills: int) -> None:
         """Two groups, of which one or the server is killed and started again, end as they do without that."""
         flags = [*GPT, "--outer-groups", "2", "--outer-steps", "3", "--outer-delay", "1", "--outer-dtype", "int8", "--steps",
-                 str(30 + 30 * kills), "--checkpoint", "c", "--checkpoint-every", "5", "--resume", "auto"]  # fmt: skip
+                 str(30 + 30 * kills), "--outer-snapshot-every", "2", "--checkpoint", "c", "--checkpoint-every", "5", "--resume", "auto"]  # fmt: skip
 
         def start(name: str, run_name: str) -> Job:
             return self.group(name, run_name, *flags, ranks=2 if name == "a" else 1)
@@ -153,6 +194,7 @@ class OuterTest(JobTest):
                 jobs[victim] = start(victim, "wild")
         found = {result["outer_hash"] for result in self.results(list(jobs.values()))}
         self.assertEqual(found, expected)
+        self.assertNotEqual(self.log.trimmed("wild"), b"")  # entries were removed meanwhile
 
     def test_the_name_of_a_finished_run_is_refused(self) -> None:
         flags = [*TINY, "--batch", "8", "--steps", "10", "--outer-steps", "5", "--outer-groups", "2", "--checkpoint", "c",
@@ -214,6 +256,13 @@ class OuterTest(JobTest):
         done = run([BIN / "ddptrain", "--replay-log", file], env=ENVIRONMENT)
         self.assertIn("the last entry is cut off and left out", done.stdout)
 
+    def test_the_benchmark_of_groups(self) -> None:
+        flags = ["--bin", BIN, "--groups", "2", "--steps", "4", "--seeds", "1", "--outer-steps", "2"]
+        for more, settings in (([], ["--outer-steps 2"]), (["--asynchronous"], ["--outer-steps 2 --outer-max-age 100"])):
+            done = run([ROOT / "benchmarks" / "groups", ROOT / "docs" / "CHANGELOG.md", *flags, *more], env=ENVIRONMENT)
+            names = [line.split("|")[1].strip() for line in done.stdout.splitlines()]
+            self.assertEqual(names[2:], ["synchronous", *settings])
+
     # --- what does not belong in the log -----------------------------------------------------------------------------
 
     def test_other_entries_change_nothing(self) -> None:
@@ -230,11 +279,175 @@ class OuterTest(JobTest):
         others = self.log.entries("wild")
         jobs.append(self.group("b", "wild", *flags))
         jobs[1].wait_until(lambda: self.log.entries("wild") > others)
-        jobs.append(self.group("c", "wild", *flags))  # one too many
-        results = self.results(jobs[:2])
+        results = self.results(jobs)
         self.assertEqual({result["outer_hash"] for result in results}, expected)
         self.assertGreater(results[1]["exchange_entries_skipped"], 14)
         self.assertIn("An entry of the log is skipped", jobs[1].text())
+
+    def test_a_group_too_many_is_refused(self) -> None:
+        flags = [*TINY, "--batch", "8", "--steps", "10", "--outer-steps", "5", "--outer-groups", "2"]
+        first = self.group("a", "full", *flags)
+        first.wait_until(lambda: self.log.entries("full") > 0)
+        self.log.do(b"SET", self.log.key("full", "member:1"), b"b")  # as if b had started
+        more = self.group("c", "full", *flags)
+        self.assertEqual(more.wait(), 2, more.text())
+        self.assertIn("--group c: the run full in the log has its 2 groups already: a, b.", more.text())
+        self.results([first, self.group("b", "full", *flags)])
+
+    def test_two_jobs_with_one_name(self) -> None:
+        endless = [*self.FREE, "--steps", "100000000"]
+        first = self.group("a", "free", *endless)
+        first.wait_until(lambda: self.log.entries("free") > 0)
+        holder = first.ranks()[0]
+        folder = self.folder / "second"
+        folder.mkdir()
+        command = [str(BIN / "ddptrain"), *endless, "--outer", self.log.url("free"), "--group", "a"]
+        second = Job(command, folder)
+        self.addCleanup(second.end)
+        self.assertEqual(second.wait(), 2, second.text())
+        self.assertRegex(second.text(), f"--group a: process {holder} on .* trains under this name in the run free")
+        self.assertTrue(first.running(), first.text())
+        # After a kill, the name is free soon.
+        kill(holder)
+        first.wait()
+        third = Job(command, folder)
+        self.addCleanup(third.end)
+        third.wait_until(lambda: third.said("waiting up to .* in case it was killed") is not None)
+        third.wait_until(lambda: third.said("^Epoch") is not None)
+        # A job that slept while another took its name ends when it wakes up.
+        asleep = third.ranks()[0]
+        kill(asleep, signal.SIGSTOP)
+        fourth = self.group("a", "free", *endless)
+        fourth.wait_until(lambda: fourth.said("^Epoch") is not None)
+        kill(asleep, signal.SIGCONT)
+        self.assertEqual(third.wait(), 2, third.text())
+        self.assertIn("has taken this name in the run free", third.text())
+
+    def test_a_checkpoint_of_another_run_is_refused(self) -> None:
+        flags = [*self.FREE, "--steps", "10", "--checkpoint", "c", "--resume", "auto"]
+        job = self.group("a", "one", *flags)
+        self.result(job)
+        self.result(self.group("a", "two", *flags))
+
+        def refused(run_name: str, says: str) -> None:
+            arguments = ["--outer", self.log.url(run_name), "--group", "a"]
+            again = Job([str(BIN / "ddptrain"), *flags, *arguments], job.folder)
+            self.addCleanup(again.end)
+            self.assertEqual(again.wait(), 2, again.text())
+            self.assertRegex(again.text(), says)
+
+        refused("two", "--resume c/step-0*10: that checkpoint is of another run than two in the log .*run id")
+        refused("three", "--resume c/step-0*10: the log .* has no run three")
+        self.log.kill()
+        shutil.rmtree(self.log.folder / "appendonlydir")
+        self.log.start()
+        refused("one", "--resume c/step-0*10: the log .* has no run one")
+
+    # --- servers that fail -------------------------------------------------------------------------------------------
+
+    def test_a_full_log_is_told(self) -> None:
+        self.log.kill()
+        self.log.memory = "3mb"
+        self.log.start()
+        flags = [*self.FREE, "--steps", "3000", "--outer-snapshot-every", "0", "--log-every", "1000"]
+        job = self.group("a", "free", *flags)
+        job.wait_until(lambda: job.said("The log .* is full: OOM .*Training goes on.*more --memory") is not None)
+        job.wait_until(lambda: job.said("Step 3000/3000") is not None)
+        self.assertNotIn("out of reach", job.text())
+        self.log.kill()
+        self.log.memory = "100mb"
+        self.log.start()
+        result = self.result(job)
+        self.assertEqual(result["parameter_hash"], result["outer_hash"])
+
+    def test_a_silent_server(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            outer = ["--outer", f"redis://127.0.0.1:{silent.getsockname()[1]}/x", "--group", "a"]
+            self.refused(*outer, says="127.0.0.1.*: the server does not answer within 5 s")
+            silent.accept()[0].close()
+            job = self.job(1, *TINY, "--steps", "4", *outer)
+            silent.settimeout(PATIENCE)
+            connection, _ = silent.accept()
+            with connection:
+                connection.recv(100)
+                kill(job.ranks()[0], signal.SIGTERM)
+                self.assertEqual(job.wait(), 128 + signal.SIGTERM, job.text())
+            self.assertIn("before the first step; nothing was trained", job.text())
+
+    # --- snapshots ---------------------------------------------------------------------------------------------------
+
+    def observer(self) -> Job:
+        """A group that writes no snapshot, and has all entries in its record."""
+        job = self.group("z", "long", *self.FREE, "--outer-steps", "5000", "--steps", "100000000",
+                         "--outer-snapshot-every", "0")  # fmt: skip
+        job.wait_until(lambda: self.log.entries("long") > 0)
+        return job
+
+    def writer(self, every: str) -> Job:
+        return self.group("w", "long", *self.FREE, "--outer-steps", "500", "--steps", "100000000",
+                          "--outer-snapshot-every", every)  # fmt: skip
+
+    def check_late_group(self, name: str, observer: Job, says: str) -> None:
+        """It begins with a snapshot, and its outer weights are those of a group that has been there from the start."""
+        late = self.group(name, "long", *self.FREE, "--steps", "20")
+        result = self.result(late)
+        self.assertRegex(late.text(), says)
+        version, _ = self.replay(late.folder / "record")
+        observed = observer.folder / "record"
+        observer.wait_until(lambda: self.replay(observed)[0] >= version)
+        self.assertEqual(self.hash_at(observed, version), result["outer_hash"])
+
+    def test_groups_begin_with_snapshots(self) -> None:
+        observer = self.observer()
+        writer = self.writer("8")
+        writer.wait_until(lambda: self.log.trimmed("long") != b"")
+        self.check_late_group("late", observer, "begins with the snapshot of version")
+        for process in writer.ranks():
+            kill(process)
+        writer.wait()
+        newest, older = self.log.snapshots("long")
+        damage = {"snapshot": newest, "older snapshot": older}
+        for number, head in enumerate(damage.values()):
+            self.log.do(b"SET", self.log.key("long", f"snapshot:{head['id']}:0"), b"x" * 1000)
+            if number == 0:
+                self.check_late_group("later", observer, "(?s)is damaged: it is not used.*begins with the snapshot")
+        last = self.group("last", "long", *self.FREE, "--steps", "20")
+        self.assertEqual(last.wait(), 2, last.text())
+        self.assertIn("the run long in the log has no snapshot that can be used", last.text())
+        self.log.do(b"SET", self.log.key("long", "snapshots"), b"x" * 1000)
+        last = self.group("last", "long", *self.FREE, "--steps", "20")
+        self.assertEqual(last.wait(), 2, last.text())
+        self.assertIn("The list of snapshots in the log long is damaged", last.text())
+
+    def test_killed_writers_of_snapshots(self) -> None:
+        self.check_writers(random.Random(3), 2)
+
+    def check_writers(self, chance: random.Random, kills: int) -> None:
+        observer = self.observer()
+        for number in range(kills):
+            writer = self.writer("1")
+            writer.wait_until(lambda: writer.said("^Epoch") is not None)  # noqa: B023
+            time.sleep(chance.random())
+            for process in writer.ranks():
+                kill(process)
+            writer.wait()
+            self.check_late_group(f"late-{number}", observer, "Groups ")
+        chunks = {f"snapshot:{head['id']}:0" for head in self.log.snapshots("long")}
+        self.assertEqual(len(chunks), 2)
+        self.assertNotEqual(self.log.trimmed("long"), b"")
+
+    def test_a_group_that_returns_after_its_entries_are_gone(self) -> None:
+        flags = [*self.FREE, "--checkpoint", "c", "--resume", "auto"]
+        first = self.group("a", "long", *flags, "--steps", "50")
+        self.result(first)
+        observer = self.observer()
+        writer = self.writer("8")
+        writer.wait_until(lambda: self.log.trimmed("long") != b"")
+        again = self.group("a", "long", *flags, "--steps", "100", "--allow-change")
+        result = self.result(again)
+        self.assertIn("begins with the snapshot of version", again.text())
+        self.assertEqual(result["parameter_hash"], result["outer_hash"])
+        self.assertTrue(observer.running(), observer.text())
 
     def test_settings_that_differ_are_named(self) -> None:
         flags = [*self.FREE, "--steps", "5"]
@@ -320,5 +533,8 @@ if __name__ == "__main__":
         kills = int(sys.argv[2])
         test = OuterTest("test_killed_groups_and_servers")
         test.test_killed_groups_and_servers = lambda: test.check_kills(random.Random(), kills)
-        sys.exit(not unittest.TextTestRunner(verbosity=2).run(test).wasSuccessful())
+        writers = OuterTest("test_killed_writers_of_snapshots")
+        writers.test_killed_writers_of_snapshots = lambda: writers.check_writers(random.Random(), kills // 10 + 1)
+        suite = unittest.TestSuite([test, writers])
+        sys.exit(not unittest.TextTestRunner(verbosity=2).run(suite).wasSuccessful())
     unittest.main(verbosity=2)

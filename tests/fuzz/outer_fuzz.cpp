@@ -6,10 +6,11 @@
 #include "runtime/outer/codec.h"
 #include "runtime/outer/fold.h"
 #include "runtime/outer/record.h"
+#include "runtime/outer/snapshot.h"
 #include "tests/fuzz/fuzz.h"
 
-/// Entries that anybody may have written to the log, and files of --outer-record: what is taken fits the layout, has
-/// finite values and is written as it was read.
+/// Entries and lists of snapshots that anybody may have written to the log, and files of --outer-record: what is taken
+/// fits the layout, has finite values and is written as it was read.
 
 namespace ddptrain::fuzz {
 namespace {
@@ -45,6 +46,14 @@ void check_entry(std::string_view bytes) {
   for (const float weight : weights) require(std::isfinite(weight), "weights are finite");
 }
 
+void check_snapshots(std::string_view content) {
+  const std::string list = xxh3_128(content.data(), content.size()) + std::string(content);
+  const auto heads = parse_snapshot_list(list);
+  if (!heads) return;
+  const auto again = parse_snapshot_list(write_snapshot_list(*heads));
+  require(again && again->size() == heads->size(), "a list is read as it was written");
+}
+
 }  // namespace
 }  // namespace ddptrain::fuzz
 
@@ -55,6 +64,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view input = text_of(data, size);
   check_entry(input);
   check_entry(with_right_ends(input));
+  check_snapshots(input);
   const auto path = folder.write("record", input);
   result_of(path, [&] { return replay_record(path); });
   // With the checksum of a head and initial weights that no entries follow.

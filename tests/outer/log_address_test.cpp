@@ -2,7 +2,7 @@
 
 #include "runtime/core/error.h"
 #include "runtime/core/process/scoped_environment.h"
-#include "runtime/outer/log_client.h"
+#include "runtime/outer/log_address.h"
 
 namespace ddptrain {
 namespace {

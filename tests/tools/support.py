@@ -91,6 +91,8 @@ def skip_without_log() -> None:
 class LogServer:
     """A server of launch/outer-log in `folder`, which may be killed and started again."""
 
+    memory = "256mb"
+
     def __init__(self, folder: pathlib.Path) -> None:
         self.folder = folder
         with socket.socket() as free:
@@ -99,7 +101,8 @@ class LogServer:
         self.start()
 
     def start(self) -> None:
-        command = [str(ROOT / "launch" / "outer-log"), "--dir", str(self.folder), "--port", str(self.port)]
+        command = [str(ROOT / "launch" / "outer-log"), "--dir", str(self.folder), "--port", str(self.port),
+                   "--memory", self.memory]  # fmt: skip
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         wait_for(self.answers, "the log does not start", PATIENCE)
         self.password = (self.folder / "password").read_text()

@@ -14,7 +14,7 @@
 #include "models/workload.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/core/text.h"
-#include "runtime/outer/log_client.h"
+#include "runtime/outer/redis.h"
 
 namespace ddptrain {
 namespace {
@@ -264,6 +264,11 @@ Flags group_flags(Options& o) {
       {"--outer-max-age", number(rule.most_age, {"0 to 10^9", 0, 1e9}),
        "Without --outer-groups: a difference is skipped if the outer weights have advanced by more versions since its "
        "group took them"},
+      {"--outer-snapshot-every", number(outer.snapshot_every, {"0 to 10^9", 0, 1e9}),
+       "Versions of the outer weights between two snapshots of them in the log, from which groups begin that join "
+       "late. "
+       "Then entries that no group needs are removed from the log. 0: none, the log keeps all entries",
+       Effect::output},
       {"--outer-record", text(outer.record, "FILE"),
        "Write what this group reads from the log to a file, for --replay-log", Effect::output}};
 }
@@ -272,7 +277,7 @@ Flags group_flags(Options& o) {
 void check_group(const Options& o) {
   const OuterOptions& outer = o.outer;
   if (outer.address.empty()) return;
-  about("--outer", [&] { require_log_client(parse_log_address(outer.address)); });
+  about("--outer", [&] { require_redis(parse_log_address(outer.address)); });
   if (outer.group.empty()) usage_error("--outer {}: name this group with --group NAME", outer.address);
   if (!is_group_name(outer.group)) {
     usage_error("--group '{}': give up to {} letters, digits, dots, dashes and underscores", printable(outer.group),

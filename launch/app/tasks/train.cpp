@@ -109,11 +109,10 @@ std::string without_quotes(std::string text) {
 }
 
 /// What the groups of a run must have in common.
-OuterLoop::Settings settings_of_groups(const Job& job, const RunPlan& plan) {
+GroupSettings settings_of_groups(const Job& job, const RunPlan& plan) {
   const OuterRule& rule = job.options().outer.rule;
   const bool rounds = rule.groups > 0;
-  OuterLoop::Settings settings = {{"the program", fmt::format("ddptrain {}", DDPTRAIN_VERSION)},
-                                  {"--model", plan.model}};
+  GroupSettings settings = {{"the program", fmt::format("ddptrain {}", DDPTRAIN_VERSION)}, {"--model", plan.model}};
   for (const auto& [name, size] : job.workload().sizes()) {
     settings.emplace_back("the model's " + name, std::to_string(size));
   }
@@ -166,6 +165,7 @@ void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator&
   if (!job.options().outer.address.empty()) {
     outer.emplace(job.options().outer, settings_of_groups(job, plan), plan.length->steps, trainer, world,
                   start.resumed ? &*start.resumed : nullptr);
+    heed_signals(job);
     job.clock.mark("log of groups");
   }
   std::optional<CheckpointWriter> checkpoints;

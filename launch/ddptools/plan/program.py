@@ -16,6 +16,7 @@ from ddptools.common.programs import ROOT, flag_arguments, program_folder
 from ddptools.common.table import to_text
 from ddptools.plan import hardware
 from ddptools.plan.calibration import Calibration, calibrate, load_records
+from ddptools.plan.groups import BYTES, Groups
 from ddptools.plan.hardware import GPUS, LINKS_GBS, NETWORKS_GBIT
 from ddptools.plan.mesh import Meshes, meshes_of, predict_mesh
 from ddptools.plan.measured import NotMeasured, warning_of
@@ -27,6 +28,7 @@ from ddptools.plan.text import (
     Planned,
     all_links,
     bytes_to_move,
+    exchanges_of,
     leaves_out,
     limits_text,
     text_of,
@@ -91,6 +93,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     add_work(parser.add_argument_group("work"))
     add_machine(parser.add_argument_group("machine").add_argument)
+    add_groups(parser.add_argument_group("groups that share a log (ddptrain --outer)").add_argument)
     add = parser.add_argument_group("output").add_argument
     add("--target", type=number(0.01, 0.999), metavar="E", help="also print the network that reaches this efficiency")
     add("--json", type=path, nargs="?", const=STANDARD_OUTPUT, metavar="FILE",
@@ -104,6 +107,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     if options.mesh is not None and (options.params is not None or options.global_batch is not None):
         raise UsageError("--mesh: it takes a --model of ddptrain, and its --batch")
     check_modes(options)
+    options.groups = groups_of(options)
     if options.ddptrain_flags and options.params is not None:
         raise UsageError("--params: a model of which only the size is known takes no flags of ddptrain")
     return options
@@ -111,6 +115,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 def check_modes(options: argparse.Namespace) -> None:
     """UsageError for a flag that a mode would ignore."""
+    if options.outer_groups is not None and (options.fit_ranks is not None or options.mesh is not None):
+        mode = "--mesh" if options.mesh is not None else "--fit-ranks"
+        raise UsageError(f"--outer-groups: it is about data-parallel groups: leave it or {mode} out")
     others = {"--mesh": options.mesh, "--nodes": options.nodes, "--target": options.target, "--json": options.json}
     given = [flag for flag, value in others.items() if value is not None]
     if options.fit_ranks is not None and given:
@@ -166,6 +173,30 @@ def add_machine(add: Any) -> None:
         help="take rates from these results of ddpsweep, ddptrain --metrics or ddpbench --json")  # fmt: skip
     add("--fit-ranks", type=whole(MOST_GPUS), metavar="N",
         help="with --calibrate: take rates from runs of up to N ranks, and predict the other runs")  # fmt: skip
+
+
+def add_groups(add: Any) -> None:
+    add("--outer-groups", type=whole(1024), metavar="N", help="also print what so many groups exchange, each of the GPUs above")
+    add("--outer-steps", type=whole(10**9), metavar="N", help="steps between two exchanges (50)")
+    add("--outer-delay", type=whole(10**9), metavar="N", help="steps of training while a difference travels (0)")
+    add("--outer-dtype", choices=tuple(BYTES), help="number format of differences (int8)")
+    add("--wire", type=number(1e-6, 1e6), metavar="GBIT",
+        help="Gbit/s of the connection of each group and of the server (1)")  # fmt: skip
+
+
+def groups_of(options: argparse.Namespace) -> Groups | None:
+    """UsageError for flags of groups without --outer-groups, and for a delay that ddptrain refuses."""
+    values = {"--outer-steps": options.outer_steps, "--outer-delay": options.outer_delay,
+              "--outer-dtype": options.outer_dtype, "--wire": options.wire}  # fmt: skip
+    given = [flag for flag, value in values.items() if value is not None]
+    if options.outer_groups is None:
+        if given:
+            raise UsageError(f"{given[0]}: it is about groups that share a log: add --outer-groups N")
+        return None
+    steps, delay = options.outer_steps or 50, options.outer_delay or 0
+    if delay >= steps:
+        raise UsageError(f"--outer-delay {delay}: give less than --outer-steps {steps}")
+    return Groups(options.outer_groups, steps, delay, options.outer_dtype or "int8", options.wire or 1.0)
 
 
 def parameters(text: str) -> float:
@@ -369,6 +400,10 @@ def document(answer: Answer) -> dict[str, Any]:
         "leaves_out": leaves_out([planned.case for planned in answer.planned]),
         "left_out": [{"nodes": nodes, "reason": reason} for nodes, reason in answer.left_out.items()],
     }
+    if answer.options.groups is not None:
+        result["groups"] = dataclasses.asdict(answer.options.groups) | {
+            "exchanges": [dataclasses.asdict(each) for each in exchanges_of(answer)]
+        }
     if target is not None:
         needed = [
             {"nodes": p.case.nodes, "gpus": p.case.gpus, "achieved_gbs": p.needed_gbs} for p in answer.planned

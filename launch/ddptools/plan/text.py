@@ -7,6 +7,7 @@ import pathlib
 
 from ddptools.common.table import Table, to_text
 from ddptools.plan.calibration import Calibration
+from ddptools.plan.groups import Exchange, exchange_of, groups_table
 from ddptools.plan.hardware import GBS_PER_GBIT, LINKS_GBS, NETWORKS_GBIT
 from ddptools.plan.measured import rates_of
 from ddptools.plan.prediction import Case, NetworkFit, Prediction
@@ -51,7 +52,13 @@ def text_of(answer: Answer) -> str:
     parts = [heading(answer), links_text(answer.planned[0].case), steps_text(answer)]
     if answer.options.target is not None:
         parts.append(target_text(answer))
+    if answer.options.groups is not None:
+        parts.append(to_text(groups_table(answer.options.groups, exchanges_of(answer))))
     return "\n".join(parts)
+
+
+def exchanges_of(answer: Answer) -> list[Exchange]:
+    return [exchange_of(answer.options.groups, planned.case, planned.prediction) for planned in answer.planned]
 
 
 def three_digits(value: float) -> str:

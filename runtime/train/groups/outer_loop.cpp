@@ -5,18 +5,15 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <deque>
-#include <map>
 #include <optional>
 #include <span>
 
 #include "runtime/comm/agreed_signal.h"
 #include "runtime/core/clocked.h"
 #include "runtime/core/error.h"
-#include "runtime/core/files/json.h"
-#include "runtime/core/hash.h"
-#include "runtime/core/text.h"
-#include "runtime/outer/record.h"
+#include "runtime/core/process/signal_requests.h"
+#include "runtime/outer/redis.h"
+#include "runtime/train/groups/outer_state.h"
 
 namespace ddptrain {
 namespace {
@@ -26,49 +23,10 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kWaitSlice{100};           // between looks at signals while waiting
 constexpr std::chrono::seconds kFirstNotice{10};  // of waiting until a line says for whom
-constexpr milliseconds kFlushTime{2000};          // for the last entries of a run that ends early
-constexpr std::size_t kRecordBytes = std::size_t{1} << 20;
-constexpr std::size_t kEntryOverhead = 512;                   // bytes of an entry besides its payload, at most
-constexpr std::size_t kMostPayload = std::size_t{256} << 20;  // Redis takes 512 MB, launch/outer-log sets 300
-constexpr std::size_t kMostSettings = std::size_t{1} << 16;
-constexpr int kMostFaultLines = 5;  // warnings about one group's entries
 
-enum class Wait : std::uint8_t { give_up, go_on, done };
+enum class Wait : std::uint8_t { give_up, go_on, done, lost };
 
-std::string text_of(const OuterLoop::Settings& settings) {
-  std::string text;
-  for (const auto& [name, value] : settings) text += fmt::format("{}\t{}\n", printable(name), printable(value, 200));
-  return text;
-}
-
-std::map<std::string, std::string> settings_in(std::string_view text) {
-  std::map<std::string, std::string> settings;
-  while (!text.empty()) {
-    const std::string_view line = text.substr(0, text.find('\n'));
-    text.remove_prefix(std::min(line.size() + 1, text.size()));
-    const std::size_t tab = line.find('\t');
-    if (tab != line.npos) settings[printable(line.substr(0, tab))] = printable(line.substr(tab + 1), 200);
-  }
-  return settings;
-}
-
-/// UsageError that names the settings in which the run of the log differs.
-void require_same_settings(const OuterLoop::Settings& mine, const std::string& of_run, const std::string& name) {
-  if (of_run == text_of(mine)) return;
-  std::map<std::string, std::string> others;
-  if (of_run.size() <= kMostSettings) others = settings_in(of_run);
-  std::vector<std::string> differences;
-  for (const auto& [setting, value] : mine) {
-    const auto found = others.find(printable(setting));
-    const std::string other = found == others.end() ? "none" : found->second;
-    if (other != printable(value, 200))
-      differences.push_back(fmt::format("{}: {} (in the log: {})", setting, printable(value, 200), other));
-  }
-  if (differences.empty()) differences.push_back("the log's settings are of another version of the program");
-  usage_error(
-      "the run {} in the log has other settings than this group: {}. Use the same, or another name for a new run.",
-      name, fmt::join(differences, "; "));
-}
+bool is_asked_to_end() { return SignalRequests::end() != 0; }
 
 std::vector<OuterParameter> parameters_of(const WholeWeights& weights) {
   std::vector<OuterParameter> parameters;
@@ -78,204 +36,8 @@ std::vector<OuterParameter> parameters_of(const WholeWeights& weights) {
 
 }  // namespace
 
-/// Rank 0's copy of the outer state, its connection to the log, and what has come from there.
-struct OuterLoop::State {
-  State(const OuterOptions& options, const OuterLayout& layout, Device& device);
-
-  std::span<float> floats(const Buffer& buffer, OuterLayout::Range range) const {
-    return {static_cast<float*>(buffer.data()) + range.begin, static_cast<std::size_t>(range.count())};
-  }
-  std::span<float> all(const Buffer& buffer) const {
-    return {static_cast<float*>(buffer.data()), buffer.bytes() / sizeof(float)};
-  }
-  std::uint8_t* payload_of(std::int64_t fragment) const;
-  std::size_t payload_bytes(std::int64_t fragment) const {
-    return encoded_bytes(layout.codec, layout.range(fragment).count());
-  }
-  void append(std::int64_t fragment);
-  void take_entries();
-  bool fold_round(std::int64_t fragment);
-  bool fold_own(std::int64_t fragment);
-  void fold_all(std::int64_t fragment);
-  OuterFold::Outcome add(std::int64_t fragment);
-  void note_fault(const std::string& group, const std::string& what);
-  std::string position() const;
-  void write_record(const std::vector<Part>& parts);
-  std::string waiting_for(std::int64_t fragment) const;
-
-  struct Received {
-    std::int64_t number;  ///< In the order of the log.
-    std::string before;   ///< Position before this entry.
-    std::string bytes;
-    OuterEntry entry;  ///< Of `bytes`. A deque never moves it.
-  };
-  struct Sent {
-    std::uint64_t round = 0;
-    std::uint64_t base = 0;  ///< The version of the outer weights that the group trains from.
-    std::uint64_t age = 0;
-  };
-
-  const OuterOptions& options;
-  const OuterLayout& layout;
-  Buffer weights, velocity;
-  Buffer residual;  ///< Rounding errors of what was sent.
-  Buffer sent;      ///< The group's weights when it sent its last difference.
-  Buffer payload;   ///< The last differences.
-  Buffer record;
-  std::optional<OuterFold> fold;
-  std::optional<LogClient> log;
-  std::optional<OuterRecorder> recorder;
-  std::vector<std::deque<Received>> received;  ///< By fragment. In rounds, entries stay until their round is complete.
-  std::vector<std::size_t> added;              ///< The first ones, which the fold has got.
-  std::vector<Sent> mine;
-  std::string position_taken;  ///< Of the last entry of the log that was taken.
-  std::int64_t taken = 0;
-  std::int64_t skipped = 0;
-  std::int64_t exchanges = 0;
-  std::map<std::string, int> fault_lines;
-  std::string initial;  ///< Hash of the weights before the first step.
-};
-
-OuterLoop::State::State(const OuterOptions& options, const OuterLayout& layout, Device& device)
-    : options(options), layout(layout) {
-  const std::size_t bytes = static_cast<std::size_t>(layout.size) * sizeof(float);
-  weights = device.allocate_pinned(bytes);
-  if (options.rule.optimizer == OuterOptimizer::nesterov) velocity = device.allocate_pinned(bytes);
-  residual = device.allocate_pinned(bytes);
-  sent = device.allocate_pinned(bytes);
-  std::size_t payload_size = 0;
-  for (std::int64_t i = 0; i < layout.fragments; ++i) payload_size += payload_bytes(i);
-  payload = device.allocate_pinned(payload_size);
-  record = device.allocate_pinned(kRecordBytes);
-  received.resize(static_cast<std::size_t>(layout.fragments));
-  added.resize(received.size());
-  mine.resize(received.size());
-  fold.emplace(options.rule, layout, all(weights), all(velocity));
-}
-
-std::uint8_t* OuterLoop::State::payload_of(std::int64_t fragment) const {
-  std::size_t at = 0;
-  for (std::int64_t i = 0; i < fragment; ++i) at += payload_bytes(i);
-  return static_cast<std::uint8_t*>(payload.data()) + at;
-}
-
-/// Sends the payload of a fragment.
-void OuterLoop::State::append(std::int64_t fragment) {
-  const Sent& of = mine[static_cast<std::size_t>(fragment)];
-  const OuterEntry entry{
-      layout.run,
-      options.group,
-      of.round,
-      of.base,
-      static_cast<std::uint32_t>(fragment),
-      std::string_view(reinterpret_cast<const char*>(payload_of(fragment)), payload_bytes(fragment))};
-  log->append(write_entry(entry, layout));
-}
-
-void OuterLoop::State::note_fault(const std::string& group, const std::string& what) {
-  ++skipped;
-  int& lines = fault_lines[fault_lines.size() < OuterFold::kMostGroups ? group : ""];
-  if (++lines > kMostFaultLines) return;
-  spdlog::warn("An entry of the log{} is skipped: {}{}", group.empty() ? "" : " of group " + group, what,
-               lines == kMostFaultLines ? ". More of this group are skipped without a line" : "");
-}
-
-/// Checks what has come from the log, and puts it in the queue of its fragment.
-void OuterLoop::State::take_entries() {
-  for (LogClient::Entry& from_log : log->take()) {
-    const std::string before = std::exchange(position_taken, from_log.id);
-    auto parsed = parse_entry(from_log.bytes, layout);
-    if (const auto* fault = std::get_if<EntryFault>(&parsed)) {
-      note_fault(fault->group, fmt::format("{} ({})", fault->what, printable(from_log.id)));
-      continue;
-    }
-    OuterEntry& entry = std::get<OuterEntry>(parsed);
-    const auto at = static_cast<std::size_t>(entry.payload.data() - from_log.bytes.data());
-    Received& queued =
-        received[entry.fragment].emplace_back(Received{taken++, before, std::move(from_log.bytes), std::move(entry)});
-    queued.entry.payload = std::string_view(queued.bytes).substr(at, queued.entry.payload.size());
-  }
-}
-
-/// Adds the first entry in the queue of a fragment that has not been added yet.
-OuterFold::Outcome OuterLoop::State::add(std::int64_t fragment) {
-  const auto part = static_cast<std::size_t>(fragment);
-  const Received& next = received[part][added[part]++];
-  const OuterEntry& entry = next.entry;
-  const OuterFold::Outcome outcome = fold->add(entry);
-  if (recorder) recorder->add(next.bytes);
-  switch (outcome) {
-    case OuterFold::Outcome::applied:
-    case OuterFold::Outcome::waits:
-    case OuterFold::Outcome::repeated:
-      break;
-    default:
-      note_fault(entry.group, fmt::format("it {} (version {} of the outer weights, now {})", text_of(outcome),
-                                          entry.base, fold->version(fragment)));
-  }
-  return outcome;
-}
-
-/// Adds entries until the round is complete that the group trains in. Whether it is.
-bool OuterLoop::State::fold_round(std::int64_t fragment) {
-  const auto part = static_cast<std::size_t>(fragment);
-  while (fold->version(fragment) == mine[part].base && added[part] < received[part].size()) add(fragment);
-  if (fold->version(fragment) == mine[part].base) return false;
-  received[part].erase(received[part].begin(), received[part].begin() + static_cast<std::ptrdiff_t>(added[part]));
-  added[part] = 0;
-  return true;
-}
-
-/// Without rounds: adds all entries that have come, if the group's own difference is among them. Whether it is.
-bool OuterLoop::State::fold_own(std::int64_t fragment) {
-  const auto part = static_cast<std::size_t>(fragment);
-  const bool has_come = std::ranges::any_of(received[part], [&](const Received& each) {
-    return each.entry.group == options.group && each.entry.round >= mine[part].round;
-  });
-  if (has_come) fold_all(fragment);
-  return has_come;
-}
-
-void OuterLoop::State::fold_all(std::int64_t fragment) {
-  const auto part = static_cast<std::size_t>(fragment);
-  while (!received[part].empty()) {
-    const bool is_mine = received[part].front().entry.group == options.group;
-    if (add(fragment) == OuterFold::Outcome::applied && is_mine) mine[part].age = fold->last_age(fragment);
-    received[part].pop_front();
-    added[part] = 0;
-  }
-}
-
-/// From which a later run must read on.
-std::string OuterLoop::State::position() const {
-  const Received* first = nullptr;
-  for (const auto& queue : received) {
-    if (!queue.empty() && (first == nullptr || queue.front().number < first->number)) first = &queue.front();
-  }
-  return first == nullptr ? position_taken : first->before;
-}
-
-void OuterLoop::State::write_record(const std::vector<Part>& parts) {
-  nlohmann::json json = {{"fold", fold->record()}, {"position", position()}, {"initial", initial}};
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    json["parts"].push_back({parts[i].in_flight, parts[i].sent_at, mine[i].round, mine[i].base});
-  }
-  const std::string text = json.dump();
-  if (text.size() > kRecordBytes) fail("the record of the outer state takes {} bytes of {}", text.size(), kRecordBytes);
-  std::memset(record.data(), ' ', kRecordBytes);
-  std::memcpy(record.data(), text.data(), text.size());
-}
-
-std::string OuterLoop::State::waiting_for(std::int64_t fragment) const {
-  if (const std::string fault = log->fault(); !fault.empty()) return fmt::format("the log ({})", fault);
-  if (options.rule.groups == 0) return "the log";
-  const std::vector<std::string> missing = fold->missing(fragment);
-  if (!missing.empty()) return fmt::format("{} {}", missing.size() == 1 ? "group" : "groups", fmt::join(missing, ", "));
-  return fmt::format("groups that have not started yet (--outer-groups {})", options.rule.groups);
-}
-
-OuterLoop::OuterLoop(const OuterOptions& options, const Settings& settings, std::int64_t steps, const Trainer& trainer,
-                     const World& world, const Checkpoint* resumed)
+OuterLoop::OuterLoop(const OuterOptions& options, const GroupSettings& settings, std::int64_t steps,
+                     const Trainer& trainer, const World& world, const Checkpoint* resumed)
     : options_(options),
       steps_(steps),
       world_(world),
@@ -284,43 +46,20 @@ OuterLoop::OuterLoop(const OuterOptions& options, const Settings& settings, std:
       layout_{0, weights_.size(), options.fragments, options.codec},
       parts_(static_cast<std::size_t>(options.fragments)) {
   const bool is_first = world.rank() == 0;
-  if (is_first) state_ = std::make_unique<State>(options_, layout_, device_);
+  if (is_first) state_ = std::make_unique<OuterState>(options_, layout_, device_);
   if (resumed != nullptr) {
     restore(*resumed);
   } else {
     weights_.read(0, layout_.size, is_first ? state_->all(state_->weights) : std::span<float>{});
   }
-  const std::vector<OuterParameter> parameters = parameters_of(weights_);
+  bool is_connected = true;
   world.agree([&] {
     if (!is_first) return;
-    State& state = *state_;
-    if (resumed == nullptr) state.initial = hash_of(parameters, state.all(state.weights));
-    Settings all = settings;
-    all.emplace_back("the hash of the initial weights", state.initial);
-    LogAddress address = parse_log_address(options_.address);
-    const std::string name = address.name;
-    std::size_t largest = 0;
-    for (std::int64_t i = 0; i < layout_.fragments; ++i) largest = std::max(largest, state.payload_bytes(i));
-    if (largest > kMostPayload) {
-      usage_error("--outer-fragments {}: a difference has {}, and an entry of the log at most {}. Give at least {}.",
-                  layout_.fragments, size_text(largest), size_text(kMostPayload),
-                  static_cast<std::size_t>(layout_.fragments) * (largest / kMostPayload + 1));
-    }
-    state.log.emplace(std::move(address), largest + kEntryOverhead);
-    require_same_settings(all, state.log->settings(text_of(all)), name);
-    if (options_.rule.groups > 0 && resumed == nullptr && state.log->is_finished()) {
-      usage_error(
-          "the run {} in the log is finished, so nothing that this group trains would count. Give a new run another "
-          "name in --outer, or continue from a checkpoint with --resume.",
-          name);
-    }
-    const std::string text = text_of(all);
-    layout_.run = xxh3_128_value(text.data(), text.size())[0];
-    if (!options_.record.empty()) {
-      state.recorder.emplace(options_.record, OuterRecordHead{options_.rule, layout_, parameters, state.fold->record()},
-                             state.all(state.weights), state.all(state.velocity));
-    }
+    const std::string path = resumed != nullptr ? resumed->path.string() : "";
+    is_connected = state_->connect(settings, parameters_of(weights_), parts_, path, is_asked_to_end);
   });
+  if (world.min(is_connected ? 1.0 : 0.0) == 0.0) return;
+  share_parts();
   if (options_.rule.groups == 0) {
     catch_up();
   } else if (is_first) {
@@ -333,14 +72,12 @@ OuterLoop::OuterLoop(const OuterOptions& options, const Settings& settings, std:
   state_->write_record(parts_);
 }
 
-OuterLoop::~OuterLoop() {
-  if (state_ && state_->log) state_->log->flush(kFlushTime);
-}
+OuterLoop::~OuterLoop() = default;
 
 void OuterLoop::restore(const Checkpoint& checkpoint) {
   world_.agree([&] {
     if (world_.rank() != 0) return;
-    State& state = *state_;
+    OuterState& state = *state_;
     const std::string path = checkpoint.path.string();
     const auto& stored = checkpoint.manifest.arrays;
     const auto has = [&](const StateArray& array) {
@@ -360,51 +97,40 @@ void OuterLoop::restore(const Checkpoint& checkpoint) {
                     std::memcpy(to + at * element, data, bytes);
                   });
     }
-    const std::string_view text(static_cast<const char*>(state.record.data()), kRecordBytes);
-    const nlohmann::json json = parse_json_object(text, path);
-    try {
-      state.fold->restore(json.at("fold").get<std::string>());
-      json.at("position").get_to(state.position_taken);
-      json.at("initial").get_to(state.initial);
-      for (std::size_t i = 0; i < parts_.size(); ++i) {
-        const nlohmann::json& part = json.at("parts").at(i);
-        parts_[i] = {part.at(0).get<bool>(), part.at(1).get<std::int64_t>()};
-        state.mine[i] = {part.at(2).get<std::uint64_t>(), part.at(3).get<std::uint64_t>(), 0};
-      }
-    } catch (const nlohmann::json::exception&) {
-      usage_error("--resume {}: its record of the outer state is damaged", path);
-    }
+    state.read_record(path, parts_);
   });
-  share_parts();
 }
 
 void OuterLoop::share_parts() {
   std::vector<std::int64_t> values;
-  for (const Part& part : parts_) values.insert(values.end(), {part.in_flight ? 1 : 0, part.sent_at});
+  for (const OuterPart& part : parts_) values.insert(values.end(), {part.in_flight ? 1 : 0, part.sent_at});
   if (world_.size() > 1) world_.broadcast(values.data(), values.size() * sizeof(std::int64_t), 0);
   for (std::size_t i = 0; i < parts_.size(); ++i) parts_[i] = {values[2 * i] != 0, values[2 * i + 1]};
 }
 
 /// Without rounds: reads the log up to its present end, and takes the outer weights of fragments that are not in
-/// flight.
+/// flight. OuterState::sent has the outer weights from before.
 void OuterLoop::catch_up() {
   const auto is_free = [&](std::int64_t fragment) { return !parts_[static_cast<std::size_t>(fragment)].in_flight; };
-  if (state_) {
-    State& state = *state_;
-    for (std::int64_t i = 0; i < layout_.fragments; ++i) {
-      const OuterLayout::Range range = layout_.range(i);
-      if (is_free(i)) std::ranges::copy(state.floats(state.weights, range), state.floats(state.sent, range).begin());
+  world_.agree([&] {
+    if (!state_) return;
+    OuterState& state = *state_;
+    std::string newest;
+    try {
+      newest = state.log->newest();
+    } catch (const RedisInterrupted&) {
+      return;
     }
-    const std::string newest = state.log->newest();
     state.log->start(state.position_taken);
-    while (!newest.empty() && state.position_taken != newest && state.log->fault().empty()) {
+    while (is_later(newest, state.position_taken) && state.log->fault().empty() && !is_asked_to_end()) {
       state.log->wait(kWaitSlice);
+      state.require_place();
       state.take_entries();
       for (std::int64_t i = 0; i < layout_.fragments; ++i) {
         if (is_free(i)) state.fold_all(i);
       }
     }
-  }
+  });
   for (std::int64_t i = 0; i < layout_.fragments; ++i) {
     if (is_free(i)) take_outer_weights(i, true);
   }
@@ -431,22 +157,28 @@ std::int64_t OuterLoop::next_stop(std::int64_t step) const {
   return std::max(next, step + 1);
 }
 
-std::optional<int> OuterLoop::exchange(std::int64_t step) {
+std::optional<int> OuterLoop::exchange(std::int64_t step, std::optional<std::int64_t> kept) {
   const Watch::Phase phase(device_.watch(), "exchange");
-  if (state_) state_->take_entries();
+  world_.agree([&] {
+    if (!state_) return;
+    state_->require_place();
+    state_->take_entries();
+  });
   std::optional<int> signal;
   for (std::int64_t fragment = 0; fragment < options_.fragments && !signal; ++fragment) {
-    signal = exchange(fragment, step);
+    signal = exchange_fragment(fragment, step);
   }
-  if (state_) state_->write_record(parts_);
+  if (!state_) return signal;
+  state_->write_record(parts_);
+  state_->tell(step, kept);
   const bool is_finished = !signal && step == steps_ && options_.rule.groups > 0;
-  if (state_ && is_finished) state_->log->set_finished();
+  if (is_finished) state_->registry->set_finished();
   return signal;
 }
 
-std::optional<int> OuterLoop::exchange(std::int64_t fragment, std::int64_t step) {
+std::optional<int> OuterLoop::exchange_fragment(std::int64_t fragment, std::int64_t step) {
   const Clocked clocked(seconds_);
-  const Part& part = parts_[static_cast<std::size_t>(fragment)];
+  const OuterPart& part = parts_[static_cast<std::size_t>(fragment)];
   const bool is_last = step == steps_;
   if (part.in_flight && (is_last || step >= part.sent_at + options_.delay)) {
     if (const std::optional<int> signal = merge(fragment, step)) return signal;
@@ -460,26 +192,14 @@ void OuterLoop::send(std::int64_t fragment, std::int64_t step) {
   const OuterLayout::Range range = layout_.range(fragment);
   weights_.read(range.begin, range.count(), state_ ? state_->floats(state_->sent, range) : std::span<float>{});
   world_.agree([&] {
-    if (!state_) return;
-    State& state = *state_;
-    State::Sent& mine = state.mine[static_cast<std::size_t>(fragment)];
-    const std::span<const float> outer = state.floats(state.weights, range);
-    const std::span<const float> own = state.floats(state.sent, range);
-    const std::span<float> difference = state.floats(state.residual, range);
-    for (std::size_t i = 0; i < difference.size(); ++i) difference[i] += outer[i] - own[i];
-    if (!encode(layout_.codec, difference, state.payload_of(fragment))) {
-      throw Error(fmt::format("step {}: a weight is NaN or infinite, so the group sends nothing", step), true);
-    }
-    mine.base = state.fold->version(fragment);
-    mine.round = options_.rule.groups > 0 ? mine.base : state.fold->next_round(fragment, options_.group);
-    state.append(fragment);
+    if (state_) state_->send(fragment, step);
   });
   parts_[static_cast<std::size_t>(fragment)] = {true, step};
 }
 
 /// Waits, as far as that is due, until the group's difference is a part of the outer weights, and takes them.
 std::optional<int> OuterLoop::merge(std::int64_t fragment, std::int64_t step) {
-  Part& part = parts_[static_cast<std::size_t>(fragment)];
+  OuterPart& part = parts_[static_cast<std::size_t>(fragment)];
   const bool rounds = options_.rule.groups > 0;
   const bool must_wait = rounds || step == steps_;
   const Clock::time_point start = Clock::now();
@@ -487,15 +207,17 @@ std::optional<int> OuterLoop::merge(std::int64_t fragment, std::int64_t step) {
   while (true) {
     Wait wait = Wait::give_up;
     if (state_) {
-      State& state = *state_;
+      OuterState& state = *state_;
       state.take_entries();
       const bool done = rounds ? state.fold_round(fragment) : state.fold_own(fragment);
       const bool keeps_waiting = must_wait || (options_.delay == 0 && state.log->fault().empty());
       wait = done ? Wait::done : keeps_waiting ? Wait::go_on : Wait::give_up;
+      if (!done && !state.has_place()) wait = Wait::lost;
     }
     wait = static_cast<Wait>(world_.max(static_cast<double>(wait)));
     if (wait == Wait::give_up) return std::nullopt;
     if (wait == Wait::done) break;
+    if (wait == Wait::lost) require_place();
     if (const std::optional<int> signal = agreed_end_signal(world_)) return signal;
     if (state_) state_->log->wait(kWaitSlice);
     if (state_ && Clock::now() >= notice) {
@@ -508,7 +230,7 @@ std::optional<int> OuterLoop::merge(std::int64_t fragment, std::int64_t step) {
   take_outer_weights(fragment, step != part.sent_at);
   part.in_flight = false;
   if (!state_) return std::nullopt;
-  State& state = *state_;
+  OuterState& state = *state_;
   ++state.exchanges;
   exchanges_.push_back({step, fragment, state.fold->version(fragment),
                         state.mine[static_cast<std::size_t>(fragment)].age, step - part.sent_at,
@@ -517,7 +239,14 @@ std::optional<int> OuterLoop::merge(std::int64_t fragment, std::int64_t step) {
   return std::nullopt;
 }
 
-/// `keep_since_sent`: adds what the group has learned since its weights were State::sent.
+/// Throws OuterState::require_place()'s error, which is that of rank 0, on all ranks.
+void OuterLoop::require_place() {
+  world_.agree([&] {
+    if (state_) state_->require_place();
+  });
+}
+
+/// `keep_since_sent`: adds what the group has learned since its weights were OuterState::sent.
 void OuterLoop::take_outer_weights(std::int64_t fragment, bool keep_since_sent) {
   const OuterLayout::Range range = layout_.range(fragment);
   std::vector<float> values;
@@ -534,7 +263,7 @@ void OuterLoop::take_outer_weights(std::int64_t fragment, bool keep_since_sent) 
 
 OuterTotals OuterLoop::totals() const {
   if (!state_) return {};
-  const State& state = *state_;
+  const OuterState& state = *state_;
   return {state.exchanges,         seconds_,
           state.log->bytes_sent(), state.log->bytes_received(),
           state.skipped,           hash_of(parameters_of(weights_), state.all(state.weights)),

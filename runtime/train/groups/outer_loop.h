@@ -9,26 +9,17 @@
 
 #include "runtime/comm/world.h"
 #include "runtime/outer/codec.h"
-#include "runtime/outer/fold.h"
-#include "runtime/outer/log_client.h"
 #include "runtime/train/checkpoint/checkpoint.h"
+#include "runtime/train/groups/outer_options.h"
+#include "runtime/train/groups/run_settings.h"
 #include "runtime/train/replica/trainer.h"
 #include "runtime/train/replica/whole_weights.h"
 #include "runtime/train/results/outer.h"
 
 namespace ddptrain {
 
-/// Training in groups that share a log: see runtime/outer/.
-struct OuterOptions {
-  std::string address;  ///< See parse_log_address(). Empty: no groups.
-  std::string group;
-  OuterRule rule;
-  OuterCodec codec = OuterCodec::int8;
-  std::int64_t steps = 50;     ///< Between two differences of a fragment.
-  std::int64_t delay = 0;      ///< Steps of training between sending a difference and taking the new outer weights.
-  std::int64_t fragments = 1;  ///< Sent at different steps.
-  std::string record;          ///< File for OuterRecorder. Empty: none.
-};
+class OuterState;
+struct OuterPart;
 
 /// The names of the arrays of a checkpoint that have the outer state begin so.
 inline constexpr const char* kOuterArrays = "outer/";
@@ -38,13 +29,13 @@ inline constexpr const char* kOuterArrays = "outer/";
 /// between due() ones have no part in it.
 class OuterLoop {
  public:
-  using Settings = std::vector<std::pair<std::string, std::string>>;
-
   /// `settings`: names and values that all groups of a run must share, besides those in the options. `steps`: of the
   /// whole run. `resumed`: the checkpoint that has been restored; null: none. Without rounds, the weights become the
   /// newest outer weights of the log. UsageError if the log is out of reach or of a run with other settings, if the
-  /// checkpoint has no outer state, or if the rounds of the run are finished and `resumed` is null. Collective.
-  OuterLoop(const OuterOptions& options, const Settings& settings, std::int64_t steps, const Trainer& trainer,
+  /// run has its groups already, if a job trains under the name of the group, if the checkpoint has no outer state or
+  /// is of another run, or if the rounds of the run are finished and `resumed` is null. If a signal asks for the end
+  /// meanwhile (agreed_end_signal()), the object must not be used. Collective.
+  OuterLoop(const OuterOptions& options, const GroupSettings& settings, std::int64_t steps, const Trainer& trainer,
             const World& world, const Checkpoint* resumed);
   ~OuterLoop();
   OuterLoop(const OuterLoop&) = delete;
@@ -56,8 +47,9 @@ class OuterLoop {
 
   /// Sends and takes what is due after `step` steps. In rounds, and after the last step, it waits for other groups or
   /// the log. Returns the signal that ended a wait, if one has. Then it must be called again for the same step, also
-  /// after a resume. Collective.
-  std::optional<int> exchange(std::int64_t step);
+  /// after a resume. `kept`: step of a complete checkpoint of this run from which it may have to be repeated; empty:
+  /// there is none. UsageError if the group has lost its place in the run: see OuterState::require_place(). Collective.
+  std::optional<int> exchange(std::int64_t step, std::optional<std::int64_t> kept = std::nullopt);
   /// What exchange() has done since the last call. Empty except on rank 0.
   std::vector<OuterExchange> take_exchanges() { return std::exchange(exchanges_, {}); }
   OuterTotals totals() const;  ///< For rank 0. After the last step.
@@ -66,19 +58,14 @@ class OuterLoop {
   std::vector<StateArray> arrays() const;
 
  private:
-  struct State;  ///< Rank 0's.
-  struct Part {
-    bool in_flight = false;
-    std::int64_t sent_at = 0;  ///< Step of the last difference.
-  };
-
   void restore(const Checkpoint& checkpoint);
   void share_parts();
   std::int64_t first_send(std::int64_t fragment) const;  ///< The step of the first difference.
   bool sends_at(std::int64_t fragment, std::int64_t step) const;
-  std::optional<int> exchange(std::int64_t fragment, std::int64_t step);
+  std::optional<int> exchange_fragment(std::int64_t fragment, std::int64_t step);
   void send(std::int64_t fragment, std::int64_t step);
   std::optional<int> merge(std::int64_t fragment, std::int64_t step);
+  void require_place();
   void take_outer_weights(std::int64_t fragment, bool keep_since_sent);
   void catch_up();
 
@@ -88,8 +75,8 @@ class OuterLoop {
   Device& device_;
   WholeWeights weights_;
   OuterLayout layout_;
-  std::vector<Part> parts_;
-  std::unique_ptr<State> state_;  ///< Null except on rank 0.
+  std::vector<OuterPart> parts_;
+  std::unique_ptr<OuterState> state_;  ///< Null except on rank 0.
   std::vector<OuterExchange> exchanges_;
   double seconds_ = 0.0;  ///< In exchange().
 };

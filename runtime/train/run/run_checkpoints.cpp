@@ -64,6 +64,7 @@ void RunCheckpoints::report(const std::optional<WrittenCheckpoint>& checkpoint) 
   if (report_ != nullptr) report_->checkpoint(*checkpoint);
   if (checkpoint->error.empty()) {
     newest_ = checkpoint->path;
+    step_before_newest_ = std::exchange(newest_step_, checkpoint->step);
     return;
   }
   const std::string message = fmt::format("the checkpoint of step {} was not written: {}. Those before it are intact",

@@ -39,6 +39,8 @@ class RunCheckpoints {
   void wait();
 
   const std::string& newest() const { return newest_; }  ///< The newest complete one of this run; empty: none.
+  /// The step of the complete one before it: the one from which a run goes on if the newest is damaged.
+  std::optional<std::int64_t> step_before_newest() const { return step_before_newest_; }
   const std::optional<CheckpointTotals>& totals() const { return totals_; }  ///< Empty without a writer.
 
  private:
@@ -55,6 +57,8 @@ class RunCheckpoints {
   Clock::time_point last_time_ = Clock::now();
   std::int64_t last_step_;  ///< The step of the newest checkpoint.
   std::string newest_;
+  std::optional<std::int64_t> newest_step_;
+  std::optional<std::int64_t> step_before_newest_;
   std::optional<CheckpointTotals> totals_;
 };
 

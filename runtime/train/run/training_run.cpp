@@ -105,7 +105,7 @@ class TrainingRun {
 
   /// A signal while the group waits for others ends the run.
   void exchange_with_groups() {
-    const std::optional<int> signal = hooks_.outer->exchange(step_);
+    const std::optional<int> signal = hooks_.outer->exchange(step_, checkpoints_.step_before_newest());
     for (const OuterExchange& exchange : hooks_.outer->take_exchanges()) {
       if (report_ != nullptr) report_->exchange(exchange);
     }

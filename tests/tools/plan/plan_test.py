@@ -50,6 +50,25 @@ class ArithmeticTest(unittest.TestCase):
             self.assertEqual(effect in words, named)
             self.assertEqual(effect in json.loads(output(*EXPERIMENT_7, *more, "--json"))["leaves_out"], named)
 
+    def test_groups_that_share_a_log(self) -> None:
+        flags = [*EXPERIMENT_7, "--outer-groups", "4", "--outer-steps", "100", "--wire", "10"]
+        result = json.loads(output(*flags, "--json"))
+        (exchange,), step = result["groups"]["exchanges"], result["predictions"][0]["step_seconds"]
+        size = 2e9 * (1 + 2 / 64)
+        self.assertEqual((exchange["sent_bytes"], exchange["received_bytes"]), (size, 4 * size))
+        self.assertAlmostEqual(exchange["wire_seconds"], 16 * size * 8 / 10e9)  # the server sends all to all
+        self.assertAlmostEqual(exchange["efficiency"], 100 * step / (100 * step + exchange["wire_seconds"]))
+        self.assertAlmostEqual(exchange["fewer"], 100 * 2e9 * 4 * 2 * 2 * 3 / 4 / (5 * size))
+        delayed = json.loads(output(*flags, "--outer-delay", "50", "--outer-dtype", "int4", "--json"))["groups"]["exchanges"][0]
+        self.assertAlmostEqual(delayed["still_seconds"], max(0.0, delayed["wire_seconds"] - 50 * step))
+        self.assertLess(delayed["wire_seconds"], 0.6 * exchange["wire_seconds"])
+        self.assertRegex(output(*flags), r"4 groups, an exchange every 100 steps, int8, 10 Gbit/s:")
+        for wrong, says in ((["--outer-steps", "5"], "add --outer-groups N"), (["--wire", "1"], "add --outer-groups N"),
+                            (["--outer-groups", "2", "--outer-delay", "50"], "give less than --outer-steps 50"),
+                            (["--outer-groups", "2", "--mesh", "8"], "leave it or --mesh out")):  # fmt: skip
+            with self.assertRaisesRegex(UsageError, says):
+                program.parse(["--params", "1B", *wrong] if "--mesh" not in wrong else wrong)
+
     def test_without_overlap_a_step_takes_longer(self) -> None:
         steps = [json.loads(output(*EXPERIMENT_7, "--overlap", overlap, "--json"))["predictions"][0]["step_seconds"]
                  for overlap in ("on", "off")]  # fmt: skip

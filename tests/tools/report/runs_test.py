@@ -101,6 +101,31 @@ class RunsTest(FolderCase):
         self.assertNotIn("Dashed", curves.run_pictures(pair[:1])[0].caption)
         self.assertTrue(drawn[1].chart.from_zero)  # throughput
 
+    def test_groups_are_drawn_and_compared(self) -> None:
+        files = []
+        for name, ages in (("a", (0, 2)), ("b", (1, 3))):
+            exchanges = [{"event": "exchange", "step": 50 * i, "age": age, "bytes_sent": 1e6 * i, "bytes_received": 3e6 * i,
+                          "time": 100 + i} for i, age in enumerate(ages, 1)]  # fmt: skip
+            summary = {"event": "summary", "exchanges": 2, "exchange_seconds": 1.5, "exchange_bytes_sent": 2e6,
+                       "exchange_bytes_received": 6e6, "exchange_entries_skipped": 0, "outer_hash": f"{name}1"}  # fmt: skip
+            lines = [start(100, configuration={"group": f'"{name}"'}), step(50, 101, 2.0), step(100, 102, 1.0)]
+            files.append(self.write(f"{name}.jsonl", [*lines, *exchanges, summary]))
+        pair = runs.load_runs(files)
+        drawn = {picture.chart.y_label: picture.chart for picture in curves.run_pictures(pair)}
+        self.assertEqual([[value for _, value, _, _ in line.points] for line in drawn["versions"].lines], [[0, 2], [1, 3]])
+        sent, received = (picture.chart for picture in curves.run_pictures(pair) if "differences" in picture.caption)
+        self.assertEqual([value for _, value, _, _ in sent.lines[0].points], [1.0, 2.0])
+        self.assertEqual([value for _, value, _, _ in received.lines[1].points], [3.0, 6.0])
+        (table,) = page.group_tables(pair)
+        self.assertEqual(table.rows, [["a", "a", "2", "1.5 s", "2", "6", "1, at most 2", "0", "a1"],
+                                      ["b", "b", "2", "1.5 s", "2", "6", "2, at most 3", "0", "b1"]])  # fmt: skip
+        self.assertEqual(page.group_tables(runs.load_runs([self.write("w.jsonl", WHOLE)])), [])
+        zero = [line | {"age": 0} if line["event"] == "exchange" else line for line in read_records(files[0])]
+        labels = [picture.chart.y_label for picture in curves.run_pictures(runs.load_runs([self.write("z.jsonl", zero)]))]
+        self.assertNotIn("versions", labels)  # in rounds no difference is old
+        self.report(*files, "--out", "r.html")
+        self.assertIn("Groups that share a log", (self.folder / "r.html").read_text())
+
     def axes(self, *lines: dict[str, Any]) -> tuple[list[str], list[Any]]:
         """Of the loss, and the places of its last point."""
         chart = curves.run_pictures(runs.load_runs([self.write("a.jsonl", list(lines))]))[0].chart

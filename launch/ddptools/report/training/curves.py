@@ -23,6 +23,8 @@ class Quantity:
     from_zero: bool = False
     at_most: float | None = None
     scale: float = 1.0
+    event: str = "step"  # the kind of the lines
+    may_be_zero: bool = True  # otherwise it is left out if nothing of it is above 0
 
 
 def quantities(units: list[str]) -> list[Quantity]:
@@ -33,15 +35,20 @@ def quantities(units: list[str]) -> list[Quantity]:
     loss = "Loss: mean of the steps since the point before."
     exposed = "Communication that backward did not hide, per step."
     memory = "Memory in use on the GPU where most is."
+    age = "Age of a group's difference: versions by which the outer weights advanced until it was applied."
+    entries = "Bytes of differences that a group has"
     return [
         Quantity(loss, "loss", "loss", "test_loss", of_epoch="loss", logarithmic=True),
         *rates,
         Quantity("Accuracy on the test data.", "accuracy, %", tested="accuracy", at_most=100.0, scale=100.0),
         Quantity("Learning rate.", "learning rate", "learning_rate", from_zero=True),
         Quantity("Norm of the gradient, before clipping.", "norm", "gradient_norm", logarithmic=True),
-        Quantity(exposed, "ms", "exposed_comm_seconds", from_zero=True, scale=1e3),
+        Quantity(exposed, "ms", "exposed_comm_seconds", from_zero=True, scale=1e3, may_be_zero=False),
         Quantity(memory, "GB", "memory_used_bytes", from_zero=True, scale=1e-9),
         Quantity("Clock of the slowest GPU's multiprocessors, lowest reading.", "MHz", "sm_mhz_min"),
+        Quantity(age, "versions", "age", from_zero=True, event="exchange", may_be_zero=False),
+        Quantity(f"{entries} sent.", "MB", "bytes_sent", from_zero=True, scale=1e-6, event="exchange"),
+        Quantity(f"{entries} received, from all groups.", "MB", "bytes_received", from_zero=True, scale=1e-6, event="exchange"),
     ]
 
 
@@ -68,7 +75,7 @@ def _about_tests(quantity: Quantity, runs: list[TrainingRun]) -> str:
 def _curves(quantity: Quantity, runs: list[TrainingRun]) -> Curves | None:
     lines: list[Line] = []
     for run, color in zip(runs, COLORS):
-        trained = run.curve(quantity.field, "step") or run.curve(quantity.of_epoch, "epoch")
+        trained = run.curve(quantity.field, quantity.event) or run.curve(quantity.of_epoch, "epoch")
         tested = run.curve(quantity.tested, "epoch", "evaluation")
         of_training, of_test = _labels(quantity, run, len(runs), bool(trained))
         curve, test = _line(quantity, run, trained, of_training, color), _line(quantity, run, tested, of_test, color)
@@ -76,7 +83,7 @@ def _curves(quantity: Quantity, runs: list[TrainingRun]) -> Curves | None:
             test.dashes, test.has_dots = (2, 2) if curve else None, True
         lines += filter(None, [curve, test])
     values = [value for line in lines for _, value, _, _ in line.points]
-    if not values or (quantity.field == "exposed_comm_seconds" and not any(values)):
+    if not values or not (quantity.may_be_zero or any(values)):
         return None
     counted = {run.counted for run in runs}
     axes = [Axis("step"), Axis(counted.pop() if len(counted) == 1 else "samples"), Axis("time", is_time=True)]

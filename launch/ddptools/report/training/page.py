@@ -44,7 +44,7 @@ def blocks_of_runs(runs: list[TrainingRun]) -> list[Block]:
     blocks: list[Block] = [*disturbed_runs(runs), *(in_words(run) for run in runs if len(runs) == 1)]
     blocks += [key_numbers(run) for run in runs if len(runs) == 1]
     blocks += [Notes(notes)] if notes else []
-    tables = [run_table(runs), *mesh_tables(runs)]
+    tables = [run_table(runs), *mesh_tables(runs), *group_tables(runs)]
     if len(runs) > 1:
         blocks += [*words(runs), *tables]
     blocks += run_pictures(runs)
@@ -140,6 +140,25 @@ def mesh_tables(runs: list[TrainingRun]) -> list[Table]:
     header = ["run", "ranks", *(f"--{name}" for name in MESH), "waits for", "MB sent", "hash"]
     caption = "Meshes. Waits: mean share of a rank's time in steps, on CPUs. Sent: by rank 0 in a step, by axis."
     return [Table(caption, header, rows)] if meshes - {tuple(MESH.values())} else []
+
+
+def group_tables(runs: list[TrainingRun]) -> list[Table]:
+    """What groups that share a log exchanged. None if no run is one."""
+    rows = []
+    for run in runs:
+        ages = [age for _, _, age in run.curve("age", "exchange")]
+        summary = run.summary or {}
+        if not ages and "exchanges" not in summary:
+            continue
+        group = str(table_of(run.start.get("configuration")).get("group", "")).strip('"')
+        sizes = [_shown(summary.get(f"exchange_bytes_{way}"), lambda v: f"{1e-6 * v:.3g}") for way in ("sent", "received")]
+        rows.append([run.name, group, _shown(summary.get("exchanges"), number),
+                     _shown(summary.get("exchange_seconds"), duration), *sizes,
+                     f"{sum(ages) / len(ages):.2g}, at most {max(ages):g}" if ages else "",
+                     _shown(summary.get("exchange_entries_skipped"), number), str(summary.get("outer_hash", ""))])  # fmt: skip
+    header = ["run", "group", "exchanges", "stood still", "MB sent", "MB received", "age", "skipped", "outer hash"]
+    caption = "Groups that share a log. Age: versions of the outer weights, mean. Skipped: entries that did not fit."
+    return [Table(caption, header, rows)] if rows else []
 
 
 def _shown(value: object, show) -> str:

@@ -47,7 +47,7 @@ class TrainingRun:
             self.interruption = line
         elif event == "evaluated":
             self.evaluation = line
-        elif event in ("step", "epoch", "evaluation"):
+        elif event in ("step", "epoch", "evaluation", "exchange"):
             if not self._repeats(line):
                 self.lines.append(line)
         if self.began is None:

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/core/error.h"
+#include "runtime/outer/log_address.h"
+
+/// Connections to a Redis server. No other part of the runtime knows Redis's library.
+
+namespace ddptrain {
+
+/// UsageError with the package to install if this program was built without hiredis, if it cannot connect with TLS and
+/// the address asks for it, or if kLogAuthorityVariable is not set then.
+void require_redis(const LogAddress& address);
+
+/// A failed exchange with the server. The connection is closed.
+class RedisFault : public Error {
+ public:
+  using Error::Error;
+};
+
+/// The server has answered, and refuses what was asked. The connection stays open.
+class RedisRefusal : public RedisFault {
+ public:
+  using RedisFault::RedisFault;
+};
+
+/// The caller wanted no further waiting. The connection is closed.
+class RedisInterrupted : public Error {
+ public:
+  using Error::Error;
+};
+
+struct RedisReply {
+  bool is_text = false;
+  std::string text;
+  bool is_list = false;
+  std::vector<RedisReply> elements;  ///< Of a list.
+
+  bool is_list_of(std::size_t count) const { return is_list && elements.size() == count; }
+};
+
+/// One connection, for one thread.
+class RedisConnection {
+ public:
+  /// While the server is waited for, `is_interrupted` is called several times a second. Once it returns true, methods
+  /// throw RedisInterrupted. The address outlives the connection.
+  RedisConnection(const LogAddress& address, std::function<bool()> is_interrupted);
+  ~RedisConnection();
+  RedisConnection(const RedisConnection&) = delete;
+  RedisConnection& operator=(const RedisConnection&) = delete;
+
+  bool is_open() const;
+  void close();
+  /// RedisFault if there is no answer within 5 s.
+  void open();
+  /// RedisFault if no byte is sent or received for 10 s, RedisRefusal if the answer is an error.
+  RedisReply command(const std::vector<std::string_view>& words);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ddptrain
