@@ -34,8 +34,7 @@ struct StepLog {
   std::uint32_t slots = 0;
   std::uint32_t ranks = 0;               ///< Virtual ranks of this rank.
   const MetricSums* training = nullptr;  ///< [ranks] The sums that are logged.
-  MetricSums* noted = nullptr;           ///< [slots, ranks] Their values when the step ended, in the device's memory.
-  MetricSums* sums = nullptr;            ///< The same for the host: a copy, or noted.
+  MetricSums* sums = nullptr;            ///< [slots, ranks] Their values when the step ended.
   double* norms = nullptr;               ///< [slots] Norm of the whole gradient before clipping.
   std::uint64_t* nanoseconds = nullptr;  ///< [slots] When the step ended, by the device's clock; then start().
   std::uint64_t newest_nanoseconds = 0;  ///< When the newest step ended, or start().
@@ -48,18 +47,7 @@ struct StepLog {
   /// Call it when *changed has got the last value of a micro-step. Sums that are not logged are left out.
   DDP_HOST_DEVICE void note_sums(std::uint64_t done, const MetricSums* changed) const {
     if (!logs(done) || changed < training || changed >= training + ranks) return;
-    noted[slot(done) * ranks + static_cast<std::uint32_t>(changed - training)] = *changed;
-  }
-  /// Copies what the steps after number `before` up to `done` have noted, for the host: once for all steps of a graph,
-  /// because a kernel that writes to the host's memory ends later. Thread `thread` of `threads` does its part.
-  DDP_HOST_DEVICE void show_sums(std::uint64_t before, std::uint64_t done, std::uint32_t thread,
-                                 std::uint32_t threads) const {
-    const std::uint64_t last = before / every;  // logged step
-    const auto values = static_cast<std::uint32_t>(done / every - last) * ranks;
-    for (std::uint32_t value = thread; value < values; value += threads) {
-      const std::uint32_t at = slot((last + 1 + value / ranks) * every) * ranks + value % ranks;
-      sums[at] = noted[at];
-    }
+    sums[slot(done) * ranks + static_cast<std::uint32_t>(changed - training)] = *changed;
   }
   DDP_HOST_DEVICE void note_norm(std::uint64_t done, double norm) const {
     if (logs(done)) norms[slot(done)] = norm;

@@ -69,7 +69,7 @@ class PlantedModel final : public Model {
     device_.copy_to_host(&state, batch_.slice.step.state, sizeof(state));
     const std::uint64_t done = state.step + batch_.slice.step.offset + 1;
     if (!state.log.logs(done) || batch_.sums != state.log.training) return;
-    device_.copy_to_device(state.log.noted + state.log.slot(done), &mine, sizeof(mine));
+    device_.copy_to_device(state.log.sums + state.log.slot(done), &mine, sizeof(mine));
   }
 
   bool plants() const {

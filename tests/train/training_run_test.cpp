@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/mlp/mlp.h"
 #include "runtime/core/error.h"
 #include "runtime/device/cpu/cpu_device.h"
 #include "runtime/device/queueing.h"
@@ -265,9 +266,15 @@ struct LoggedRun {
   }
 };
 
+/// On GPUs a model whose kernels log themselves; on CPUs a quick one.
+std::unique_ptr<Model> logging_model(Rig& rig, const TrainerOptions& options) {
+  if (rig.device->kind() == DeviceKind::cuda) return rig.cnn(options, data());
+  return make_mlp(*rig.device, options.batch, make_resident(data(), *rig.device), MlpShape{.hidden = 16});
+}
+
 LoggedRun logged_run(DeviceKind kind, const TrainerOptions& options, std::optional<std::int64_t> log_every) {
   Rig rig(kind, Precision::fp32);
-  const auto trainer = rig.trainer(options, data());
+  const auto trainer = rig.trainer(options, data(), logging_model(rig, options));
   RunOptions run;
   run.baseline = false;
   run.epochs = 20;

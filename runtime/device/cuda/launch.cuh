@@ -25,6 +25,12 @@ __device__ __forceinline__ void let_successor_start() {
 #endif
 }
 
+/// Both, as kernels do that have nothing to prepare.
+__device__ __forceinline__ void follow_predecessor() {
+  wait_for_predecessor();
+  let_successor_start();
+}
+
 /// The GPU's clock.
 __device__ __forceinline__ std::uint64_t global_nanoseconds() {
   std::uint64_t now = 0;

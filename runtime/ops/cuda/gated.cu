@@ -29,8 +29,7 @@ struct PackOfRow {
 template <class T, int V>
 __global__ void __launch_bounds__(kThreads)
     swiglu_kernel(const T* pre, std::uint32_t packs, std::uint32_t count, T* y) {
-  wait_for_predecessor();
-  let_successor_start();
+  follow_predecessor();
   const std::uint32_t index = blockIdx.x * kThreads + threadIdx.x;
   if (index >= count) return;
   const PackOfRow<V> at(index, packs);

@@ -32,8 +32,6 @@ StepRecorder::StepRecorder(std::int64_t every, const MetricBuffers& metrics, Ste
   log.ranks = static_cast<std::uint32_t>(ranks_);
   log.training = metrics.logged();
   log.sums = static_cast<MetricSums*>(sums_.data());
-  if (device.has_own_memory()) noted_ = device.allocate(sums_.bytes());
-  log.noted = device.has_own_memory() ? static_cast<MetricSums*>(noted_.data()) : log.sums;
   log.norms = static_cast<double*>(norms_.data());
   log.nanoseconds = static_cast<std::uint64_t*>(nanoseconds_.data());
   device.copy_to_device(&state->log, &log, sizeof(log));

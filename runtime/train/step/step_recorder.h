@@ -40,7 +40,6 @@ class StepRecorder {
   std::size_t ranks_;
   StepState* state_;
   Device& device_;
-  Buffer noted_;        ///< [slots, ranks] MetricSums in the device's own memory; empty: it has none.
   Buffer sums_;         ///< [slots, ranks] MetricSums
   Buffer norms_;        ///< [slots] double
   Buffer nanoseconds_;  ///< [slots + 1]

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes llama_reference.json: the logits of transformers' Llama, Qwen2 and Qwen3, tiny and in double precision, for
-llama_reference_test.cpp to meet.
+llama_reference_test.cpp to meet; and how far transformers' own logits in bf16 are from them.
 
 Weights follow from a formula, so the file holds only configurations, shapes of tensors, and logits.
 Needs PyTorch and transformers: python3 tests/models/llama/llama_reference.py > tests/models/llama/llama_reference.json
@@ -50,7 +50,9 @@ def logits_of(config: transformers.PretrainedConfig) -> dict:
             parameter.copy_(make_weight(place, name, list(parameter.shape)))
             tensors[name] = list(parameter.shape)
         logits = model(torch.tensor([TEXT])).logits[0]
-    return {"config": json.loads(config.to_json_string(use_diff=True)), "tensors": tensors, "logits": [[round(logit, 9) for logit in row] for row in logits.tolist()]}
+        apart = (model.bfloat16()(torch.tensor([TEXT])).logits[0].double() - logits).abs().max().item()
+    return {"config": json.loads(config.to_json_string(use_diff=True)), "tensors": tensors, "bf16_apart": round(apart, 3),
+            "logits": [[round(logit, 9) for logit in row] for row in logits.tolist()]}  # fmt: skip
 
 
 def main() -> None:

@@ -88,54 +88,67 @@ struct Running {
   }
 };
 
+/// What a block reads and writes.
 template <class T, int E>
-__global__ void __launch_bounds__(kThreads)
-    attend_kernel(const Cached a, const T* qkv, T* keys, T* values, T* out, float* partials) {
-  constexpr int kQueries = queries_of(E);
-  __shared__ float largest[kWarps][kQueries];
-  __shared__ float weights[kWarps][kQueries];
-  __shared__ float sums[kWarps][kQueries][32 * E];
-  wait_for_predecessor();
-  let_successor_start();
-  const std::uint32_t row = blockIdx.x / a.stretches, own = a.position(row);
-  const std::uint32_t begin = blockIdx.x % a.stretches * a.stretch, end = min(own + 1, begin + a.stretch);
-  if (begin >= end) return;
-  const std::uint32_t text = row / a.sequence, before = own - row % a.sequence;
-  const std::uint32_t tiles = (a.queries() + kQueries - 1) / kQueries, group = blockIdx.y / tiles;
-  const std::uint32_t first_query = blockIdx.y % tiles * kQueries;
-  const std::uint32_t first_head = group * a.queries() + first_query;
-  const std::uint32_t count = min(static_cast<std::uint32_t>(kQueries), a.queries() - first_query);
-  const std::uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const bool wide = a.head_size % E == 0;
-  const std::size_t head_of_cache = static_cast<std::size_t>(group) * a.head_size;
-  const T* const new_rows = qkv + static_cast<std::size_t>(text) * a.sequence * a.columns();
-  const T* const new_keys = new_rows + static_cast<std::size_t>(a.heads) * a.head_size + head_of_cache;
-  const T* const new_values = new_keys + a.cache_width();
-  const std::size_t cache = static_cast<std::size_t>(text) * a.capacity * a.cache_width() + head_of_cache;
+struct BlockPlace {
+  static constexpr std::uint32_t kQueries = queries_of(E);
 
+  std::uint32_t row, own;    ///< The row in the batch, and its position.
+  std::uint32_t before;      ///< Position of the first new row of the text.
+  std::uint32_t begin, end;  ///< Positions of this block.
+  std::uint32_t first_head;  ///< Of its queries.
+  std::uint32_t count;       ///< Of its queries.
+  bool keeps;                ///< Whether it writes key and value of its row to the cache.
+  bool wide;                 ///< See load_head().
+  const T* query;            ///< The first of its queries.
+  const T *new_keys, *new_values;
+  std::size_t cache;  ///< Element of the cache with which the text's head begins.
+
+  __device__ BlockPlace(const Cached& a, const T* qkv) : row(blockIdx.x / a.stretches), own(a.position(row)) {
+    before = own - row % a.sequence;
+    begin = blockIdx.x % a.stretches * a.stretch;
+    end = min(own + 1, begin + a.stretch);
+    const std::uint32_t text = row / a.sequence, tiles = (a.queries() + kQueries - 1) / kQueries;
+    const std::uint32_t group = blockIdx.y / tiles, first_query = blockIdx.y % tiles * kQueries;
+    first_head = group * a.queries() + first_query;
+    count = min(kQueries, a.queries() - first_query);
+    keeps = own < begin + a.stretch && first_query == 0;
+    wide = a.head_size % E == 0;
+    const std::size_t head = static_cast<std::size_t>(group) * a.head_size;
+    query = qkv + row * a.columns() + static_cast<std::size_t>(first_head) * a.head_size;
+    new_keys = qkv + (static_cast<std::size_t>(text) * a.sequence * a.columns() + a.heads * a.head_size + head);
+    new_values = new_keys + a.cache_width();
+    cache = static_cast<std::size_t>(text) * a.capacity * a.cache_width() + head;
+  }
+};
+
+/// This warp's positions.
+template <class T, int E>
+__device__ __forceinline__ void attend_positions(const Cached& a, const BlockPlace<T, E>& b, const T* keys,
+                                                 const T* values, Running<E> (&running)[queries_of(E)]) {
+  constexpr int kQueries = queries_of(E);
   float query[kQueries][E];
 #pragma unroll
   for (int j = 0; j < kQueries; ++j) {
-    const std::uint32_t head = first_head + min(static_cast<std::uint32_t>(j), count - 1);
-    load_head<E>(qkv + row * a.columns() + static_cast<std::size_t>(head) * a.head_size, a.head_size, wide, query[j]);
+    const std::uint32_t head = min(static_cast<std::uint32_t>(j), b.count - 1);
+    load_head<E>(b.query + static_cast<std::size_t>(head) * a.head_size, a.head_size, b.wide, query[j]);
 #pragma unroll
     for (float& q : query[j]) q *= a.scale;
   }
-  Running<E> running[kQueries];
-  for (std::uint32_t first = begin + warp * kAhead; first < end; first += kWarps * kAhead) {
+  for (std::uint32_t first = b.begin + threadIdx.x / 32 * kAhead; first < b.end; first += kWarps * kAhead) {
     float key[kAhead][E], value[kAhead][E];
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
-      const std::uint32_t position = min(first + k, end - 1);
-      const bool is_new = position >= before;
-      const std::size_t new_row = static_cast<std::size_t>(position - before) * a.columns();
-      const std::size_t old_row = cache + static_cast<std::size_t>(position) * a.cache_width();
-      load_head<E>(is_new ? new_keys + new_row : keys + old_row, a.head_size, wide, key[k]);
-      load_head<E>(is_new ? new_values + new_row : values + old_row, a.head_size, wide, value[k]);
+      const std::uint32_t position = min(first + k, b.end - 1);
+      const bool is_new = position >= b.before;
+      const std::size_t new_row = static_cast<std::size_t>(position - b.before) * a.columns();
+      const std::size_t old_row = b.cache + static_cast<std::size_t>(position) * a.cache_width();
+      load_head<E>(is_new ? b.new_keys + new_row : keys + old_row, a.head_size, b.wide, key[k]);
+      load_head<E>(is_new ? b.new_values + new_row : values + old_row, a.head_size, b.wide, value[k]);
     }
 #pragma unroll
     for (int j = 0; j < kQueries; ++j) {
-      if (static_cast<std::uint32_t>(j) >= count) break;
+      if (static_cast<std::uint32_t>(j) >= b.count) break;
       float score[kAhead];
 #pragma unroll
       for (int k = 0; k < kAhead; ++k) {
@@ -143,43 +156,49 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
         for (int i = 0; i < E; ++i) dot += query[j][i] * key[k][i];
         score[k] = warp_sum(dot);
-        if (first + k >= end) score[k] = kLeast;
+        if (first + k >= b.end) score[k] = kLeast;
       }
       running[j].add(score, value);
     }
   }
+}
 
-  // The block that has the row's own position keeps key and value. Nobody reads them before the next pass.
-  if (own < begin + a.stretch && first_query == 0) {
-    const std::size_t to = cache + static_cast<std::size_t>(own) * a.cache_width();
-    const std::size_t from = static_cast<std::size_t>(own - before) * a.columns();
-    for (std::uint32_t i = threadIdx.x; i < a.head_size; i += kThreads) {
-      keys[to + i] = new_keys[from + i];
-      values[to + i] = new_values[from + i];
+/// What the warps found, in shared memory.
+template <int E>
+struct Found {
+  float largest[kWarps][queries_of(E)];
+  float weights[kWarps][queries_of(E)];
+  float sums[kWarps][queries_of(E)][32 * E];
+
+  __device__ __forceinline__ void put(const Running<E> (&running)[queries_of(E)]) {
+    const std::uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+    for (int j = 0; j < queries_of(E); ++j) {
+      if (lane == 0) {
+        largest[warp][j] = running[j].largest;
+        weights[warp][j] = running[j].weights;
+      }
+#pragma unroll
+      for (int i = 0; i < E; ++i) sums[warp][j][lane * E + i] = running[j].sum[i];
     }
   }
+};
 
-#pragma unroll
-  for (int j = 0; j < kQueries; ++j) {
-    if (lane == 0) {
-      largest[warp][j] = running[j].largest;
-      weights[warp][j] = running[j].weights;
-    }
-#pragma unroll
-    for (int i = 0; i < E; ++i) sums[warp][j][lane * E + i] = running[j].sum[i];
-  }
-  __syncthreads();
-  for (std::uint32_t i = threadIdx.x; i < count * a.head_size; i += kThreads) {
+/// Adds up what the warps found: to `out`, or to `partials` if several blocks share the positions of a row.
+template <class T, int E>
+__device__ __forceinline__ void store_found(const Cached& a, const BlockPlace<T, E>& b, const Found<E>& found, T* out,
+                                            float* partials) {
+  for (std::uint32_t i = threadIdx.x; i < b.count * a.head_size; i += kThreads) {
     const std::uint32_t j = i / a.head_size, element = i % a.head_size;
     float top = kLeast;
-    for (int w = 0; w < kWarps; ++w) top = fmaxf(top, largest[w][j]);
+    for (int w = 0; w < kWarps; ++w) top = fmaxf(top, found.largest[w][j]);
     float all = 0.0f, sum = 0.0f;
     for (int w = 0; w < kWarps; ++w) {
-      const float share = exp2_approximate(largest[w][j] - top);
-      all += share * weights[w][j];
-      sum += share * sums[w][j][element];
+      const float share = exp2_approximate(found.largest[w][j] - top);
+      all += share * found.weights[w][j];
+      sum += share * found.sums[w][j][element];
     }
-    const std::size_t head = static_cast<std::size_t>(row) * a.heads + first_head + j;
+    const std::size_t head = static_cast<std::size_t>(b.row) * a.heads + b.first_head + j;
     if (a.stretches == 1) {
       out[head * a.head_size + element] = from_float<T>(sum / all);
       continue;
@@ -193,11 +212,32 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+template <class T, int E>
+__global__ void __launch_bounds__(kThreads)
+    attend_kernel(const Cached a, const T* qkv, T* keys, T* values, T* out, float* partials) {
+  __shared__ Found<E> found;
+  follow_predecessor();
+  const BlockPlace<T, E> b(a, qkv);
+  if (b.begin >= b.end) return;
+  Running<E> running[queries_of(E)];
+  attend_positions<T, E>(a, b, keys, values, running);
+  if (b.keeps) {  // nobody reads them before the next pass
+    const std::size_t to = b.cache + static_cast<std::size_t>(b.own) * a.cache_width();
+    const std::size_t from = static_cast<std::size_t>(b.own - b.before) * a.columns();
+    for (std::uint32_t i = threadIdx.x; i < a.head_size; i += kThreads) {
+      keys[to + i] = b.new_keys[from + i];
+      values[to + i] = b.new_values[from + i];
+    }
+  }
+  found.put(running);
+  __syncthreads();
+  store_found<T, E>(a, b, found, out, partials);
+}
+
 /// A block per row and head.
 template <class T>
 __global__ void __launch_bounds__(kThreads) combine_kernel(const Cached a, const float* partials, T* out) {
-  wait_for_predecessor();
-  let_successor_start();
+  follow_predecessor();
   const std::uint32_t row = blockIdx.x / a.heads;
   const std::uint32_t stretches = a.position(row) / a.stretch + 1;
   const float* const first = partials + static_cast<std::size_t>(blockIdx.x) * a.stretches * a.partial_size();

@@ -164,7 +164,7 @@ void rotate_heads(const AttentionShape& shape, const Tensor& qkv, const float* f
     const auto bytes = static_cast<std::size_t>(row) * sizeof(T) + static_cast<std::size_t>(shape.head_size) * 4;
     reserve_shared_memory(kernel, bytes);
     launch_rows(rows, kernel, static_cast<std::uint32_t>(rows), kThreads, bytes, stream, qkv.as<T>(), heads_of(shape),
-                  Rotation{frequencies, first_position, static_cast<int>(shape.sequence), forward});
+                Rotation{frequencies, first_position, static_cast<int>(shape.sequence), forward});
   });
 }
 

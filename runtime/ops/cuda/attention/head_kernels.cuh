@@ -54,8 +54,7 @@ __global__ void __launch_bounds__(kThreads) rotate_kernel(T* qkv, const Heads he
   auto* const angles = reinterpret_cast<float2*>(row + (columns + 7) / 8 * 8);
   const std::size_t number = blockIdx.x;
   qkv += number * columns;
-  wait_for_predecessor();
-  let_successor_start();
+  follow_predecessor();
   for (int c = static_cast<int>(threadIdx.x) * V; c < columns; c += kThreads * V) {
     if constexpr (sizeof(T) * V == 16) {
       start_copy(shared_address(row + c), qkv + c);

@@ -66,10 +66,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const Forward<T> a, c
   __shared__ float exchanged[2][kWarps / kGroup][kGroup];
   const std::uint32_t group = threadIdx.x / (32 * kGroup);
   const std::uint32_t row = blockIdx.x * (kWarps / kGroup) + group;
-  if constexpr (kKind == Kind::rms) {
-    wait_for_predecessor();
-    let_successor_start();
-  }
+  if constexpr (kKind == Kind::rms) follow_predecessor();
   if (row >= a.rows) return;
   const Place<kGroup> place;
   const std::size_t start = static_cast<std::size_t>(row) * a.width;
@@ -107,10 +104,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const Forward<T> a, c
     load<kPack>(a.weight + column, weight);
     if constexpr (kKind == Kind::layer) load<kPack>(a.bias + column, bias);
 #pragma unroll
-    for (int k = 0; k < kPack; ++k) {
-      const float normal = (x[i][k] - mean) * inverse;
-      x[i][k] = kKind == Kind::layer ? normal * weight[k] + bias[k] : normal * weight[k];
-    }
+    for (int k = 0; k < kPack; ++k) x[i][k] = (x[i][k] - mean) * inverse * weight[k] + bias[k];
     if constexpr (kFp8) {
       largest = largest_magnitude(x[i], largest);
       *reinterpret_cast<uint2*>(fp8.values + start + column) = pack_fp8<DType::e4m3>(x[i], scale);

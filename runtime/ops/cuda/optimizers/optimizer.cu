@@ -8,12 +8,9 @@ namespace ddptrain {
 namespace cuda::optimizer {
 namespace {
 
-/// One warp. `shown` lies in the host's memory.
+/// `shown` lies in the host's memory.
 __global__ void advance_kernel(StepState* state, std::uint32_t steps, volatile std::uint64_t* shown) {
   const std::uint64_t before = state->step;
-  if (state->log.every > 0) state->log.show_sums(before, before + steps, threadIdx.x, blockDim.x);
-  __syncwarp();  // all have read state->step
-  if (threadIdx.x > 0) return;
   if (state->log.every > 0) {
     steps == 0 ? state->log.start(global_nanoseconds())
                : state->log.note_time(before, before + steps, global_nanoseconds());
@@ -57,7 +54,7 @@ class CudaOptimizer final : public OptimizerOps, CudaOps {
 
   void advance(StepState* state, std::uint32_t steps, Stream stream) override {
     auto* shown = static_cast<volatile std::uint64_t*>(steps_.data());
-    cuda::launch_kernel(optimizer::advance_kernel, 1, 32, 0, static_cast<cudaStream_t>(stream.handle), state, steps,
+    cuda::launch_kernel(optimizer::advance_kernel, 1, 1, 0, static_cast<cudaStream_t>(stream.handle), state, steps,
                         shown);
   }
 

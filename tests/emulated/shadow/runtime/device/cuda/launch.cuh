@@ -6,5 +6,6 @@ namespace ddptrain::cuda {
 
 inline void wait_for_predecessor() {}
 inline void let_successor_start() {}
+inline void follow_predecessor() {}
 
 }  // namespace ddptrain::cuda
