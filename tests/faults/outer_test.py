@@ -36,6 +36,12 @@ class Log(LogServer):
             length = int(answer[1:]) if answer.startswith(b"$") else 0
             return file.read(length) if length > 0 else b"" if length < 0 else answer[1:].strip()
 
+    def is_loaded(self) -> bool:
+        """Whether it has read its file after a start."""
+        with contextlib.suppress(AssertionError):
+            return self.do(b"PING") == b"PONG"
+        return False
+
     def key(self, name: str, what: str) -> bytes:
         return f"ddptrain:{name}:{what}".encode()
 
@@ -165,7 +171,8 @@ class OuterTest(JobTest):
     def check_kills(self, chance: random.Random, kills: int) -> None:
         """Two groups, of which one or the server is killed and started again, end as they do without that."""
         flags = [*GPT, "--outer-groups", "2", "--outer-steps", "3", "--outer-delay", "1", "--outer-dtype", "int8", "--steps",
-                 str(30 + 30 * kills), "--outer-snapshot-every", "2", "--checkpoint", "c", "--checkpoint-every", "5", "--resume", "auto"]  # fmt: skip
+                 str(30 + 30 * kills), "--outer-snapshot-every", "2", "--checkpoint", "c", "--checkpoint-every", "5",
+                 "--resume", "auto"]  # fmt: skip
 
         def start(name: str, run_name: str) -> Job:
             return self.group(name, run_name, *flags, ranks=2 if name == "a" else 1)
@@ -446,6 +453,7 @@ class OuterTest(JobTest):
             if number % 2 == 1:
                 self.log.kill()
                 self.log.start()
+                wait_for(lambda: self.log.is_loaded(), "the log is not loaded", PATIENCE)
                 newest = self.log.snapshots("long")[:1]
                 writer.wait_until(lambda: self.log.snapshots("long")[:1] != newest)  # noqa: B023
             for process in writer.ranks():
