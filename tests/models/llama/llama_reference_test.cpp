@@ -91,7 +91,7 @@ TEST_P(LlamaReferenceTest, LogitsAreThoseOfTransformers) {
     EXPECT_GT(largest, 0.1) << name;
     // transformers in bf16 is as far from its own logits in double precision
     const bool bf16 = GetParam().precision == Precision::bf16;
-    EXPECT_LE(apart, bf16 ? 1.2 * model.at("bf16_apart").get<double>() : GetParam().tolerance * std::max(1.0, largest))
+    EXPECT_LE(apart, bf16 ? 1.5 * model.at("bf16_apart").get<double>() : GetParam().tolerance * std::max(1.0, largest))
         << name;
   }
 }
