@@ -70,8 +70,8 @@ class CudaGated final : public GatedOps, CudaOps {
     if (is_fp8(y.dtype)) return quantize_swiglu(pre.data, fp8_output(y, stream()), stream());
     for_packs(s, {pre, y},
               [&]<class T, int V>(T, std::integral_constant<int, V>, std::uint32_t packs, std::uint32_t count) {
-                launch_rows(s.rows, swiglu_kernel<T, V>, ceil_div(count, kThreads), kThreads, 0, stream(),
-                            pre.as<T>(), packs, count, y.as<T>());
+                launch_rows(s.rows, swiglu_kernel<T, V>, ceil_div(count, kThreads), kThreads, 0, stream(), pre.as<T>(),
+                            packs, count, y.as<T>());
               });
   }
 

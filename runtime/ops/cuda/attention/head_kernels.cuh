@@ -38,7 +38,7 @@ struct HeadOfGroup {
 };
 
 struct Rotation {
-  const float* frequencies;  // [head_size / 2]; null: nothing is turned
+  const float* frequencies;            // [head_size / 2]; null: nothing is turned
   const std::int64_t* first_position;  // null: 0
   int sequence;
   bool forward;  // from groups to kinds; otherwise back

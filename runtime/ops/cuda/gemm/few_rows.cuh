@@ -20,7 +20,7 @@ constexpr int kThreads = 32 * kWarps;
 constexpr int kPack = 8;   // elements that a lane reads at a time
 constexpr int kAhead = 4;  // packs that a lane has under way
 constexpr int kMostRows = 8;
-constexpr std::uint32_t kLine = 128;            // bytes
+constexpr std::uint32_t kLine = 128;  // bytes
 
 /// sum + the products of eight elements.
 __device__ __forceinline__ float add_products(const uint4& a, const uint4& b, float sum) {

@@ -476,7 +476,7 @@ std::uint32_t launch_kept_rows(const Problem<bf16>& p, const Predictions& predic
 
 template <class T>
 std::uint32_t launch_predictions(const Problem<T>& p, const Predictions& predictions, int multiprocessors,
-                          cudaStream_t stream) {
+                                 cudaStream_t stream) {
   constexpr int kWide = 16 / sizeof(T);
   const auto start = [&](auto kernel, int threads) {
     return launch(kernel, threads, 0, p, predictions, multiprocessors, stream);
