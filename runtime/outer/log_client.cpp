@@ -111,8 +111,8 @@ void LogClient::Impl::note(std::string& fault, const RedisFault& error) {
   if (before == fault) return;
   if (is_full(error)) {
     spdlog::warn(
-        "The log {} is full: {}. Training goes on, and nothing is exchanged. Stop launch/outer-log and start it again "
-        "with more --memory.",
+        "The log {} is full: {}. Nothing is exchanged until it has room. Stop launch/outer-log and start it again with "
+        "more --memory.",
         address.text(), error.what());
   } else if (before.empty()) {
     spdlog::warn("The log {} is out of reach: {}", address.text(), error.what());

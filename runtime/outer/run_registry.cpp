@@ -201,7 +201,7 @@ void RunRegistry::claim() {
           impl.options.group, job_in(holder), impl.address.name);
     }
     if (end - Clock::now() > kClaimTime + kRenewTime - kLook) {
-      spdlog::info("Group {} of the run {} is that of {}: waiting up to {} s, in case it was killed",
+      spdlog::info("Group {} of the run {} is in use by {}: waiting up to {} s, in case that job was killed",
                    impl.options.group, impl.address.name, job_in(holder), (kClaimTime + kRenewTime).count() / 1000);
     }
     if (impl.is_interrupted()) throw RedisInterrupted("interrupted");

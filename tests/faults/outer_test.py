@@ -319,7 +319,7 @@ class OuterTest(JobTest):
         first.wait()
         third = Job(command, folder)
         self.addCleanup(third.end)
-        third.wait_until(lambda: third.said("waiting up to .* in case it was killed") is not None)
+        third.wait_until(lambda: third.said("waiting up to .* in case that job was killed") is not None)
         third.wait_until(lambda: third.said("^Epoch") is not None)
         # A job that slept while another took its name ends when it wakes up.
         asleep = third.ranks()[0]
@@ -358,7 +358,7 @@ class OuterTest(JobTest):
         self.log.start()
         flags = [*self.FREE, "--steps", "3000", "--outer-snapshot-every", "0", "--log-every", "1000"]
         job = self.group("a", "free", *flags)
-        job.wait_until(lambda: job.said("The log .* is full: OOM .*Training goes on.*more --memory") is not None)
+        job.wait_until(lambda: job.said("The log .* is full: OOM .*until it has room.*more --memory") is not None)
         job.wait_until(lambda: job.said("Step 3000/3000") is not None)
         self.assertNotIn("out of reach", job.text())
         self.log.kill()
