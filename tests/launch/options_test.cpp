@@ -100,7 +100,7 @@ TEST(Options, EveryFlagIsInTheHelpOfAllTopics) {
 TEST(Options, FlagsThatDecideParametersDoNotDependOnGroupsOfTheHelp) {
   const std::string common =
       "config model precision epochs steps batch grad-accum virtual-ranks seed optimizer lr momentum beta1 "
-      "beta2 weight-decay clip-norm on-nonfinite schedule warmup lr-scaling lr-base-batch "
+      "beta2 weight-decay moments master clip-norm on-nonfinite schedule warmup lr-scaling lr-base-batch "
       "comm-dtype data init group outer-steps outer-groups outer-optimizer outer-lr outer-momentum outer-dtype "
       "outer-delay outer-fragments outer-max-age ";
   const std::map<std::string, std::string> more = {{"cnn", "dropout"},
