@@ -169,9 +169,10 @@ class OuterTest(JobTest):
         self.check_kills(random.Random(1), 3)
 
     def check_kills(self, chance: random.Random, kills: int) -> None:
-        """Two groups, of which one or the server is killed and started again, end as they do without that."""
+        """Two groups, of which one or the server is killed and started again, end as they do without that. The run goes on
+        for some seconds after the last kill, in which entries are removed."""
         flags = [*GPT, "--outer-groups", "2", "--outer-steps", "3", "--outer-delay", "1", "--outer-dtype", "int8", "--steps",
-                 str(30 + 30 * kills), "--outer-snapshot-every", "2", "--checkpoint", "c", "--checkpoint-every", "5",
+                 str(600 + 30 * kills), "--outer-snapshot-every", "2", "--checkpoint", "c", "--checkpoint-every", "5",
                  "--resume", "auto"]  # fmt: skip
 
         def start(name: str, run_name: str) -> Job:
