@@ -72,7 +72,7 @@ class GptOps {
   }
 
   void run_fp8() {
-    if (s_.key_heads) return run_llama_fp8();
+    if (s_.key_heads) return run_llama(true);
     copies_fp8();
     norms_fp8();
     linear_fp8("qkv", s_.width, 3 * s_.width);
@@ -85,7 +85,7 @@ class GptOps {
   }
 
   void run() {
-    if (s_.key_heads) return run_llama();
+    if (s_.key_heads) return run_llama(false);
     embedding();
     norms();
     activations();
@@ -102,25 +102,21 @@ class GptOps {
   }
 
  private:
-  void run_llama() {
-    rms_norms(DType::bf16);
-    swiglu(DType::bf16, DType::bf16);
-    linear("qkv", s_.width, s_.grouped_heads().columns());
-    linear("projection", s_.width, s_.width);
-    linear("gate and up", s_.width, 2 * s_.hidden);
-    linear("down", s_.hidden, s_.width);
-    heads();
-    grouped_attention();
-    loss();
-    buffers_.clear();
-  }
-  void run_llama_fp8() {
-    rms_norms(DType::e4m3);
-    swiglu(DType::e4m3, DType::e5m2);
-    linear_fp8("qkv", s_.width, s_.grouped_heads().columns());
-    linear_fp8("projection", s_.width, s_.width);
-    linear_fp8("gate and up", s_.width, 2 * s_.hidden);
-    linear_fp8("down", s_.hidden, s_.width);
+  void run_llama(bool fp8) {
+    rms_norms(fp8 ? DType::e4m3 : DType::bf16);
+    swiglu(fp8 ? DType::e4m3 : DType::bf16, fp8 ? DType::e5m2 : DType::bf16);
+    const auto layer = [&](const char* name, std::int64_t in, std::int64_t out) {
+      fp8 ? linear_fp8(name, in, out) : linear(name, in, out);
+    };
+    layer("qkv", s_.width, s_.grouped_heads().columns());
+    layer("projection", s_.width, s_.width);
+    layer("gate and up", s_.width, 2 * s_.hidden);
+    layer("down", s_.hidden, s_.width);
+    if (!fp8) {
+      heads();
+      grouped_attention();
+      loss();
+    }
     scales_.clear();
     buffers_.clear();
   }

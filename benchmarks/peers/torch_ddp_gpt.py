@@ -13,7 +13,6 @@ gradient_as_bucket_view, scaled_dot_product_attention. Prints one JSON line.
 import argparse
 import sys
 
-import torch_ddp
 import torch_ddp_text
 from torch import nn
 from torch.nn import functional as F
@@ -67,17 +66,9 @@ class Gpt(nn.Module):
 
 def parse_arguments(argv):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    torch_ddp_text.add_training_arguments(parser)
-    parser.add_argument("--layers", type=int, default=12)
-    parser.add_argument("--width", type=int, default=768)
-    parser.add_argument("--heads", type=int, default=12)
-    parser.add_argument("--ff", type=int, default=3072)
-    parser.add_argument("--seq", type=int, default=1024)
-    parser.add_argument("--vocab", type=int, default=50257)
+    torch_ddp_text.add_arguments(parser, layers=12, width=768, heads=12, ff=3072, vocab=50257)
     parser.add_argument("--batch", type=int, default=64, help="windows per rank")
-    args = parser.parse_args(argv)
-    torch_ddp.check_arguments(parser, args)
-    return args
+    return torch_ddp_text.parse(parser, argv)
 
 
 if __name__ == "__main__":

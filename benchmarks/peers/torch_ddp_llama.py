@@ -14,7 +14,6 @@ import argparse
 import sys
 
 import torch
-import torch_ddp
 import torch_ddp_text
 from torch import nn
 from torch.nn import functional as F
@@ -84,21 +83,12 @@ class Llama(nn.Module):
 
 def parse_arguments(argv):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    torch_ddp_text.add_training_arguments(parser)
-    parser.add_argument("--layers", type=int, default=24)
-    parser.add_argument("--width", type=int, default=896)
-    parser.add_argument("--heads", type=int, default=14)
-    parser.add_argument("--key-heads", type=int, default=2)
-    parser.add_argument("--ff", type=int, default=4864)
-    parser.add_argument("--seq", type=int, default=1024)
-    parser.add_argument("--vocab", type=int, default=151936)
+    torch_ddp_text.add_arguments(parser, layers=24, width=896, heads=14, key_heads=2, ff=4864, vocab=151936)
+    parser.add_argument("--batch", type=int, default=16, help="windows per rank")
     parser.add_argument("--rope-base", type=float, default=1e6)
     parser.add_argument("--qkv-bias", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--attention", choices=sorted(BACKENDS), default="any", help="backend; any: PyTorch's choice")
-    parser.add_argument("--batch", type=int, default=16, help="windows per rank")
-    args = parser.parse_args(argv)
-    torch_ddp.check_arguments(parser, args)
-    return args
+    return torch_ddp_text.parse(parser, argv)
 
 
 if __name__ == "__main__":

@@ -8,12 +8,22 @@ import torch_ddp
 BATCHES = 16  # of random tokens
 
 
-def add_training_arguments(parser):
+def add_arguments(parser, **shape):
+    """`shape`: names and defaults of the flags that have the sizes of the network."""
     torch_ddp.add_arguments(parser, mode="default")
     parser.set_defaults(warmup=15)
+    for name, size in shape.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=size)
+    parser.add_argument("--seq", type=int, default=1024)
     parser.add_argument("--lr", type=float, default=6e-4)
     parser.add_argument("--weight-decay", type=float, default=0.1)
     parser.add_argument("--clip", type=float, default=1.0, help="largest gradient norm; 0: no clipping")
+
+
+def parse(parser, argv):
+    args = parser.parse_args(argv)
+    torch_ddp.check_arguments(parser, args)
+    return args
 
 
 def make_peer(net, blocks, args, job):

@@ -13,7 +13,6 @@
 #include <cstring>
 #include <filesystem>
 #include <mutex>
-#include <random>
 #include <string_view>
 #include <thread>
 #include <tuple>
@@ -21,6 +20,7 @@
 #include <vector>
 
 #include "runtime/core/process/host.h"
+#include "runtime/core/process/random_id.h"
 #include "runtime/core/process/signal_requests.h"
 #include "runtime/core/text.h"
 #include "runtime/diagnostics/flight_record.h"
@@ -55,11 +55,6 @@ double seconds_between(Clock::time_point from, Clock::time_point to) {
 template <std::size_t kSize>
 void copy_text(char (&to)[kSize], const char* from) {
   if (from != nullptr) std::strncpy(to, from, kSize - 1);
-}
-
-std::uint64_t random_key() {
-  std::random_device random;
-  return (static_cast<std::uint64_t>(random()) << 32) | random();
 }
 
 extern "C" void leave_at_once(int) { _exit(kTimeoutExitCode); }

@@ -34,7 +34,7 @@ constexpr std::size_t kMostUnread = std::size_t{256} << 20;  // bytes that are r
 struct LogClient::Impl {
   Impl(LogAddress address, std::size_t most_bytes, std::function<bool()> interrupted)
       : address(std::move(address)),
-        key("ddptrain:" + this->address.name + ":"),
+        key(this->address.keys()),
         most_bytes(most_bytes),
         entries_at_once(std::to_string(std::clamp<std::size_t>(kBytesAtOnce / most_bytes, 1, kMostEntriesAtOnce))),
         is_interrupted(std::move(interrupted)) {}
@@ -89,7 +89,7 @@ LogClient::~LogClient() { impl_->is_ending = true; }
 std::string LogClient::newest() {
   std::string position;
   ask_log(impl_->address, [&] {
-    const RedisReply reply = impl_->reader.command({"XREVRANGE", impl_->key + "log", "+", "-", "COUNT", "1"});
+    const RedisReply reply = impl_->reader.command({"XREVRANGE", impl_->key + kLogKey, "+", "-", "COUNT", "1"});
     if (!reply.is_list_of(1) || !reply.elements[0].is_list_of(2)) return;
     const RedisReply& id = reply.elements[0].elements[0];
     if (id.is_text) position = id.text;
@@ -166,7 +166,7 @@ void LogClient::Impl::append_first() {
     const std::lock_guard lock(mutex);
     next = unsent.front();
   }
-  writer.command({"XADD", key + "log", "*", "e", next});
+  writer.command({"XADD", key + kLogKey, "*", "e", next});
   const std::lock_guard lock(mutex);
   sent += next.size();
   unsent.pop_front();
@@ -185,13 +185,13 @@ void LogClient::Impl::read(const std::stop_token& stop) {
 
 void LogClient::Impl::read_more() {
   RedisReply reply =
-      reader.command({"XREAD", "COUNT", entries_at_once, "BLOCK", kReadWait, "STREAMS", key + "log", after});
+      reader.command({"XREAD", "COUNT", entries_at_once, "BLOCK", kReadWait, "STREAMS", key + kLogKey, after});
   if (!reply.is_list) return;  // no entry has come
   if (!reply.is_list_of(1) || !reply.elements[0].is_list_of(2) || !reply.elements[0].elements[1].is_list) {
     throw RedisFault("an answer that is no stream");
   }
   // The position is set before entries are removed, so a position from before shows that the answer is whole.
-  const RedisReply trimmed = reader.command({"GET", key + "trimmed"});
+  const RedisReply trimmed = reader.command({"GET", key + kTrimmedKey});
   if (trimmed.is_text && is_later(trimmed.text, after)) {
     const std::lock_guard lock(mutex);
     has_gap = true;

@@ -9,7 +9,6 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <mutex>
-#include <random>
 #include <stop_token>
 #include <thread>
 #include <utility>
@@ -17,6 +16,7 @@
 #include "runtime/core/error.h"
 #include "runtime/core/hash.h"
 #include "runtime/core/process/host.h"
+#include "runtime/core/process/random_id.h"
 #include "runtime/outer/fold.h"
 #include "runtime/outer/log_faults.h"
 #include "runtime/outer/redis.h"
@@ -33,11 +33,6 @@ constexpr milliseconds kRenewTime{1000};
 constexpr milliseconds kLook{200};  // between two looks at a name that is taken
 constexpr milliseconds kFarewellTime{1000};
 constexpr std::size_t kMostChunks = std::size_t{1} << 20;
-
-std::string random_id() {
-  std::random_device device;
-  return fmt::format("{:08x}{:08x}", device(), device());
-}
 
 /// "process 17 on host" for the text that a job writes: host, process and a random number.
 std::string job_in(const std::string& token) {
@@ -56,7 +51,7 @@ struct RunRegistry::Impl {
   Impl(LogAddress address, Options options, std::function<bool()> is_interrupted)
       : address(std::move(address)),
         options(std::move(options)),
-        key("ddptrain:" + this->address.name + ":"),
+        key(this->address.keys()),
         is_interrupted(std::move(is_interrupted)) {}
 
   bool rounds() const { return options.rounds_of > 0; }
@@ -212,7 +207,7 @@ void RunRegistry::claim() {
 
 std::string RunRegistry::trimmed() {
   std::optional<std::string> position;
-  ask_log(impl_->address, [&] { position = Impl::get(impl_->startup, impl_->key + "trimmed"); });
+  ask_log(impl_->address, [&] { position = Impl::get(impl_->startup, impl_->key + kTrimmedKey); });
   return position.value_or("");
 }
 
@@ -460,9 +455,9 @@ std::optional<std::string> RunRegistry::Impl::oldest_need(const std::vector<Snap
 
 void RunRegistry::Impl::trim(const std::vector<SnapshotHead>& heads) {
   const std::optional<std::string> oldest = oldest_need(heads);
-  if (!oldest || !is_later(*oldest, get(connection, key + "trimmed").value_or(""))) return;
-  connection.command({"SET", key + "trimmed", *oldest});  // first: see LogClient
-  connection.command({"XTRIM", key + "log", "MINID", *oldest});
+  if (!oldest || !is_later(*oldest, get(connection, key + kTrimmedKey).value_or(""))) return;
+  connection.command({"SET", key + kTrimmedKey, *oldest});  // first: see LogClient
+  connection.command({"XTRIM", key + kLogKey, "MINID", *oldest});
 }
 
 void RunRegistry::Impl::say_farewell() {

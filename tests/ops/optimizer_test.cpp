@@ -5,6 +5,7 @@
 #include "runtime/core/bf16.h"
 #include "runtime/ops/reduction.h"
 #include "tests/ops/bench.h"
+#include "tests/ops/optimizer_case.h"
 
 namespace ddptrain::tests {
 namespace {
@@ -93,14 +94,6 @@ class Reference {
   double decay_ = 0.0;
   Values w_, m_, v_;
 };
-
-struct OptimizerCase {
-  DeviceCase device;
-  DType weights;
-  DType gradients;
-};
-
-void PrintTo(const OptimizerCase& test_case, std::ostream* out) { *out << test_case.device.name; }
 
 /// With bf16 beside f32 master weights on the CPU too, where no model uses it: as the readable twin.
 std::vector<OptimizerCase> optimizer_cases() {

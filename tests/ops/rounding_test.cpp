@@ -6,6 +6,7 @@
 #include "runtime/core/bf16.h"
 #include "runtime/ops/optimizer.h"
 #include "tests/ops/bench.h"
+#include "tests/ops/optimizer_case.h"
 
 namespace ddptrain::tests {
 namespace {
@@ -67,15 +68,7 @@ TEST(RoundingAtRandom, ASliceKnowsItsElements) {
   EXPECT_EQ(RoundedParameter{kIdentity}.element(77), 77u);
 }
 
-struct RoundingCase {
-  DeviceCase device;
-  DType weights;
-  DType gradients;
-};
-
-void PrintTo(const RoundingCase& test_case, std::ostream* out) { *out << test_case.device.name; }
-
-std::vector<RoundingCase> rounding_cases() {
+std::vector<OptimizerCase> rounding_cases() {
   const auto named = [](const char* name, DeviceKind kind, Precision precision) {
     return DeviceCase{name, kind, precision};
   };
@@ -88,7 +81,7 @@ std::vector<RoundingCase> rounding_cases() {
 }
 
 /// One parameter whose weights and moments are 1.
-class RoundingTest : public ::testing::TestWithParam<RoundingCase> {
+class RoundingTest : public ::testing::TestWithParam<OptimizerCase> {
  protected:
   void SetUp() override {
     const DeviceCase& device = GetParam().device;

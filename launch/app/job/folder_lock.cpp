@@ -60,8 +60,7 @@ FolderLock::FolderLock(const World& world, const std::string& folder) {
     if (printable(first_line(path)) == token) return;
     usage_error(
         "--checkpoint {}: rank {} on {} does not see what rank 0 writes there ({}). Give a folder of a file system "
-        "that "
-        "all hosts share.",
+        "that all hosts share.",
         folder, world.rank(), world.hostname(), token);
   });
 }

@@ -107,8 +107,7 @@ void find_others(Launch& launch, const std::string& program, bool at_terminal) {
   if (world.value_or(0) > 1 && !is_given("RANK") && !is_given("LOCAL_RANK")) {
     launch.warning = fmt::format(
         "WORLD_SIZE={0}, which MPI does not read, and this run has one rank. To start {0} ranks, use mpirun -np {0} "
-        "{1} "
-        "...",
+        "{1} ...",
         *world, program);
   }
 }

@@ -118,9 +118,8 @@ void OuterState::enter_run(const GroupSettings& settings, const std::string& res
   const std::string id = run_id_of(of_run);
   if (!resumed.empty() && id != run_id_) {
     usage_error(
-        "--resume {}: that checkpoint is of another run than {} in the log (run id {}, in the log {}). Give the "
-        "address "
-        "and name of its run in --outer, or begin without --resume.",
+        "--resume {}: that checkpoint is of another run than {} in the log (run id {}, in the log {}). Give "
+        "the address and name of its run in --outer, or begin without --resume.",
         resumed, run_name_, run_id_, id);
   }
   run_id_ = id;
@@ -185,9 +184,9 @@ void OuterState::begin_with_snapshot(std::vector<OuterPart>& parts) {
   if (is_used) free_folded_parts(parts);
   if (!is_later(registry->trimmed(), position_taken)) return;
   usage_error(
-      "the run {} in the log has no snapshot that can be used, and its first entries have been removed. Begin a new "
-      "run "
-      "under another name in --outer, with --init and the weights of a checkpoint (--export) if they are to be kept.",
+      "the run {} in the log has no snapshot that can be used, and its first entries have been removed. Begin a "
+      "new run under another name in --outer, with --init and the weights of a checkpoint (--export) if they are to be "
+      "kept.",
       run_name_);
 }
 
@@ -209,8 +208,7 @@ void OuterState::require_place() const {
   if (!log->has_gap()) return;
   usage_error(
       "group {} is behind the log {}: entries that it lacks have been removed. Start it again: it begins with the "
-      "newest "
-      "snapshot, and --resume auto keeps what it has trained up to its checkpoint.",
+      "newest snapshot, and --resume auto keeps what it has trained up to its checkpoint.",
       options_.group, run_name_);
 }
 

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <map>
-#include <random>
 
 #include "runtime/core/error.h"
+#include "runtime/core/process/random_id.h"
 #include "runtime/core/text.h"
 
 namespace ddptrain {
@@ -37,8 +37,7 @@ std::string_view first_line(std::string_view text) { return text.substr(0, text.
 }  // namespace
 
 std::string new_run_settings(const GroupSettings& settings) {
-  std::random_device device;
-  return fmt::format("{}{:08x}{:08x}\n{}", kRun, device(), device(), text_of(settings));
+  return fmt::format("{}{}\n{}", kRun, random_id(), text_of(settings));
 }
 
 std::string run_id_of(std::string_view of_run) {
