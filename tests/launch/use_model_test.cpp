@@ -205,6 +205,9 @@ TEST_F(UseModel, WhatCannotBeGeneratedIsRefused) {
       {small + "--prompt a --precision fp8", "--generate with --precision fp8: text is generated in bf16 at least"},
       {"--resume " + path("large") + " --prompt a --max-tokens 4", "--prompt: the model has 300 tokens, which are not"},
       {"--resume " + path("none") + " --prompt a", "none"},
+      {"--resume " + path("large") + " --prompt a --heads 3", "--heads 3: the model of the checkpoint has 2."},
+      {"--resume " + path("words") + " --prompt a", "words: it is no folder. Name a checkpoint, or a folder of"},
+      {"--model llama --prompt a --init " + path("small"), "config.json has model_type \"gpt2\". Use --model gpt."},
       {"--model llama --resume " + path("large") + " --prompt a", "it is of model gpt, and this is --model llama"}};
   for (const auto& [flags, message] : refused) {
     const std::string all = "--device cpu --model gpt --generate " + flags;

@@ -430,7 +430,6 @@ void check_flags(const Options& o, const Workload& workload) {
   if (o.precision == NumberFormat::fp8 && !workload.supports_fp8()) {
     usage_error("--precision fp8: model {} has no FP8 layers. Use bf16.", o.model);
   }
-  workload.check_flags();
   check_group(o);
   if (o.stages > 1 || o.tensor > 1) check_parts_of_model(o, workload);
   if (o.trainer.zero >= Zero::gradients && o.trainer.overlap >= OverlapMode::off) {

@@ -251,6 +251,11 @@ Task task_of(const Modes& modes, const Options& options) {
   return Task::train;
 }
 
+/// Whether the flags of the model decide its sizes. Other tasks take those of a checkpoint or a folder.
+bool decides_sizes(Task task) {
+  return task == Task::train || task == Task::describe || task == Task::dry_run || task == Task::evaluate;
+}
+
 std::string name_of(Task task) {
   constexpr std::array kNames = {"training",  "--describe", "--dry-run",    "--evaluate",
                                  "--inspect", "--export",   "--replay-log", "--generate"};
@@ -338,6 +343,8 @@ CommandLine parse_command_line(int argc, const char* const* argv, const std::map
   result.workload->note_given(flags);
   result.task = task_of(modes, options);
   options.model = model.name;
+  result.names_model = model.named;
+  if (decides_sizes(result.task)) result.workload->check_flags();
   check_flags(options, *result.workload);
   settle_groups(options);
   if (result.task == Task::evaluate) check_evaluation(options, *result.workload);
