@@ -9,7 +9,9 @@ import re
 import shutil
 import signal
 import socket
+import subprocess
 import sys
+import threading
 import time
 import unittest
 from typing import Any
@@ -69,6 +71,51 @@ class Log(LogServer):
                 while more := connection.recv(1 << 20):
                     data += more
         return data.count(b"DDPO")
+
+
+class LoadingServer:
+    """Answers the first connections as a Redis server that is reading its file, and hands on later ones to `port`. A
+    context."""
+
+    def __init__(self, port: int, refusals: int) -> None:
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self._socket.getsockname()[1]
+        self._thread = threading.Thread(target=self._serve, args=(port, refusals), daemon=True)
+
+    def __enter__(self) -> "LoadingServer":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._thread.join(PATIENCE)
+
+    def _serve(self, port: int, refusals: int) -> None:
+        with contextlib.suppress(OSError):
+            for _ in range(refusals):
+                connection, _ = self._socket.accept()
+                with connection:
+                    while connection.recv(1 << 16):
+                        connection.sendall(b"-LOADING Redis is loading the dataset in memory\r\n")
+            while True:
+                connection, _ = self._socket.accept()
+                threading.Thread(target=self._serve_by, args=(port, connection), daemon=True).start()
+
+    @staticmethod
+    def _serve_by(port: int, connection: socket.socket) -> None:
+        with connection, socket.create_connection(("127.0.0.1", port)) as server:
+            answers = threading.Thread(target=LoadingServer._hand_on, args=(server, connection), daemon=True)
+            answers.start()
+            LoadingServer._hand_on(connection, server)
+            answers.join()
+
+    @staticmethod
+    def _hand_on(source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
 
 
 class OuterTest(JobTest):
@@ -241,6 +288,8 @@ class OuterTest(JobTest):
         self.log.start()
         result = self.result(job)
         self.assertEqual(result["parameter_hash"], result["outer_hash"])
+        self.assertEqual(job.text().count("out of reach"), 1, job.text())
+        self.assertLessEqual(job.text().count("answers again"), 1, job.text())
 
     def test_a_new_group_begins_with_the_outer_weights(self) -> None:
         first = self.result(self.group("a", "free", *self.FREE, "--steps", "50"))
@@ -367,6 +416,27 @@ class OuterTest(JobTest):
         self.log.start()
         result = self.result(job)
         self.assertEqual(result["parameter_hash"], result["outer_hash"])
+
+    def test_a_full_log_makes_room_by_snapshots(self) -> None:
+        """Whether the next one is due soon or never."""
+        self.log.kill()
+        self.log.memory = "3mb"
+        self.log.start()
+        for every in ("10", "1000000"):
+            with self.subTest(every):
+                flags = [*self.FREE, "--steps", "3000", "--outer-snapshot-every", every]
+                jobs = [self.group(name, f"every-{every}", *flags) for name in "ab"]
+                self.results(jobs)
+                self.assertNotEqual(self.log.trimmed(f"every-{every}"), b"")
+                self.log.kill()
+                shutil.rmtree(self.log.folder / "appendonlydir")
+                self.log.start()
+
+    def test_a_group_waits_until_the_log_has_read_its_file(self) -> None:
+        with LoadingServer(self.log.port, 3) as loading:
+            job = self.job(1, *self.FREE, "--steps", "5", "--outer", f"redis://127.0.0.1:{loading.port}/x", "--group", "a")
+            self.assertEqual(job.wait(), 0, job.text())
+            self.assertEqual(job.text().count("still reading its file: waiting"), 1, job.text())
 
     def test_a_silent_server(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -498,6 +568,57 @@ class OuterTest(JobTest):
         self.refused("--outer", f"redis://:secret@127.0.0.1:{self.log.port}/x", "--group", "a", says="leave it out")
         self.refused("--outer", "redis://127.0.0.1:1/x", "--group", "a", says="refused.*launch/outer-log")
 
+    def certificate(self, name: str, *flags: str) -> None:
+        """NAME.crt and NAME.key in the folder."""
+        command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj",
+                   f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.crt", *flags]  # fmt: skip
+        run(command, cwd=self.folder)
+
+    def test_tls(self) -> None:
+        outer = ["--outer", "rediss://127.0.0.1:1/x", "--group", "a"]
+        trial = subprocess.run([BIN / "ddptrain", *TINY, *outer], env=ENVIRONMENT, capture_output=True, text=True)
+        self.assertEqual((trial.returncode, trial.stderr.count("\n")), (2, 1), trial.stderr)
+        if "was built without TLS" in trial.stderr:
+            self.assertRegex(trial.stderr, "Install hiredis 1.0 or newer with libhiredis_ssl.*ssh tunnel")
+            self.skipTest("this build has no TLS (libhiredis_ssl of hiredis 1.0 or newer, and libssl-dev)")
+        if shutil.which("openssl") is None:
+            self.skipTest("there is no openssl")
+        self.certificate("authority")
+        self.certificate("other")
+        self.certificate("server", "-CA", "authority.crt", "-CAkey", "authority.key", "-addext",
+                         "subjectAltName=IP:127.0.0.1")  # fmt: skip
+        self.addCleanup(ENVIRONMENT.pop, "DDPTRAIN_OUTER_CA", None)
+        plain = self.log
+        self.log = Log(self.folder / "made", "--tls")
+        self.check_tls(self.folder / "made" / "tls-127.0.0.1.crt", plain)
+        files = ["--tls-cert", str(self.folder / "server.crt"), "--tls-key", str(self.folder / "server.key")]
+        self.log.kill()
+        self.log = Log(self.folder / "given", *files)
+        self.addCleanup(self.log.kill)
+        self.check_tls(self.folder / "authority.crt", plain)
+
+    def check_tls(self, authority: pathlib.Path, plain: Log) -> None:
+        """Whether groups train through the log, and through no other."""
+        ENVIRONMENT[LOG_PASSWORD] = self.log.password
+        ENVIRONMENT["DDPTRAIN_OUTER_CA"] = str(authority)
+        large = [*self.FREE, "--hidden", "2000"]  # entries of more than a record and a buffer of the system
+        results = self.results([self.group(name, "tls", *large, "--steps", "10", "--outer-groups", "2") for name in "ab"])
+        self.assertEqual(results[0]["outer_hash"], results[1]["outer_hash"])
+
+        def refused(url: str, says: str) -> None:
+            self.refused("--outer", url, "--group", "a", says=says)
+
+        url = self.log.url("x")
+        refused(url.replace("127.0.0.1", "localhost"), "certificate of the server: hostname mismatch. Set .*_CA to the file")
+        refused(url.replace("rediss", "redis"), "If the server has TLS, the address begins with rediss://")
+        refused(plain.url("x").replace("redis", "rediss"), "no TLS: .*If the server has no TLS.* begins with redis://")
+        ENVIRONMENT["DDPTRAIN_OUTER_CA"] = "other.crt"
+        refused(url, "certificate of the server: .*certificate.*Set .*_CA to the file")
+        ENVIRONMENT["DDPTRAIN_OUTER_CA"] = "nothing.crt"
+        refused(url, "DDPTRAIN_OUTER_CA=nothing.crt: this file cannot be read as certificates")
+        ENVIRONMENT.pop("DDPTRAIN_OUTER_CA")
+        refused(url, "set the environment variable DDPTRAIN_OUTER_CA")
+
     def test_outer_log_checks_its_address(self) -> None:
         for bind, port in (("127.0.0.1", self.log.port), ("192.0.2.1", 6379)):  # in use; an address of documentation
             command = [ROOT / "launch" / "outer-log", "--dir", self.folder / "other", "--bind", bind, "--port", port]
@@ -545,6 +666,7 @@ class OuterTest(JobTest):
         for memory in ("0", "5", "08", "1023kb", "0gb"):
             self.server_refused("--memory", memory, says=f"--memory {memory}: give 1mb or more")
         self.server_refused("--memory", "9999999999gb", says="give a size")
+        self.server_refused("--tls", "--tls-cert", "x", says="--tls makes a certificate")
         self.server_refused("--bind", "999.1.1.1", says="--bind 999.1.1.1 --port 6379: ")
         self.assertFalse((self.folder / "outer-log" / "redis.conf").exists())
 
