@@ -16,7 +16,7 @@ import time
 import unittest
 from typing import Any
 
-from support import BIN, ENVIRONMENT, MPIRUN, ROOT, TINY, Job, JobTest, kill, run, wait_for, words
+from support import BIN, ENVIRONMENT, MPIRUN, ROOT, STARTS, TINY, Job, JobTest, kill, run, starts, wait_for, words
 from tests.tools.support import LOG_PASSWORD, LogServer, skip_without_log
 
 PATIENCE = 120.0  # seconds after which what takes a moment hangs
@@ -216,10 +216,10 @@ class OuterTest(JobTest):
         self.check_kills(random.Random(1), 3)
 
     def check_kills(self, chance: random.Random, kills: int) -> None:
-        """Two groups, of which one or the server is killed and started again, end as they do without that. The run goes on
-        for some seconds after the last kill, in which entries are removed."""
+        """Two groups, of which one or the server is killed and started again, resume from their newest checkpoints, and end
+        as they do without that. Entries are removed meanwhile."""
         flags = [*GPT, "--outer-groups", "2", "--outer-steps", "3", "--outer-delay", "1", "--outer-dtype", "int8", "--steps",
-                 str(600 + 30 * kills), "--outer-snapshot-every", "2", "--checkpoint", "c", "--checkpoint-every", "5",
+                 str(400 + 100 * kills), "--outer-snapshot-every", "2", "--checkpoint", "c", "--checkpoint-every", "5",
                  "--resume", "auto"]  # fmt: skip
 
         def start(name: str, run_name: str) -> Job:
@@ -237,19 +237,23 @@ class OuterTest(JobTest):
             before = set(folder.glob("step-*"))
             wait_for(lambda: set(folder.glob("step-*")) - before, "no progress", 100.0, say,  # noqa: B023
                      lambda: all(map(Job.running, jobs.values())))  # fmt: skip
-            time.sleep(chance.random())
+            time.sleep(chance.random() / 2)
+            self.assertTrue(all(map(Job.running, jobs.values())), say())
             if victim == "log":
                 self.log.kill()
-                time.sleep(1.0)
+                time.sleep(30.0 if number % 18 == 9 else 1.0)
                 self.log.start()
-            elif jobs[victim].running():
-                for process in jobs[victim].ranks():
-                    kill(process)
-                jobs[victim].wait()
-                jobs[victim] = start(victim, "wild")
+                continue
+            for process in jobs[victim].ranks():
+                kill(process)
+            jobs[victim].wait()
+            newest = max(self.steps(f"wild/{victim}/c"), default=0)
+            jobs[victim] = start(victim, "wild")
+            jobs[victim].wait_until(lambda: STARTS.search(jobs[victim].text()) is not None)  # noqa: B023
+            self.assertEqual(starts(jobs[victim].text(), newest), [newest])
         found = {result["outer_hash"] for result in self.results(list(jobs.values()))}
         self.assertEqual(found, expected)
-        self.assertNotEqual(self.log.trimmed("wild"), b"")  # entries were removed meanwhile
+        self.assertNotEqual(self.log.trimmed("wild"), b"")
 
     def test_the_name_of_a_finished_run_is_refused(self) -> None:
         flags = [*TINY, "--batch", "8", "--steps", "10", "--outer-steps", "5", "--outer-groups", "2", "--checkpoint", "c",
@@ -590,9 +594,9 @@ class OuterTest(JobTest):
         self.addCleanup(ENVIRONMENT.pop, "DDPTRAIN_OUTER_CA", None)
         plain = self.log
         self.log = Log(self.folder / "made", "--tls")
+        self.addCleanup(self.log.kill)
         self.check_tls(self.folder / "made" / "tls-127.0.0.1.crt", plain)
         files = ["--tls-cert", str(self.folder / "server.crt"), "--tls-key", str(self.folder / "server.key")]
-        self.log.kill()
         self.log = Log(self.folder / "given", *files)
         self.addCleanup(self.log.kill)
         self.check_tls(self.folder / "authority.crt", plain)
