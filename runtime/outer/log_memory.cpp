@@ -37,8 +37,7 @@ std::optional<std::uint64_t> free_memory(RedisConnection& connection) {
 void require_memory(RedisConnection& connection, std::uint64_t bytes, std::string_view purpose) {
   const std::optional<std::uint64_t> free = free_memory(connection);
   if (!free || *free >= bytes) return;
-  throw RedisRefusal(
-      fmt::format("OOM {} are free, {} are needed for {}", size_text(*free), size_text(bytes), purpose));
+  throw RedisRefusal(fmt::format("OOM {} are free, {} are needed for {}", size_text(*free), size_text(bytes), purpose));
 }
 
 }  // namespace ddptrain
