@@ -308,8 +308,8 @@ void RunRegistry::Impl::keep(const std::stop_token& stop) {
 
 void RunRegistry::Impl::keep_once() {
   if (!connection.is_open()) connection.open();
-  renew_claim();
   try {
+    renew_claim();
     tell_position();
     if (options.snapshot_every > 0) tend_snapshots();
   } catch (const RedisRefusal& error) {

@@ -314,13 +314,13 @@ class OuterTest(OuterCase):
                 wait_for(lambda: self.log.is_loaded(), "the log is not loaded", PATIENCE)
                 newest = self.log.snapshots("long")[:1]
                 writer.wait_until(lambda: self.log.snapshots("long")[:1] != newest)  # noqa: B023
+            if number + 1 == kills:
+                writer.wait_until(lambda: len(self.log.snapshots("long")) == 2 and self.log.trimmed("long") != b"")
             for process in writer.ranks():
                 kill(process)
             writer.wait()
             self.check_late_group(f"late-{number}", observer, "Groups ")
-        chunks = {f"snapshot:{head['id']}:0" for head in self.log.snapshots("long")}
-        self.assertEqual(len(chunks), 2)
-        self.assertNotEqual(self.log.trimmed("long"), b"")
+        self.assertEqual(len(self.log.snapshots("long")), 2)
 
     def test_a_group_that_returns_after_its_entries_are_gone(self) -> None:
         flags = [*FREE, "--checkpoint", "c", "--resume", "auto"]

@@ -84,11 +84,12 @@ bool OuterState::connect(GroupSettings settings, const std::vector<OuterParamete
   run_name_ = address.name;
   const std::size_t entry = largest_payload() + kEntryOverhead;
   const std::uint64_t kept_free = bytes_kept_free(entry);
+  const std::uint64_t scarce = kept_free + kEntriesOnTheirWay / 2 * entry;
   try {
     outage.emplace(address.text());
     log.emplace(address, entry, kept_free, *outage, is_interrupted);
     registry.emplace(address,
-                     RunRegistry::Options{options_.group, options_.rule.groups, options_.snapshot_every, 2 * kept_free},
+                     RunRegistry::Options{options_.group, options_.rule.groups, options_.snapshot_every, scarce},
                      *outage, is_interrupted);
     enter_run(settings, resumed);
     registry->join();
