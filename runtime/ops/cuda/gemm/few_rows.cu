@@ -10,7 +10,7 @@ namespace {
 
 using namespace few_rows;
 
-constexpr std::uint32_t kPrefetched = 16u << 20;  // bytes of the weight that are fetched early
+constexpr std::uint32_t kPrefetched = 24u << 20;  // bytes of the weight that are fetched early
 constexpr std::uint32_t kManyWarps = 4096;        // that a GPU has at a time
 constexpr std::uint32_t kFewPacks = 8;            // of a lane, which are not worth sharing
 

@@ -61,7 +61,9 @@ template <int kRows, bool kGated>
 __device__ __forceinline__ void add_terms(const FewRows& a, std::uint32_t column, std::uint32_t first,
                                           std::uint32_t step, float (&sum)[kOfColumn<kGated>][kRows]) {
   constexpr int kParts = kOfColumn<kGated>;
-  constexpr std::uint32_t kAhead = kGated ? 3 : 6;  // packs of a row of the weight that a lane has under way
+  constexpr std::uint32_t kAhead = !kGated      ? 6
+                                   : kRows <= 4 ? 3
+                                                : 2;  // packs of a row of the weight that a lane has under way
   const std::uint32_t packs = a.in / kPack;
   const auto* const inputs = reinterpret_cast<const uint4*>(a.x);
   for (; first < packs; first += step * kAhead) {
@@ -101,6 +103,11 @@ __global__ void __launch_bounds__(kThreads) few_rows_kernel(const FewRows a) {
   }
   let_successor_start();
   wait_for_predecessor();
+  float bias[kParts] = {};
+#pragma unroll
+  for (int part = 0; part < kParts; ++part) {
+    if (a.bias != nullptr) bias[part] = to_float(a.bias[column + part * a.columns]);
+  }
   float sum[kParts][kRows] = {};
   add_terms<kRows, kGated>(a, column, 32 * member + lane, 32 * a.shared_by, sum);
 #pragma unroll
@@ -122,8 +129,7 @@ __global__ void __launch_bounds__(kThreads) few_rows_kernel(const FewRows a) {
       const std::uint32_t of_product = column + part * a.columns;
       float total = sum[part][r];
       for (std::uint32_t other = 1; other < a.shared_by; ++other) total += terms[warp + other][part][r];
-      if (a.bias != nullptr) total += to_float(a.bias[of_product]);
-      product[part] = from_float<__nv_bfloat16>(total);
+      product[part] = from_float<__nv_bfloat16>(total + bias[part]);
       a.product[static_cast<std::size_t>(r) * a.out + of_product] = product[part];
     }
     if constexpr (kGated) {
