@@ -312,6 +312,34 @@ TEST(Options, EmptyPathsAndNegativeCountsAreTold) {
   EXPECT_EQ(message_of({"--warmup=-3"}), "--warmup -3: give 0 to 10^12");
 }
 
+TEST(Options, FlagsThatATaskIgnoresAreRefused) {
+  const std::vector<std::vector<std::string>> tasks = {{"--generate", "--init", "i", "--prompt", "a"},
+                                                       {"--evaluate", "--init", "i"},
+                                                       {"--export", "e", "--resume", "c"},
+                                                       {"--inspect", "c"},
+                                                       {"--replay-log", "f"}};
+  const auto message = [](std::vector<std::string> words, const std::string& flag, const std::string& value) {
+    words.insert(words.end(), {"--model", "gpt", flag, value});
+    std::vector<const char*> pointers;
+    for (const std::string& word : words) pointers.push_back(word.c_str());
+    return message_if_any(pointers);
+  };
+  for (const std::vector<std::string>& task : tasks) {
+    const std::string name = task.front() + " with ";
+    for (const char* flag : {"--save", "--trace", "--checkpoint"}) {
+      EXPECT_CONTAINS(message(task, flag, "x"), name + flag + ": only training writes");
+    }
+    EXPECT_EQ(message(task, "--seed", "3"), "");
+    const bool evaluates = task.front() == "--evaluate";
+    const bool measures = evaluates || task.front() == "--generate";
+    EXPECT_EQ(message(task, "--metrics", "m").empty(), measures) << name;
+    EXPECT_EQ(message(task, "--zero", "3").empty(), evaluates) << name;
+    EXPECT_EQ(message(task, "--virtual-ranks", "2").empty(), evaluates) << name;
+    EXPECT_EQ(message(task, "--seq", "64").empty(), evaluates) << name;
+  }
+  EXPECT_EQ(message({"--export", "e", "--resume", "auto"}, "--checkpoint", "c"), "");
+}
+
 TEST(Options, AnEmptyUrlOfGroupsIsRefused) {
   EXPECT_CONTAINS(message_of({"--outer", ""}), "--outer '': the URL is empty");
   EXPECT_CONTAINS(message_of({"--outer", "", "--group", "a"}), "--outer '': the URL is empty");

@@ -63,7 +63,7 @@ DistributedSampler make_sampler(const TrainerOptions& options, const Dataset& da
 
 TrainerOptions capturable(TrainerOptions options, const Communicator& communicator, const Stages& stages) {
   const bool between_stages = stages.communicator == nullptr || stages.communicator->capturable();
-  const bool within_layers = stages.group == nullptr || stages.group->capturable();
+  const bool within_layers = stages.tensor == nullptr || stages.tensor->capturable();
   options.graph = options.graph && communicator.capturable() && between_stages && within_layers;
   return options;
 }
