@@ -53,7 +53,7 @@ class TextRun {
 
   std::vector<float> logits(const std::vector<std::uint32_t>& text, std::int64_t done) {
     model_->begin_text(text, done);
-    model_->forward_text();
+    model_->forward_text(nullptr);
     const std::span<const float> logits = model_->next_logits();
     return {logits.begin(), logits.end()};
   }
