@@ -9,6 +9,7 @@
 #include "data/text/tokens.h"
 #include "runtime/core/error.h"
 #include "runtime/core/files/mapped_file.h"
+#include "runtime/core/flags.h"
 #include "runtime/core/hash.h"
 #include "runtime/core/text.h"
 
@@ -44,7 +45,7 @@ std::vector<TokenIds> prompts_of(const GenerateOptions& options) {
     return {bytes};
   }
   if (options.prompts.empty()) return {};
-  const MappedFile file(options.prompts);
+  const MappedFile file = about("--prompts", [&] { return MappedFile(options.prompts); });
   std::istringstream lines{std::string(file.text())};
   std::vector<TokenIds> prompts;
   int number = 0;
