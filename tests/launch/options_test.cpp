@@ -260,7 +260,7 @@ TEST(Options, FlagsOfOtherProgramsWithoutACounterpartHaveAHint) {
         {"-nk 5", "unknown flag -nk: --keep N"},
         {"-v 250", "llm.c's -v, the steps between evaluations, is --eval-every"},
         {"-q 0.0", "for llm.c's -q, the last learning rate"},
-        {"-s 20000", "llm.c's -s, the steps between texts that the model writes, has no counterpart"},
+        {"-s 20000", "llm.c's -s, the steps between texts that the model writes, is --sample-every"},
         {"-j val_*.bin", "--data finds val shards beside the training shards"},
         {"-pn 8 -pr 0", "unknown flags -pn, -pr: MPI connects the ranks"},
         {"-y 1", "unknown flag -y: --checkpoint DIR --resume auto"},
