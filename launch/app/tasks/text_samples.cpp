@@ -16,9 +16,8 @@ TextSamples::TextSamples(const Job& job, Trainer& trainer)
   if (trainer.replicas().rank() > 0) return;
   const GenerateOptions& options = job.options().generate;
   const Workload& workload = job.workload();
-  const ParameterArena& arena = trainer.arena();
   model_ = job.workload().make_text_model(trainer.device());
-  model_->bind({arena.weights(), arena.gradients(), {}, trainer.stages().group});
+  trainer.replica().lend_weights(*model_);
   prompts_ = sampled_prompts(job.prompts, options, workload, model_->longest_text());
   has_bytes_ = !options.prompt.empty() || workload.tokens_are_bytes();
   if (job.world.rank() == 0 && !has_bytes_) {
