@@ -55,12 +55,7 @@ std::optional<std::uint32_t> TextGenerator::next_token(const GenerationRequest& 
   if (hooks_.before_pass) hooks_.before_pass();
   queue_pass(text, done);
   std::uint32_t token = kNoToken;
-  if (stages_.is_last()) {
-    const std::span<const float> logits = model_.next_logits();
-    if (all_finite(logits)) {
-      token = sample_token(logits, request.sampling, request.number, static_cast<std::uint32_t>(text.size()));
-    }
-  }
+  if (stages_.is_last()) token = choose_token(request, static_cast<std::uint32_t>(text.size())).value_or(kNoToken);
   if (stages_.world != nullptr) stages_.world->broadcast(&token, sizeof(token), stages_.count() - 1);
   device_.watch().set_part(static_cast<std::uint32_t>(text.size()), 0);
   return token == kNoToken ? std::nullopt : std::optional(token);
@@ -74,6 +69,13 @@ void TextGenerator::queue_pass(const std::vector<std::uint32_t>& text, std::int6
   if (stages_.index() > 0) pipeline_.exchange({.activations_in = pass}, model_of);
   model_.forward_text(hooks_.before_unit);
   if (!stages_.is_last()) pipeline_.exchange({.activations_out = pass}, model_of);
+}
+
+std::optional<std::uint32_t> TextGenerator::choose_token(const GenerationRequest& request, std::uint32_t position) {
+  if (request.sampling.temperature <= 0.0) return model_.likeliest_token();
+  const std::span<const float> logits = model_.next_logits();
+  if (!all_finite(logits)) return std::nullopt;
+  return sample_token(logits, request.sampling, request.number, position);
 }
 
 }  // namespace ddptrain
