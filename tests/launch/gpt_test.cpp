@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -318,12 +319,28 @@ TEST(Gpt, ReplicasThatTrainOnTheirOwnAreNotCompared) {
   }
 }
 
+/// The messages of one byte in a flight record, after `step` steps.
+std::int64_t short_broadcasts_in(const std::string& record, std::int64_t step) {
+  return std::ranges::count_if(json_lines(record), [&](const nlohmann::json& line) {
+    return line.at("event") == "collective" && line.at("name") == "broadcast" && line.at("bytes") == 1 &&
+           line.at("step") == step;
+  });
+}
+
+/// While the first replica writes a sample, the other hears of it with each token: a long text is no hang.
 TEST(Gpt, ARankThatHangsIsMissedWhereOthersWaitForIt) {
-  for (const auto& [mesh, waits_in, place] : {std::tuple{"--layers 2 --pp 2", "exchange", ", stage 1"},
-                                              {"--layers 1 --zero 3", "all-gather", ""},
+  const std::string flight = temporary("flight");
+  std::filesystem::remove_all(flight);
+  const std::string sampled = "--layers 1 --zero 3 --sample-every 3 --max-tokens 20 --flight " + flight;
+  for (const auto& [mesh, waits_in, place] : {std::tuple{std::string("--layers 2 --pp 2"), "exchange", ", stage 1"},
+                                              {sampled, "all-gather", ""},
                                               {"--layers 1 --tp 2", "reduce-scatter", ", part 1"}}) {
     const Outcome outcome = train_on_cpu(
         2, kSmall + mesh + " --data synthetic:20000:64 --batch 2 --steps 30 --hang-at 1:5 --timeout 3s --baseline off");
+    if (mesh == sampled) {
+      EXPECT_EQ(outcome.count("step 3  sample: "), 1) << outcome.output;
+      EXPECT_EQ(short_broadcasts_in(flight + "/rank0.jsonl", 3), 21) << "20 tokens, and the end";
+    }
     EXPECT_EQ(outcome.exit_code, 76) << mesh << outcome.output;
     const bool between_pieces = outcome.says("has been waiting in reduction");  // on a busy machine
     EXPECT_TRUE(between_pieces || outcome.says(std::string("has been waiting in ") + waits_in))

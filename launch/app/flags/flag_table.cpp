@@ -343,6 +343,10 @@ Flags output_flags(Options& o) {
        Effect::output},
       {"--eval-samples", number(run.eval_samples, kZeroOrMore),
        "Most test samples per evaluation (0: the whole test set)", Effect::output},
+      {"--sample-every", number(run.sample_every, kSteps),
+       "Steps between samples of text, which are also written after the last step (gpt, llama; 0: none): see "
+       "--prompt, --max-tokens, --temperature",
+       Effect::output},
       {"--verify-every", number(run.verify_every, kSteps),
        "Steps between comparisons of weights and optimizer state across ranks (0: parameters only, at the end)",
        Effect::output}};
@@ -371,7 +375,8 @@ FlagValue rank_and_phase(HangAt& hang) {
               hang.phase.clear();
               return "";
             }
-            static constexpr std::array kPhases = {"start-up", "training", "evaluation", "baseline", "trace", "end"};
+            static constexpr std::array kPhases = {"start-up", "training", "evaluation", "generation",
+                                                   "baseline", "trace",    "end"};
             const bool known = std::find(kPhases.begin(), kPhases.end(), hang.phase) != kPhases.end();
             return known ? "" : fmt::format("one of these phases: {}", fmt::join(kPhases, ", "));
           }};
@@ -386,8 +391,8 @@ Flags failure_flags(Options& o) {
           {"--fail-at", rank_and_step(o.run.fail_at), "For tests: this rank throws before this step", Effect::output,
            kExpertGroup, kNotInFile},
           {"--hang-at", rank_and_phase(o.hang),
-           "For tests: this rank hangs after this many steps or in a phase: start-up, training, evaluation, baseline, "
-           "trace or end",
+           "For tests: this rank hangs after this many steps or in a phase: start-up, training, evaluation, "
+           "generation, baseline, trace or end",
            Effect::output, kExpertGroup, kNotInFile}};
 }
 
@@ -400,6 +405,16 @@ void check_parts_of_model(const Options& o, const Workload& workload) {
   }
   if (o.precision == NumberFormat::fp8) {
     usage_error("--precision fp8 with {}: ranks that share a replica compute in bf16 at least. Use bf16.", flag);
+  }
+}
+
+void check_samples(const Options& o, const Workload& workload) {
+  if (!workload.continues_texts()) {
+    usage_error("--sample-every {}: model {} has no texts. Use --model gpt or llama, or leave it out.",
+                o.run.sample_every, o.model);
+  }
+  if (!o.generate.prompt.empty() && !o.generate.prompts.empty()) {
+    usage_error("--sample-every: give --prompt TEXT or --prompts FILE, not both");
   }
 }
 
@@ -431,6 +446,7 @@ void check_flags(const Options& o, const Workload& workload) {
     usage_error("--precision fp8: model {} has no FP8 layers. Use bf16.", o.model);
   }
   check_group(o);
+  if (o.run.sample_every > 0) check_samples(o, workload);
   if (o.stages > 1 || o.tensor > 1) check_parts_of_model(o, workload);
   if (o.trainer.zero >= Zero::gradients && o.trainer.overlap >= OverlapMode::off) {
     usage_error(
