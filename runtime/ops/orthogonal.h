@@ -43,7 +43,7 @@ struct NewtonSchulz {
   static constexpr float kA = 3.4445f;
   static constexpr float kB = -4.7750f;
   static constexpr float kC = 2.0315f;
-  static constexpr float kEpsilon = 1e-7f;  ///< Added to the norm by which X is divided at the start.
+  static constexpr float kEpsilon = 1e-20f;  ///< Added to the norm by which X is divided at the start. For zeros.
 };
 
 /// The matrices in a workspace, each of which begins at a multiple of 64 elements. `side` is the smaller one of rows

@@ -41,7 +41,7 @@ Plain transposed(const Plain& a) {
 Plain reference(Plain x) {
   if (x.rows > x.columns) return transposed(reference(transposed(x)));
   const double length = norm(x.values);
-  for (double& value : x.values) value /= length + 1e-7;
+  for (double& value : x.values) value /= length;
   for (int i = 0; i < 5; ++i) {
     const Plain a = product(x, transposed(x));
     Plain b = product(a, a);
@@ -117,7 +117,7 @@ TEST_P(OrthogonalTest, FollowsTheIterationAndLeavesOtherRowsAlone) {
   }
 }
 
-/// The squares of small ones underflow, and those of large ones overflow if they are not divided by the norm first.
+/// Products of small ones would underflow if they were not divided by the norm first.
 TEST_P(OrthogonalTest, DoesNotDependOnTheSizeOfTheGradient) {
   const Values start = random_values(std::int64_t{32} * 80, 6);
   const Tensor expected = bench_->put_master(start, {32, 80});
@@ -127,7 +127,7 @@ TEST_P(OrthogonalTest, DoesNotDependOnTheSizeOfTheGradient) {
     for (double& value : scaled) value *= factor;
     const Tensor values = bench_->put_master(scaled, {32, 80});
     orthogonalise(values, {0, 32, 32}, 1.0f);
-    EXPECT_LE(relative_error(bench_->take(values), bench_->take(expected)), factor < 1e-6 ? 0.05 : loose_) << factor;
+    EXPECT_LE(relative_error(bench_->take(values), bench_->take(expected)), loose_) << factor;
   }
 }
 
