@@ -35,14 +35,18 @@ void DecoderBlock::backward_attention_weights(const BlockGradients& g, bool accu
 /// Computes the activations that were not kept again, with the same bits.
 void DecoderBlock::restore(const Tensor& branch) {
   if (!restores_) return;
-  if (recompute_ == Recompute::gelu) {
-    mlp_.restore_hidden();
+  if (recompute_ == Recompute::block) {
+    norm().forward();
+    attention_.forward(branch);
+    attention_.add(branch, mlp_.norm());
+    mlp_.expand();
     return;
   }
-  norm().forward();
-  attention_.forward(branch);
-  attention_.add(branch, mlp_.norm());
-  mlp_.expand();
+  if (recompute_ == Recompute::selective) {
+    norm().forward();
+    mlp_.norm().forward();
+  }
+  mlp_.restore_hidden();
 }
 
 void DecoderBlock::convert_weights() {
@@ -58,15 +62,16 @@ DecoderBlock::DecoderBlock(Device& device, const DecoderConfig& config, std::int
     : device_(device),
       recompute_(recompute),
       attention_(device, config.width, config.attention(), config.norm, slices, config.epsilon()),
-      mlp_(device, config.width, config.mlp(), config.norm, slices, config.epsilon(), recompute == Recompute::gelu) {}
+      mlp_(device, config.width, config.mlp(), config.norm, slices, config.epsilon(),
+           recompute == Recompute::gelu || recompute == Recompute::selective) {}
 
 void DecoderBlock::request(Activations& memory, const std::string& name, const BlockLifetimes& lifetimes, bool restores,
                            bool fp8) {
   restores_ = restores && recompute_ != Recompute::none;
   norm().request_input(memory, name + ".attention norm", lifetimes.input);
-  attention_.request(memory, name + ".attention", lifetimes.others);
+  attention_.request(memory, name + ".attention", lifetimes.others, lifetimes.normalised);
   mlp_.norm().request_input(memory, name + ".mlp norm", lifetimes.middle);
-  mlp_.request(memory, name + ".mlp", lifetimes.others, lifetimes.activated);
+  mlp_.request(memory, name + ".mlp", lifetimes.others, lifetimes.normalised, lifetimes.activated);
   if (!fp8) return;
   attention_.request_fp8(memory, name + ".attention", lifetimes.kept, lifetimes.others);
   mlp_.request_fp8(memory, name + ".mlp", lifetimes.kept, lifetimes.others);

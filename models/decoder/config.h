@@ -94,11 +94,13 @@ void check_config(const DecoderConfig& config, const SizeNames& names = {});
 /// UsageError about --tp if `slices` ranks cannot split the layers.
 void check_slices(const DecoderConfig& config, std::int64_t slices, const SizeNames& names);
 
-/// The activations that the backward pass recomputes, so that they need not be kept.
+/// The activations that the backward pass recomputes, so that they need not be kept. Each also recomputes what those
+/// above it do.
 enum class Recompute : std::uint8_t {
   none,
-  gelu,   ///< The output of an MLP's activation.
-  block,  ///< All activations of a block but its input.
+  gelu,       ///< The output of an MLP's activation.
+  selective,  ///< The outputs of norms. No matrix multiplication is repeated.
+  block,      ///< All activations of a block but its input.
 };
 
 }  // namespace ddptrain

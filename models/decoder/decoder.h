@@ -48,11 +48,14 @@ struct TextPass {
   std::int64_t* position() { return static_cast<std::int64_t*>(host.data()); }  ///< Of the first token of the pass.
   std::uint32_t* tokens() { return reinterpret_cast<std::uint32_t*>(position() + 1); }
 
-  Buffer host;     ///< Pinned: the position, and the tokens.
-  Buffer input;    ///< Its copy.
-  Buffer segment;  ///< A TokenSegmentView of the tokens.
-  Buffer logits;   ///< f32
+  Buffer host;       ///< Pinned: the position, and the tokens.
+  Buffer input;      ///< Its copy.
+  Buffer segment;    ///< A TokenSegmentView of the tokens.
+  Buffer likeliest;  ///< A LikeliestToken.
+  Buffer host_likeliest;
+  Buffer logits;  ///< f32
   Buffer host_logits;
+  Tensor newest_logits = {};                  ///< Of the token after the text, in the model's type.
   std::int64_t last_row = 0;                  ///< The row of the text's last token.
   bool has_run = false;                       ///< A pass over one token has run.
   std::unique_ptr<Graph> replayed = nullptr;  ///< A captured pass over one token.
@@ -87,6 +90,7 @@ class Decoder final : public TextModel {
   void begin_text(std::span<const std::uint32_t> text, std::int64_t done) override;
   void forward_text() override;
   std::span<const float> next_logits() override;
+  std::optional<std::uint32_t> likeliest_token() override;
 
   StageBoundary previous_boundary() override;
   StageBoundary next_boundary() override;

@@ -9,8 +9,10 @@
 namespace ddptrain {
 
 Flags DecoderWorkload::with_common_flags(Flags sizes, const std::string& init) {
-  const Names<Recompute> recomputes = {
-      {"none", Recompute::none}, {"gelu", Recompute::gelu}, {"block", Recompute::block}};
+  const Names<Recompute> recomputes = {{"none", Recompute::none},
+                                       {"gelu", Recompute::gelu},
+                                       {"selective", Recompute::selective},
+                                       {"block", Recompute::block}};
   Flags common = {
       {"--dropout",
        {"on|off|RATE", "auto", [this](const std::string& text) { return set_dropout(text); }},
@@ -167,6 +169,7 @@ std::unique_ptr<TextModel> DecoderWorkload::make_text_model(Device& device) {
 std::vector<std::string> DecoderWorkload::memory_flags() const {
   std::vector<std::string> flags;
   if (recompute_ < Recompute::gelu) flags.emplace_back("--recompute gelu");
+  if (recompute_ < Recompute::selective) flags.emplace_back("--recompute selective");
   if (recompute_ < Recompute::block) flags.emplace_back("--recompute block");
   return flags;
 }

@@ -21,6 +21,8 @@ TextPass::TextPass(Device& device, std::int64_t tokens, std::int64_t vocabulary)
   const TokenSegmentView view{static_cast<char*>(input.data()) + sizeof(std::int64_t), 0};
   segment = device.allocate(sizeof(view));
   device.copy_to_device(segment.data(), &view, sizeof(view));
+  likeliest = device.allocate(sizeof(LikeliestToken));
+  host_likeliest = device.allocate_pinned(sizeof(LikeliestToken));
   logits = device.allocate(DType::f32, {vocabulary});
   host_logits = device.allocate_pinned(logits.bytes());
 }
@@ -75,15 +77,24 @@ void Decoder::queue_text() {
   device_.copy(text_->input.data(), text_->host.data(), sizeof(std::int64_t) + tokens * sizeof(std::uint32_t), stream);
   for (std::size_t unit = 0; unit < static_cast<std::size_t>(stage_.units()); ++unit) forward(unit);
   if (!stage_.has_head()) return;
-  const Tensor logits = head_.next_logits(final_norm_.output, text_->last_row);
-  const Tensor values = text_->logits.view(DType::f32, logits.shape);
-  device_.convert(logits, values, stream);
-  device_.copy(text_->host_logits.data(), values.data, values.bytes(), stream);
+  text_->newest_logits = head_.next_logits(final_norm_.output, text_->last_row);
+  device_.get<LossOps>().likeliest_token(text_->newest_logits, static_cast<LikeliestToken*>(text_->likeliest.data()));
+  device_.copy(text_->host_likeliest.data(), text_->likeliest.data(), sizeof(LikeliestToken), stream);
 }
 
 std::span<const float> Decoder::next_logits() {
+  const Stream stream = device_.compute_stream();
+  const Tensor values = text_->logits.view(DType::f32, text_->newest_logits.shape);
+  device_.convert(text_->newest_logits, values, stream);
+  device_.copy(text_->host_logits.data(), values.data, values.bytes(), stream);
   device_.synchronize();
   return {static_cast<const float*>(text_->host_logits.data()), static_cast<std::size_t>(config_.vocabulary)};
+}
+
+std::optional<std::uint32_t> Decoder::likeliest_token() {
+  device_.synchronize();
+  const auto& likeliest = *static_cast<const LikeliestToken*>(text_->host_likeliest.data());
+  return likeliest.all_finite != 0 ? std::optional(likeliest.token) : std::nullopt;
 }
 
 }  // namespace ddptrain

@@ -156,6 +156,7 @@ std::vector<Sent> decoder_sends(const DecoderConfig& config, const StageBlocks& 
   const std::int64_t heads = stage.has_head() ? 1 : 0;
   const std::int64_t norms = 2 * stage.blocks() + heads;
   std::int64_t forward = 4 * stage.blocks() + (stage.has_embedding() ? 1 : 0) + heads;  // sums of rows, and gathers
+  if (pass.recompute == Recompute::selective) forward += 2 * stage.restored_blocks();   // gathers of the norms' outputs
   if (pass.recompute == Recompute::block) forward += 3 * stage.restored_blocks();
   const std::int64_t others = slices - 1;
   const std::int64_t rows_of_others = activation * others / slices;

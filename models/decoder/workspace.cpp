@@ -15,9 +15,12 @@ BlockLifetimes block_lifetimes(const Stage& stage, std::int64_t layer, Recompute
   BlockLifetimes lifetimes;
   lifetimes.kept = Lifetime(enter, end);
   lifetimes.input = layer == 0 ? Lifetime(steps.forward(0), end) : lifetimes.kept;  // the embedding writes it
-  lifetimes.middle = lifetimes.activated = lifetimes.others = lifetimes.kept;
-  if (restores && recompute != Recompute::none) lifetimes.activated = Lifetime(forward, forward).again(backward, end);
-  if (!restores || recompute != Recompute::block) return lifetimes;
+  lifetimes.middle = lifetimes.normalised = lifetimes.activated = lifetimes.others = lifetimes.kept;
+  if (!restores || recompute == Recompute::none) return lifetimes;
+  lifetimes.activated = Lifetime(forward, forward).again(backward, end);
+  if (recompute == Recompute::gelu) return lifetimes;
+  lifetimes.normalised = Lifetime(enter, forward).again(backward, end);
+  if (recompute == Recompute::selective) return lifetimes;
   lifetimes.others = Lifetime(enter, forward).again(backward, end);
   lifetimes.middle = Lifetime(enter, steps.enter(unit + 1)).again(backward, end);
   return lifetimes;

@@ -12,11 +12,12 @@ namespace ddptrain {
 /// The lifetimes of the activations of a block. The backward pass of the embedding computes the weight gradients of
 /// block 0, so the activations of that block live until then.
 struct BlockLifetimes {
-  Lifetime input;      ///< The residual stream at the beginning of the block.
-  Lifetime kept;       ///< From the block's forward pass to its backward pass.
-  Lifetime middle;     ///< The residual stream between attention and MLP; the next unit reads it, too.
-  Lifetime activated;  ///< The output of the MLP's activation.
-  Lifetime others;     ///< All other activations.
+  Lifetime input;       ///< The residual stream at the beginning of the block.
+  Lifetime kept;        ///< From the block's forward pass to its backward pass.
+  Lifetime middle;      ///< The residual stream between attention and MLP; the next unit reads it, too.
+  Lifetime normalised;  ///< The outputs of the norms, and their statistics.
+  Lifetime activated;   ///< The output of the MLP's activation.
+  Lifetime others;      ///< All other activations.
 };
 BlockLifetimes block_lifetimes(const Stage& stage, std::int64_t layer, Recompute recompute);
 

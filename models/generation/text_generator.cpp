@@ -58,15 +58,17 @@ std::optional<std::uint32_t> TextGenerator::next_token(const GenerationRequest& 
   model_.forward_text();
   if (!stages_.is_last()) pipeline_.exchange({.activations_out = pass}, model_of);
   std::uint32_t token = kNoToken;
-  if (stages_.is_last()) {
-    const std::span<const float> logits = model_.next_logits();
-    if (all_finite(logits)) {
-      token = sample_token(logits, request.sampling, request.number, static_cast<std::uint32_t>(text.size()));
-    }
-  }
+  if (stages_.is_last()) token = choose_token(request, static_cast<std::uint32_t>(text.size())).value_or(kNoToken);
   if (stages_.world != nullptr) stages_.world->broadcast(&token, sizeof(token), stages_.count() - 1);
   device_.watch().set_part(static_cast<std::uint32_t>(text.size()), 0);
   return token == kNoToken ? std::nullopt : std::optional(token);
+}
+
+std::optional<std::uint32_t> TextGenerator::choose_token(const GenerationRequest& request, std::uint32_t position) {
+  if (request.sampling.temperature <= 0.0) return model_.likeliest_token();
+  const std::span<const float> logits = model_.next_logits();
+  if (!all_finite(logits)) return std::nullopt;
+  return sample_token(logits, request.sampling, request.number, position);
 }
 
 }  // namespace ddptrain

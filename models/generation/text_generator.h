@@ -43,6 +43,7 @@ class TextGenerator {
  private:
   std::optional<std::uint32_t> next_token(const GenerationRequest& request, const std::vector<std::uint32_t>& text,
                                           std::int64_t done);
+  std::optional<std::uint32_t> choose_token(const GenerationRequest& request, std::uint32_t position);
 
   TextModel& model_;
   Stages stages_;

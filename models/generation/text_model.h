@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "runtime/train/model.h"
@@ -22,6 +23,9 @@ class TextModel : public Model {
   /// The logits [vocabulary] of the token that follows the text, on a rank of the last stage. They are valid until the
   /// next pass begins. Waits.
   virtual std::span<const float> next_logits() = 0;
+  /// The likeliest of these tokens, and of equal ones the first, without a copy of the logits. None if a logit is not
+  /// finite. Waits.
+  virtual std::optional<std::uint32_t> likeliest_token() = 0;
 };
 
 }  // namespace ddptrain

@@ -78,9 +78,9 @@ class Attention final : public Sublayer {
     dkey_weight_ = tensors.gradients.at(query + 1);
   }
 
-  /// Asks for the memory of all activations but the norm's input.
-  void request(Activations& memory, const std::string& name, const Lifetime& lifetime) {
-    norm_.request(memory, name + " norm", lifetime);
+  /// Asks for the memory of all activations but the norm's input. `normalised` is the lifetime of the norm's output.
+  void request(Activations& memory, const std::string& name, const Lifetime& lifetime, const Lifetime& normalised) {
+    norm_.request(memory, name + " norm", normalised);
     memory.add(name + " qkv", kind_.qkv_columns(), lifetime, qkv_);
     memory.add(name + " attended", kind_.width(), lifetime, attended_);
     memory.add_statistics(name + " statistics", {memory.batch(), kind_.heads, memory.sequence()}, lifetime,

@@ -63,6 +63,10 @@ class Linear {
   void forward_gelu(const Tensor& x, const Tensor& pre, const Tensor& y, bool again) {
     linear_.linear_gelu(flat(x), weight(), bias_, flat(pre), flat(y), again);
   }
+  /// See LinearOps::linear_swiglu().
+  void forward_swiglu(const Tensor& x, const Tensor& pre, const Tensor& y) {
+    linear_.linear_swiglu(flat(x), weight(), bias_, flat(pre), flat(y));
+  }
 
   /// The gradient of the output for the functions below: dy without FP8, otherwise `copy` with this layer's scale.
   Tensor gradient(const Tensor& dy, const Tensor& copy) const {

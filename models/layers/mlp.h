@@ -43,9 +43,11 @@ class Mlp final : public Sublayer {
             .norm = norm};
   }
 
-  /// Asks for the memory of all activations but the norm's input. `hidden` is the lifetime of the activation's output.
-  void request(Activations& memory, const std::string& name, const Lifetime& lifetime, const Lifetime& hidden) {
-    norm_.request(memory, name + " norm", lifetime);
+  /// Asks for the memory of all activations but the norm's input. `normalised` is the lifetime of the norm's output,
+  /// `hidden` that of the activation's output.
+  void request(Activations& memory, const std::string& name, const Lifetime& lifetime, const Lifetime& normalised,
+               const Lifetime& hidden) {
+    norm_.request(memory, name + " norm", normalised);
     memory.add(name + " pre-activation", kind_.pre_columns(), lifetime, pre_);
     memory.add(name + " hidden", kind_.hidden, hidden, hidden_);
   }
@@ -76,8 +78,7 @@ class Mlp final : public Sublayer {
       return;
     }
     const Span span = this->span("expansion and SwiGLU");
-    in_.forward(norm_.output, pre_);
-    gated_->swiglu(flat(pre_), flat(hidden_));
+    in_.forward_swiglu(norm_.output, pre_, hidden_);
   }
   /// Computes the activation's output again from its input, with the same bits.
   void restore_hidden() {

@@ -4,7 +4,7 @@
 
 namespace ddptrain {
 
-/// Linear layers, alone or with a GELU.
+/// Linear layers, alone or with a GELU or SwiGLU.
 class LinearOps : public Family<LinearOps> {
  public:
   /// y [n, out] = x [n, in] weight^T + bias (if it has data). x and weight may be e4m3.
@@ -24,6 +24,11 @@ class LinearOps : public Family<LinearOps> {
   /// CPUs it may have no data. dy and dpre may be e5m2, and weight e4m3, all of them.
   virtual void linear_gelu_backward(const Tensor& weight, const Tensor& dy, const Tensor& pre, const Tensor& dpre,
                                     const Tensor& dbias, bool accumulate) = 0;
+
+  /// pre [n, 2 hidden] = x weight^T + bias; y [n, hidden] = GatedOps::swiglu() of it, bit by bit. x and weight may be
+  /// e4m3, and so may y.
+  virtual void linear_swiglu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& pre,
+                             const Tensor& y) = 0;
 
   static std::unique_ptr<LinearOps> on_cpu(Device& device);
   static std::unique_ptr<LinearOps> on_cuda(Device& device);

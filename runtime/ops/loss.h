@@ -6,7 +6,14 @@
 
 namespace ddptrain {
 
-/// Losses, with their gradients. If the loss of a prediction is NaN or infinite, its gradient is NaN.
+/// See LossOps::likeliest_token().
+struct LikeliestToken {
+  std::uint32_t token = 0;
+  std::uint32_t all_finite = 0;  ///< 1; 0 if a logit is NaN or infinite, and `token` means nothing.
+};
+
+/// Losses, with their gradients, and the choice of a token. If the loss of a prediction is NaN or infinite, its
+/// gradient is NaN.
 class LossOps : public Family<LossOps> {
  public:
   /// Adds the batch's loss, hits and count to *sums (on the device). Where `dlogits` has data:
@@ -34,6 +41,9 @@ class LossOps : public Family<LossOps> {
   virtual void combined_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
                                       std::int64_t vocabulary, const Tensor& statistics, float gradient_scale,
                                       const Tensor& dlogits, MetricSums* sums) = 0;
+
+  /// *likeliest (on the device) = the token of the largest of `logits` [vocabulary]; of equal ones, the first.
+  virtual void likeliest_token(const Tensor& logits, LikeliestToken* likeliest) = 0;
 
   static std::unique_ptr<LossOps> on_cpu(Device& device);
   static std::unique_ptr<LossOps> on_cuda(Device& device);

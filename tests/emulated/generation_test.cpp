@@ -161,49 +161,104 @@ TEST(EmulatedGenerationTest, AttentionToACacheEqualsDoublePrecision) {
 }
 
 struct RowsCase {
-  std::uint32_t rows, in, out;
+  std::uint32_t rows, in, out, shared_by;
 };
 
-template <int kRows>
-std::vector<__nv_bfloat16> multiply(const RowsCase& c, const std::vector<__nv_bfloat16>& x,
-                                    const std::vector<__nv_bfloat16>& weight, const std::vector<__nv_bfloat16>& bias) {
-  std::vector<__nv_bfloat16> y(c.rows * c.out, __float2bfloat16(NAN));
-  run(few_rows::kThreads, static_cast<int>(c.out + few_rows::kWarps - 1) / few_rows::kWarps, 1, [&] {
-    few_rows::few_rows_kernel<kRows>({c.rows, c.in, c.out, 256}, x.data(), weight.data(), bias.data(), y.data());
-  });
-  return y;
+std::vector<__nv_bfloat16> rounded(std::size_t count, unsigned seed) {
+  std::vector<__nv_bfloat16> result;
+  for (const float value : random(count, seed, 1.0f)) result.push_back(__float2bfloat16(value));
+  return result;
+}
+double value(const std::vector<__nv_bfloat16>& values, std::size_t i) {
+  return static_cast<double>(__bfloat162float(values[i]));
 }
 
-TEST(EmulatedGenerationTest, ProductsOfFewRowsEqualDoublePrecision) {
-  const auto rounded = [](std::size_t count, unsigned seed) {
-    std::vector<__nv_bfloat16> result;
-    for (const float value : random(count, seed, 1.0f)) result.push_back(__float2bfloat16(value));
-    return result;
-  };
-  const auto value = [](const std::vector<__nv_bfloat16>& values, std::size_t i) {
-    return static_cast<double>(__bfloat162float(values[i]));
-  };
-  for (const RowsCase& c : std::vector<RowsCase>{{1, 8, 1},
-                                                 {1, 24, 40},
-                                                 {1, 1536, 57},
-                                                 {2, 1048, 7},
-                                                 {3, 4096, 5},
-                                                 {4, 256, 9},
-                                                 {5, 1032, 7},
-                                                 {8, 264, 33}}) {
-    SCOPED_TRACE(std::to_string(c.rows) + " x " + std::to_string(c.in) + " x " + std::to_string(c.out));
-    const auto x = rounded(c.rows * c.in, 1), weight = rounded(c.out * c.in, 2), bias = rounded(c.out, 3);
-    const auto y = c.rows == 1   ? multiply<1>(c, x, weight, bias)
-                   : c.rows == 2 ? multiply<2>(c, x, weight, bias)
-                   : c.rows <= 4 ? multiply<4>(c, x, weight, bias)
-                                 : multiply<8>(c, x, weight, bias);
-    for (std::size_t row = 0; row < c.rows; ++row) {
-      for (std::size_t column = 0; column < c.out; ++column) {
+/// A linear layer of few rows, with a SwiGLU if `columns` is half of c.out.
+class FewRowsLayer {
+ public:
+  FewRowsLayer(const RowsCase& c, std::uint32_t columns)
+      : x(rounded(c.rows * c.in, 1)),
+        weight(rounded(c.out * c.in, 2)),
+        bias(rounded(c.out, 3)),
+        product(c.rows * c.out, __float2bfloat16(NAN)),
+        y(c.rows * columns, __float2bfloat16(NAN)),
+        c_(c),
+        columns_(columns) {
+    const few_rows::FewRows a{.rows = c.rows,
+                              .in = c.in,
+                              .out = c.out,
+                              .columns = columns,
+                              .shared_by = c.shared_by,
+                              .prefetched = columns / 2,
+                              .x = x.data(),
+                              .weight = weight.data(),
+                              .bias = bias.data(),
+                              .product = product.data(),
+                              .y = y.data()};
+    columns == c.out ? multiply<false>(a) : multiply<true>(a);
+  }
+
+  void expect_product() const {
+    for (std::size_t row = 0; row < c_.rows; ++row) {
+      for (std::size_t column = 0; column < c_.out; ++column) {
         double sum = value(bias, column);
-        for (std::size_t i = 0; i < c.in; ++i) sum += value(x, row * c.in + i) * value(weight, column * c.in + i);
-        ASSERT_NEAR(value(y, row * c.out + column), sum, 4e-3 * (1.0 + std::abs(sum)));
+        for (std::size_t i = 0; i < c_.in; ++i) sum += value(x, row * c_.in + i) * value(weight, column * c_.in + i);
+        ASSERT_NEAR(value(product, row * c_.out + column), sum, 4e-3 * (1.0 + std::abs(sum)));
       }
     }
+  }
+  void expect_gated() const {
+    for (std::size_t row = 0; row < c_.rows; ++row) {
+      for (std::size_t column = 0; column < columns_; ++column) {
+        const double gate = value(product, row * c_.out + column),
+                     up = value(product, row * c_.out + columns_ + column);
+        const double expected = gate / (1.0 + std::exp(-gate)) * up;
+        ASSERT_NEAR(value(y, row * columns_ + column), expected, 4e-3 * (1e-3 + std::abs(expected)));
+      }
+    }
+  }
+
+  std::vector<__nv_bfloat16> x, weight, bias, product, y;
+
+ private:
+  template <bool kGated>
+  void multiply(const few_rows::FewRows& a) {
+    using few_rows::few_rows_kernel;
+    const auto blocks = static_cast<int>((columns_ * c_.shared_by + few_rows::kWarps - 1) / few_rows::kWarps);
+    run(few_rows::kThreads, blocks, 1, [&] {
+      if (a.rows == 1) return few_rows_kernel<1, kGated>(a);
+      if (a.rows == 2) return few_rows_kernel<2, kGated>(a);
+      if (a.rows <= 4) return few_rows_kernel<4, kGated>(a);
+      few_rows_kernel<8, kGated>(a);
+    });
+  }
+
+  RowsCase c_;
+  std::uint32_t columns_;
+};
+
+const std::vector<RowsCase> kRowsCases = {{1, 8, 2, 1},    {1, 24, 40, 1},  {1, 1536, 58, 1}, {1, 1536, 58, 2},
+                                          {2, 1048, 6, 4}, {3, 4096, 6, 2}, {4, 256, 10, 1},  {5, 1032, 6, 4},
+                                          {8, 264, 34, 1}, {1, 2056, 10, 4}};
+
+TEST(EmulatedGenerationTest, ProductsOfFewRowsEqualDoublePrecision) {
+  for (const RowsCase& c : kRowsCases) {
+    SCOPED_TRACE(std::to_string(c.rows) + " x " + std::to_string(c.in) + " x " + std::to_string(c.out));
+    FewRowsLayer(c, c.out).expect_product();
+    const FewRowsLayer gated(c, c.out / 2);
+    gated.expect_product();
+    gated.expect_gated();
+  }
+}
+
+/// What a row gives does not depend on how many others there are.
+TEST(EmulatedGenerationTest, ProductsOfARowAreTheSameBitsInEveryBatch) {
+  const RowsCase one{1, 1048, 6, 2};
+  const FewRowsLayer alone(one, one.out);
+  for (const std::uint32_t rows : {2u, 3u, 7u}) {
+    const FewRowsLayer batch({rows, one.in, one.out, one.shared_by}, one.out);
+    ASSERT_EQ(value(batch.x, 0), value(alone.x, 0));
+    for (std::size_t i = 0; i < one.out; ++i) EXPECT_EQ(value(batch.product, i), value(alone.product, i));
   }
 }
 

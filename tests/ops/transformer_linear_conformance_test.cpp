@@ -1,4 +1,5 @@
 #include "runtime/device/tuned_choices.h"
+#include "runtime/ops/gated.h"
 #include "runtime/ops/linear.h"
 #include "tests/ops/transformer_conformance.h"
 
@@ -23,6 +24,27 @@ TEST_P(TransformerConformanceTest, LinearOfFewRows) {
         bench.device().get<LinearOps>().linear(put(bench, {c.rows, c.in}, 1), put(bench, {c.out, c.in}, 2, 0.2), bias,
                                                y);
         return {{"y", bench.take(y)}};
+      });
+    }
+  }
+}
+
+/// Also rows that a GPU multiplies by a kernel of its own.
+TEST_P(TransformerConformanceTest, LinearSwiglu) {
+  const std::vector<LinearCase> cases = {{1, 8, 1},     {1, 24, 20},   {1, 1536, 1000}, {1, 8960, 24},
+                                         {2, 1048, 70}, {3, 4096, 33}, {5, 1032, 7},    {8, 264, 33},
+                                         {9, 264, 32},  {7, 12, 5},    {96, 64, 128}};
+  for (const LinearCase& c : cases) {
+    for (const bool biased : {false, true}) {
+      compare(describe({c.rows, c.in, c.out}), [&](Bench& bench) -> Outputs {
+        const Tensor bias = biased ? put(bench, {2 * c.out}, 3) : Tensor{};
+        const Tensor pre = bench.poisoned({c.rows, 2 * c.out});
+        const Tensor y = bench.poisoned({c.rows, c.out}), again = bench.poisoned(y.shape);
+        bench.device().get<LinearOps>().linear_swiglu(put(bench, {c.rows, c.in}, 1),
+                                                      put(bench, {2 * c.out, c.in}, 2, 0.2), bias, pre, y);
+        bench.device().get<GatedOps>().swiglu(pre, again);
+        EXPECT_EQ(bench.take(again), bench.take(y));
+        return {{"pre", bench.take(pre)}, {"y", bench.take(y)}};
       });
     }
   }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "runtime/ops/loss.h"
@@ -53,6 +54,33 @@ TEST_P(TransformerConformanceTest, TokenCrossEntropy) {
       }
     }
   }
+}
+
+/// Of equal logits the first, and the two zeros are equal.
+TEST_P(TransformerConformanceTest, LikeliestToken) {
+  Bench bench(*tested_);
+  const auto likeliest = [&](const Values& logits) {
+    auto* token = bench.put_object(LikeliestToken{77, 77});
+    bench.device().get<LossOps>().likeliest_token(bench.put(logits, {std::ssize(logits)}), token);
+    return bench.take_object(token);
+  };
+  for (const std::int64_t vocabulary : {1, 7, 8, 1000, 8192, 50257, 151936}) {
+    Values logits = random_eighths(vocabulary, 1, 3.0);
+    for (double& logit : logits) logit -= 5.0;  // all are negative
+    const auto expected = std::ranges::max_element(logits) - logits.begin();
+    EXPECT_EQ(likeliest(logits).token, expected) << vocabulary;
+    EXPECT_EQ(likeliest(logits).all_finite, 1u) << vocabulary;
+    const auto last = static_cast<std::size_t>(vocabulary - 1);
+    logits[last] = 4.0;
+    EXPECT_EQ(likeliest(logits).token, last) << vocabulary;
+    for (const double bad : {std::nan(""), HUGE_VAL, -HUGE_VAL}) {
+      Values with = logits;
+      with[last / 2] = bad;
+      EXPECT_EQ(likeliest(with).all_finite, 0u) << vocabulary << ' ' << bad;
+    }
+  }
+  EXPECT_EQ(likeliest({-1.0, -0.0, 0.0, -2.0}).token, 1u);
+  EXPECT_EQ(likeliest({-1.0, 0.0, -0.0, 0.0}).token, 1u);
 }
 
 /// More rows than a GPU takes at a time, so that thread blocks go from row to row: with many columns past the rows that

@@ -25,10 +25,11 @@ __device__ __forceinline__ void let_successor_start() {
 #endif
 }
 
-/// Both, as kernels do that have nothing to prepare.
+/// Both, as small kernels do that have nothing to prepare. The successor may start to prepare itself at once, while the
+/// predecessor still runs: its own wait_for_predecessor() returns when this kernel has ended, and so its predecessor.
 __device__ __forceinline__ void follow_predecessor() {
-  wait_for_predecessor();
   let_successor_start();
+  wait_for_predecessor();
 }
 
 /// The GPU's clock.
@@ -75,13 +76,15 @@ void launch_early(void (*kernel)(Parameters...), dim3 blocks, int threads, std::
   DDP_CUDA(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
 }
 
+/// Rows that leave most of a GPU idle, so kernels start early and share the work of a row.
+inline constexpr std::int64_t kFewRows = 8;
+
 /// Queues a kernel of `rows` rows. It may start early if these are few: the pass over a token of a text has many small
 /// kernels, and between them the GPU would be idle.
 template <class... Parameters, class... Arguments>
 void launch_rows(std::int64_t rows, void (*kernel)(Parameters...), dim3 blocks, int threads, std::size_t shared_bytes,
                  cudaStream_t stream, const Arguments&... arguments) {
-  constexpr std::int64_t kFew = 8;
-  if (rows <= kFew) return launch_early(kernel, blocks, threads, shared_bytes, stream, arguments...);
+  if (rows <= kFewRows) return launch_early(kernel, blocks, threads, shared_bytes, stream, arguments...);
   launch_kernel(kernel, blocks, threads, shared_bytes, stream, arguments...);
 }
 

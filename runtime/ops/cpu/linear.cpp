@@ -1,6 +1,7 @@
 #include <numbers>
 
 #include "runtime/ops/cpu/cpu_ops.h"
+#include "runtime/ops/gated.h"
 #include "runtime/ops/linear.h"
 
 namespace ddptrain {
@@ -116,6 +117,12 @@ class CpuLinear final : public LinearOps, CpuOps {
       });
     });
     if (dbias) sum_columns(dpre, dbias, accumulate);
+  }
+
+  void linear_swiglu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& pre,
+                     const Tensor& y) override {
+    linear(x, weight, bias, pre);
+    device_.get<GatedOps>().swiglu(pre, y);
   }
 
  private:

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -166,6 +167,16 @@ class CpuLoss final : public LossOps, CpuOps {
     });
     sums->samples += static_cast<std::uint64_t>(batch.count);
     batch.step.note_sums(sums);
+  }
+
+  void likeliest_token(const Tensor& logits, LikeliestToken* likeliest) override {
+    expect_tensor("likeliest_token", "logits", logits, dtype(), {logits.size()});
+    with_scalar([&]<class T>(T) {
+      const T* const begin = logits.as<T>();
+      const T* const end = begin + logits.size();
+      likeliest->token = static_cast<std::uint32_t>(std::max_element(begin, end) - begin);
+      likeliest->all_finite = std::all_of(begin, end, [](T logit) { return std::isfinite(logit); }) ? 1 : 0;
+    });
   }
 };
 

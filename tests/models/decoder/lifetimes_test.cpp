@@ -110,7 +110,7 @@ TEST(DecoderLifetimes, NothingIsReadThatIsNotAlive) {
   for (const DecoderTable& table :
        {gpt2_table({3, 12, 3, 20, 6, 11}), gpt2_table({1, 12, 3, 20, 6, 11}), tiny_llama(3), tiny_llama(1)}) {
     for (const float dropout : {0.0f, 0.25f}) {
-      for (const Recompute recompute : {Recompute::none, Recompute::gelu, Recompute::block}) {
+      for (const Recompute recompute : {Recompute::none, Recompute::gelu, Recompute::selective, Recompute::block}) {
         for (const std::int64_t head_rows : {0, 5}) {  // small batches; and large ones, in pieces
           DecoderOptions options = options_of(table);
           options.dropout = dropout;

@@ -55,6 +55,9 @@ class TextRun {
     model_->begin_text(text, done);
     model_->forward_text();
     const std::span<const float> logits = model_->next_logits();
+    if (all_finite(logits)) {
+      EXPECT_EQ(model_->likeliest_token(), sample_token(logits, {.temperature = 0.0}, 0, 0));
+    }
     return {logits.begin(), logits.end()};
   }
 

@@ -59,6 +59,7 @@ TEST_F(GptFp8Test, RecomputedGradientsAreTheSameBits) {
     const std::vector<Gradients> kept = gradients(*fp8_, dropout, Recompute::none);
     EXPECT_EQ(gradients(*fp8_, dropout, Recompute::none), kept);
     EXPECT_EQ(gradients(*fp8_, dropout, Recompute::gelu), kept);
+    EXPECT_EQ(gradients(*fp8_, dropout, Recompute::selective), kept);
     EXPECT_EQ(gradients(*fp8_, dropout, Recompute::block), kept);
   }
 }

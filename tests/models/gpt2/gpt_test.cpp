@@ -93,7 +93,7 @@ TEST_F(GptTest, ForwardWithoutAGradientBeginsNoBackwardPass) {
 TEST_F(GptTest, IsAModel) {
   expect_a_model([&] { return make_run(make_options(kTiny)); });
   for (const Gpt2Shape& shape : {kTiny, Gpt2Shape{1, 12, 3, 20, 6, 11}}) {
-    for (const Recompute recompute : {Recompute::none, Recompute::gelu, Recompute::block}) {
+    for (const Recompute recompute : {Recompute::none, Recompute::gelu, Recompute::selective, Recompute::block}) {
       expect_a_model([&] { return make_run(make_options(shape, 0.25f, recompute)); });
     }
   }
@@ -153,6 +153,7 @@ TEST_F(GptTest, RecomputedGradientsAreTheSameBits) {
       };
       const Gradients kept = gradients(Recompute::none);
       EXPECT_EQ(gradients(Recompute::gelu), kept);
+      EXPECT_EQ(gradients(Recompute::selective), kept);
       EXPECT_EQ(gradients(Recompute::block), kept);
     }
   }

@@ -139,6 +139,7 @@ TEST_F(LlamaGpuTest, RecomputedGradientsAreTheSameBits) {
         const std::vector<Gradients> kept = gradients_of(*device, shape, {dropout});
         EXPECT_EQ(gradients_of(*device, shape, {dropout}), kept);
         EXPECT_EQ(gradients_of(*device, shape, {dropout, Recompute::gelu}), kept);
+        EXPECT_EQ(gradients_of(*device, shape, {dropout, Recompute::selective}), kept);
         EXPECT_EQ(gradients_of(*device, shape, {dropout, Recompute::block}), kept);
       }
     }

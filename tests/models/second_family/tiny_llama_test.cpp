@@ -81,6 +81,7 @@ TEST_F(TinyLlamaTest, RecomputedGradientsAreTheSameBits) {
     };
     const std::map<std::string, Values> kept = gradients(Recompute::none);
     EXPECT_EQ(gradients(Recompute::gelu), kept);
+    EXPECT_EQ(gradients(Recompute::selective), kept);
     EXPECT_EQ(gradients(Recompute::block), kept);
   }
 }
@@ -102,7 +103,7 @@ TEST_F(TinyLlamaTest, HasTheParametersOfItsTable) {
 
 /// Buffers share memory only while none of the two is needed, and each is as large as it says.
 TEST_F(TinyLlamaTest, BuffersThatLiveAtTheSameTimeAreApart) {
-  for (const Recompute recompute : {Recompute::none, Recompute::gelu, Recompute::block}) {
+  for (const Recompute recompute : {Recompute::none, Recompute::gelu, Recompute::selective, Recompute::block}) {
     DecoderOptions options;
     options.table = tiny_llama();
     options.max_batch = 2;

@@ -93,6 +93,8 @@ class DescribeTest(unittest.TestCase):
             (2, ["--tp=2"], {"exchange of split layers": 2 * (19 + 18)},
              {("tensor", "forward"): lambda n, tied: 2 * (18 * activation / 2 + 16 * 4 * 16),
               ("tensor", "backward"): lambda n, tied: 2 * (18 * activation / 2 + 9 * 16 * 32 / 2)}),
+            (2, ["--tp=2", "--recompute=selective"], {"exchange of split layers": 2 * (19 + 18 + 6)},
+             {("tensor", "forward"): lambda n, tied: 2 * (24 * activation / 2 + 16 * 4 * 16)}),
             (2, ["--tp=2", "--recompute=block"], {"exchange of split layers": 2 * (19 + 18 + 9)},
              {("tensor", "forward"): lambda n, tied: 2 * (27 * activation / 2 + 16 * 4 * 16)}),
         ):  # fmt: skip

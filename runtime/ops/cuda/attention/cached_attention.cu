@@ -13,9 +13,8 @@ namespace {
 
 using namespace cached_attention;
 
-constexpr std::int64_t kLeastStretch = 64;
+constexpr std::int64_t kLeastStretch = 32;
 constexpr std::int64_t kMostStretches = 64;
-constexpr std::int64_t kFewRows = 8;  // that take several blocks each
 constexpr int kMostHeadSize = 256;
 
 class CudaCachedAttention final : public CachedAttentionOps, CudaOps {

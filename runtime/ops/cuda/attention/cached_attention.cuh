@@ -16,7 +16,7 @@
 
 namespace ddptrain::cuda::cached_attention {
 
-constexpr int kWarps = 4;
+constexpr int kWarps = 8;
 constexpr int kThreads = 32 * kWarps;
 constexpr int kAhead = 4;  // positions whose keys and values a warp reads at a time
 constexpr float kLeast = -std::numeric_limits<float>::infinity();
@@ -212,10 +212,23 @@ __device__ __forceinline__ void store_found(const Cached& a, const BlockPlace<T,
   }
 }
 
+/// Fetches what a block reads of a cache into the L2 cache: a thread each a key and its value. The position comes from
+/// before the predecessor's end. If it is wrong, this is of no use, and does no harm.
+template <class T, int E>
+__device__ __forceinline__ void prefetch_cache(const Cached& a, const BlockPlace<T, E>& b, const T* keys,
+                                               const T* values) {
+  const std::uint32_t position = b.begin + threadIdx.x, bytes = a.head_size * sizeof(T);
+  if (threadIdx.x >= a.stretch || position >= min(b.before, a.capacity) || bytes % 16 != 0) return;
+  const std::size_t at = b.cache + static_cast<std::size_t>(position) * a.cache_width();
+  prefetch_to_l2(keys + at, bytes);
+  prefetch_to_l2(values + at, bytes);
+}
+
 template <class T, int E>
 __global__ void __launch_bounds__(kThreads)
     attend_kernel(const Cached a, const T* qkv, T* keys, T* values, T* out, float* partials) {
   __shared__ Found<E> found;
+  if (a.stretches > 1) prefetch_cache(a, BlockPlace<T, E>(a, qkv), keys, values);
   follow_predecessor();
   const BlockPlace<T, E> b(a, qkv);
   if (b.begin >= b.end) return;
@@ -241,15 +254,16 @@ __global__ void __launch_bounds__(kThreads) combine_kernel(const Cached a, const
   const std::uint32_t row = blockIdx.x / a.heads;
   const std::uint32_t stretches = a.position(row) / a.stretch + 1;
   const float* const first = partials + static_cast<std::size_t>(blockIdx.x) * a.stretches * a.partial_size();
-  float top = kLeast;
-  for (std::uint32_t s = 0; s < stretches; ++s) top = fmaxf(top, first[s * a.partial_size()]);
   for (std::uint32_t element = threadIdx.x; element < a.head_size; element += kThreads) {
-    float all = 0.0f, sum = 0.0f;
+    float top = kLeast, all = 0.0f, sum = 0.0f;
+#pragma unroll 8
     for (std::uint32_t s = 0; s < stretches; ++s) {
       const float* const partial = first + s * a.partial_size();
-      const float share = exp2_approximate(partial[0] - top);
-      all += share * partial[1];
-      sum += share * partial[2 + element];
+      const float next = fmaxf(top, partial[0]);
+      const float kept = exp2_approximate(top - next), share = exp2_approximate(partial[0] - next);
+      all = all * kept + share * partial[1];
+      sum = sum * kept + share * partial[2 + element];
+      top = next;
     }
     out[static_cast<std::size_t>(blockIdx.x) * a.head_size + element] = from_float<T>(sum / all);
   }

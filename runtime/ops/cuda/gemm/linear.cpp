@@ -9,6 +9,7 @@
 #include "runtime/ops/cuda/gemm/linear_kernels.h"
 #include "runtime/ops/cuda/gemm/matmul.h"
 #include "runtime/ops/cuda/gemm/tuner.h"
+#include "runtime/ops/gated.h"
 
 namespace ddptrain {
 
@@ -109,6 +110,18 @@ class CudaLinear final : public LinearOps, CudaOps {
       sums = dbias;
     }
     tuner_.run(operation, gemm, ways);
+  }
+
+  void linear_swiglu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& pre,
+                     const Tensor& y) override {
+    if (is_fp8(x.dtype) || is_fp8(y.dtype) || !cuda::has_few_rows(x, weight)) {
+      linear(x, weight, bias, pre);
+      device_.get<GatedOps>().swiglu(pre, y);
+      return;
+    }
+    check_linear(x, weight, bias, pre, dtype());
+    check_swiglu("linear_swiglu", pre, y, {}, dtype());
+    cuda::linear_swiglu_of_few_rows(x, weight, bias, pre, y, stream());
   }
 
  private:

@@ -49,6 +49,7 @@ class CudaLoss final : public LossOps, CudaOps {
   void combined_cross_entropy(const Tensor& logits, const TokenBatch& batch, std::int64_t first_row,
                               std::int64_t vocabulary, const Tensor& statistics, float gradient_scale,
                               const Tensor& dlogits, MetricSums* sums) override;
+  void likeliest_token(const Tensor& logits, LikeliestToken* likeliest) override;
 };
 
 }  // namespace ddptrain

@@ -3,6 +3,7 @@
 #include "runtime/device/cuda/launch.cuh"
 #include "runtime/ops/cuda/dropout.cuh"
 #include "runtime/ops/cuda/gemm/fp8.cuh"
+#include "runtime/ops/cuda/ptx/intrinsics.cuh"
 #include "runtime/ops/cuda/reduce.cuh"
 
 namespace ddptrain {
@@ -66,7 +67,6 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const Forward<T> a, c
   __shared__ float exchanged[2][kWarps / kGroup][kGroup];
   const std::uint32_t group = threadIdx.x / (32 * kGroup);
   const std::uint32_t row = blockIdx.x * (kWarps / kGroup) + group;
-  if constexpr (kKind == Kind::rms) follow_predecessor();
   if (row >= a.rows) return;
   const Place<kGroup> place;
   const std::size_t start = static_cast<std::size_t>(row) * a.width;
@@ -115,6 +115,38 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const Forward<T> a, c
   if (!kFp8) return;
   largest = warp_max(largest);
   if (threadIdx.x % 32 == 0) note_largest(largest, fp8.state);
+}
+
+constexpr int kMaxThreads = kMaxWidth / kPack;
+
+/// RMS norms of a few rows, which leave a GPU idle: a block takes a row, and a thread a pack of it.
+template <class T, bool kAdd>
+__global__ void __launch_bounds__(kMaxThreads) few_rows_forward_kernel(const Forward<T> a) {
+  __shared__ float squares_of_warps[kMaxThreads / 32];
+  const std::uint32_t row = blockIdx.x, column = threadIdx.x * kPack;
+  const std::uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
+  const std::size_t at = static_cast<std::size_t>(row) * a.width + column;
+  if (threadIdx.x == 0) prefetch_to_l2(a.weight, a.width * static_cast<std::uint32_t>(sizeof(T)));
+  follow_predecessor();
+  float x[kPack] = {}, weight[kPack] = {};
+  if (column < a.width) {
+    load<kPack>(a.x + at, x);
+    load<kPack>(a.weight + column, weight);
+  }
+  if (kAdd) add_branch(a, row, column, x);
+  float squares = 0.0f;
+#pragma unroll
+  for (const float value : x) squares += value * value;
+  squares = warp_sum(squares);
+  if (lane == 0) squares_of_warps[warp] = squares;
+  __syncthreads();
+  const float total = warp_sum(lane < warps ? squares_of_warps[lane] : 0.0f);
+  const float inverse = rsqrtf(total / a.width + a.epsilon);
+  if (threadIdx.x == 0) put_statistics<Kind::rms>(0.0f, inverse, a.statistics, row);
+  if (column >= a.width) return;
+#pragma unroll
+  for (int k = 0; k < kPack; ++k) x[k] *= inverse * weight[k];
+  store<kPack>(x, a.y + at);
 }
 
 template <class T, Kind kKind, bool kAdd>
@@ -180,17 +212,18 @@ template <class T, Kind kKind, bool kAdd, bool kFp8>
 void forward_in_packs(const Forward<T>& a, const Fp8Matrix& y, cudaStream_t stream) {
   with_packs(a.width, [&](auto packs, auto group) {
     const auto kernel = forward_kernel<T, kKind, packs.value, group.value, kAdd, kFp8>;
-    const dim3 blocks(ceil_div(a.rows, kWarps / group.value));
-    if constexpr (kKind == Kind::rms) {
-      launch_rows(a.rows, kernel, blocks, kThreads, 0, stream, a, y);
-    } else {
-      launch_kernel(kernel, blocks, kThreads, 0, stream, a, y);
-    }
+    launch_kernel(kernel, ceil_div(a.rows, kWarps / group.value), kThreads, 0, stream, a, y);
   });
 }
 
 template <class T, Kind kKind, bool kAdd>
 void forward(const Forward<T>& a, cudaStream_t stream) {
+  if constexpr (kKind == Kind::rms) {
+    if (a.rows <= kFewRows && has_packs(a)) {
+      const std::uint32_t threads = 32 * ceil_div(a.width, 32 * kPack);
+      return launch_early(few_rows_forward_kernel<T, kAdd>, a.rows, threads, 0, stream, a);
+    }
+  }
   if (has_packs(a)) return forward_in_packs<T, kKind, kAdd, false>(a, Fp8Matrix{}, stream);
   launch_kernel(any_width_forward_kernel<T, kKind, kAdd>, ceil_div(a.rows, kWarps), kThreads, 0, stream, a);
 }

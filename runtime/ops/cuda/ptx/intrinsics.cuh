@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+
 /// PTX instructions for which CUDA C++ has no function.
 
 namespace ddptrain::cuda {
@@ -11,9 +13,21 @@ __device__ __forceinline__ float exp2_approximate(float x) {
   return y;
 }
 
-/// Begins to fetch the 128 bytes around an address of global memory into the L2 cache.
-__device__ __forceinline__ void prefetch_to_l2(const void* address) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+/// Begins to fetch `bytes` bytes of global memory into the L2 cache; it and the address are multiples of 16. Compute
+/// capability 9.0 and newer, nothing elsewhere.
+__device__ __forceinline__ void prefetch_to_l2(const void* address, std::uint32_t bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(address), "r"(bytes) : "memory");
+#endif
+}
+
+/// Reads what no thread of the multiprocessor reads again: the L1 cache does not keep it.
+__device__ __forceinline__ uint4 load_once(const uint4* from) {
+  uint4 x;
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "l"(from));
+  return x;
 }
 
 /// Adds each element by itself; compute capability 9.0 and newer. What one thread adds to an address is added in the
