@@ -99,7 +99,8 @@ TEST(Options, EveryFlagIsInTheHelpOfAllTopics) {
 
 TEST(Options, FlagsThatDecideParametersDoNotDependOnGroupsOfTheHelp) {
   const std::string common =
-      "config model precision epochs steps batch grad-accum virtual-ranks seed optimizer lr momentum beta1 "
+      "config model precision epochs steps batch grad-accum virtual-ranks seed optimizer lr momentum muon-momentum "
+      "beta1 "
       "beta2 weight-decay moments master clip-norm on-nonfinite schedule warmup lr-scaling lr-base-batch "
       "comm-dtype data init group outer-steps outer-groups outer-optimizer outer-lr outer-momentum outer-dtype "
       "outer-delay outer-fragments outer-max-age ";
@@ -438,6 +439,8 @@ TEST(Options, FlagsThatDoNotGoTogetherAreTold) {
   for (const auto& [line, part] :
        {std::pair{"--zero 2 --overlap off", "--overlap off: with --zero 2"},
         {"--zero 3 --overlap none", "--overlap none: with --zero 3"},
+        {"--optimizer muon --zero 2", "--optimizer muon with --zero 2: it needs whole gradients of matrices. Use --ze"},
+        {"--model gpt --optimizer muon --tp 2", "--optimizer muon with --tp 2: it needs whole matrices"},
         {"--precision fp8", "--precision fp8: model cnn"},
         {"--share-gpu --device cpu", "--share-gpu with --device cpu"},
         {"--pp 2", "--pp 2: model cnn is one unit, which cannot be cut. "},

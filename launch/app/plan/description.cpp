@@ -11,6 +11,7 @@
 #include "runtime/train/replica/updates.h"
 #include "runtime/train/report/sends.h"
 #include "runtime/train/step/gradient_norm.h"
+#include "runtime/train/step/matrix_directions.h"
 
 namespace ddptrain {
 namespace {
@@ -116,6 +117,9 @@ std::vector<MemoryUse> memory_of(const RunPlan& plan, int rank, const Replica& r
   if (tree_bytes > 0) memory.push_back({"tree", tree_bytes});
   if (sampled != nullptr) memory.push_back({"samples", sum_of(sampled->memory())});
   memory.push_back({"norm", GradientNorm::bytes(replica.arena())});
+  if (rule_of(plan.trainer.optimizer.kind).matrices) {
+    memory.push_back({"directions", MatrixDirections::bytes(replica.arena())});
+  }
   const bool cuda = plan.device == DeviceKind::cuda;
   for (const MemoryUse& use : cuda ? gpu_memory(plan, replica) : host_memory(plan, rank, replica)) {
     memory.push_back(use);
@@ -166,7 +170,8 @@ Description describe_run(const RunPlan& plan, int rank, const Replica& replica, 
   description.memory =
       memory_of(plan, rank, replica, passes_in_flight(mesh.stages, mesh.stage_of(rank), passes), tree_bytes, sampled);
   description.sends =
-      sends_of(model, replica.arena(), mesh, rank, order, plan.reduces_gradients() ? description.gradient_bytes() : 0);
+      sends_of(model, replica.arena(), mesh, rank, order, plan.reduces_gradients() ? description.gradient_bytes() : 0,
+               rule_of(plan.trainer.optimizer.kind).matrices);
   return description;
 }
 
