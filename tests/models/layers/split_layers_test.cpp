@@ -52,9 +52,9 @@ class Half {
     const Lifetime always(0, 1);
     layer_->norm().request_input(memory_, "norm", always);
     if constexpr (std::is_same_v<Layer, Mlp>) {
-      layer_->request(memory_, "layer", always, always);
+      layer_->request(memory_, "layer", always, always, always, false);
     } else {
-      layer_->request(memory_, "layer", always);
+      layer_->request(memory_, "layer", always, always);
     }
     memory_.add("branch", kWidth, always, branch_);
     memory_.add("d_output", kWidth, always, g_.d_output);
