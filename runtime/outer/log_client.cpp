@@ -1,7 +1,5 @@
 #include "runtime/outer/log_client.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -14,6 +12,7 @@
 
 #include "runtime/core/error.h"
 #include "runtime/outer/log_faults.h"
+#include "runtime/outer/log_memory.h"
 #include "runtime/outer/redis.h"
 #include "runtime/outer/snapshot.h"
 
@@ -32,10 +31,13 @@ constexpr std::size_t kMostUnread = std::size_t{256} << 20;  // bytes that are r
 }  // namespace
 
 struct LogClient::Impl {
-  Impl(LogAddress address, std::size_t most_bytes, std::function<bool()> interrupted)
+  Impl(LogAddress address, std::size_t most_bytes, std::uint64_t kept_free, LogOutage& outage,
+       std::function<bool()> interrupted)
       : address(std::move(address)),
         key(this->address.keys()),
         most_bytes(most_bytes),
+        kept_free(kept_free),
+        outage(outage),
         entries_at_once(std::to_string(std::clamp<std::size_t>(kBytesAtOnce / most_bytes, 1, kMostEntriesAtOnce))),
         is_interrupted(std::move(interrupted)) {}
 
@@ -48,13 +50,14 @@ struct LogClient::Impl {
   /// end.
   bool insist(RedisConnection& connection, std::string& fault, const std::stop_token& stop,
               const std::function<void()>& exchange);
-  void note(std::string& fault, const RedisFault& error);
-  void answered(std::string& fault);
+  void set_fault(std::string& fault, const std::string& now);
   void pause(milliseconds longest, const std::stop_token& stop);  ///< Until the thread is to end, if that comes first.
 
   const LogAddress address;
   const std::string key;
   const std::size_t most_bytes;
+  const std::uint64_t kept_free;
+  LogOutage& outage;
   const std::string entries_at_once;
   const std::function<bool()> is_interrupted;
   std::atomic<bool> has_started{false};
@@ -75,13 +78,12 @@ struct LogClient::Impl {
   std::jthread write_thread, read_thread;  ///< End first.
 };
 
-LogClient::LogClient(LogAddress address, std::size_t most_bytes, std::function<bool()> is_interrupted)
-    : impl_(std::make_unique<Impl>(std::move(address), most_bytes, std::move(is_interrupted))) {
+LogClient::LogClient(LogAddress address, std::size_t most_bytes, std::uint64_t kept_free, LogOutage& outage,
+                     std::function<bool()> is_interrupted)
+    : impl_(std::make_unique<Impl>(std::move(address), most_bytes, kept_free, outage, std::move(is_interrupted))) {
   require_redis(impl_->address);
-  ask_log(impl_->address, [&] {
-    impl_->writer.open();
-    impl_->reader.open();
-  });
+  open_log(impl_->writer, impl_->address, impl_->is_interrupted);
+  open_log(impl_->reader, impl_->address, impl_->is_interrupted);
 }
 
 LogClient::~LogClient() { impl_->is_ending = true; }
@@ -105,24 +107,9 @@ void LogClient::start(const std::string& after) {
   impl->read_thread = std::jthread([impl](const std::stop_token& stop) { impl->read(stop); });
 }
 
-void LogClient::Impl::note(std::string& fault, const RedisFault& error) {
+void LogClient::Impl::set_fault(std::string& fault, const std::string& now) {
   const std::lock_guard lock(mutex);
-  const std::string before = std::exchange(fault, text_of(error));
-  if (before == fault) return;
-  if (is_full(error)) {
-    spdlog::warn(
-        "The log {} is full: {}. Nothing is exchanged until it has room. Stop launch/outer-log and start it again with "
-        "more --memory.",
-        address.text(), error.what());
-  } else if (before.empty()) {
-    spdlog::warn("The log {} is out of reach: {}", address.text(), error.what());
-  }
-}
-
-void LogClient::Impl::answered(std::string& fault) {
-  const std::lock_guard lock(mutex);
-  if (!fault.empty()) spdlog::info("The log {} answers again", address.text());
-  fault.clear();
+  fault = now;
 }
 
 void LogClient::Impl::pause(milliseconds longest, const std::stop_token& stop) {
@@ -134,15 +121,19 @@ bool LogClient::Impl::insist(RedisConnection& connection, std::string& fault, co
                              const std::function<void()>& exchange) {
   milliseconds until_next = kShortestPause;
   while (!stop.stop_requested()) {
+    const bool was_open = connection.is_open();
     try {
-      if (!connection.is_open()) connection.open();
+      if (!was_open) connection.open();
       exchange();
-      answered(fault);
+      set_fault(fault, "");
+      outage.answered(connection);
       return true;
     } catch (const RedisInterrupted&) {
       return false;
     } catch (const RedisFault& error) {
-      note(fault, error);
+      if (was_open && !connection.is_open()) continue;  // it may be of an outage that has ended
+      set_fault(fault, text_of(error));
+      outage.failed(connection, error);
     }
     pause(until_next, stop);
     until_next = std::min(2 * until_next, kLongestPause);
@@ -166,6 +157,7 @@ void LogClient::Impl::append_first() {
     const std::lock_guard lock(mutex);
     next = unsent.front();
   }
+  if (kept_free > 0) require_memory(writer, kept_free + next.size(), "an entry and a snapshot");
   writer.command({"XADD", key + kLogKey, "*", "e", next});
   const std::lock_guard lock(mutex);
   sent += next.size();

@@ -14,6 +14,8 @@
 
 namespace ddptrain {
 
+class LogOutage;
+
 /// A connection to the log for appending and one for reading, each in a thread of its own. Both reconnect when a
 /// connection is lost. An entry is appended again if the connection was lost before the server acknowledged it, so an
 /// entry may be in the log twice. Methods are called by one thread.
@@ -24,10 +26,12 @@ class LogClient {
     std::string bytes;
   };
 
-  /// Connects. UsageError, naming the address, if the server does not answer or refuses the password. Entries of more
-  /// than `most_bytes` are dropped as they come. Until start(), methods that wait throw RedisInterrupted once
-  /// `is_interrupted` returns true.
-  LogClient(LogAddress address, std::size_t most_bytes, std::function<bool()> is_interrupted);
+  /// Connects; waits while the server reads its file. UsageError, naming the address, if the server does not answer or
+  /// refuses the password. Entries of more than `most_bytes` are dropped as they come. No entry is appended that would
+  /// leave the server fewer than `kept_free` bytes. Until start(), methods that wait throw RedisInterrupted once
+  /// `is_interrupted` returns true. `outage` outlives the object.
+  LogClient(LogAddress address, std::size_t most_bytes, std::uint64_t kept_free, LogOutage& outage,
+            std::function<bool()> is_interrupted);
   ~LogClient();  ///< Entries that are not acknowledged are lost. Waits up to a second or two for the threads.
   LogClient(const LogClient&) = delete;
   LogClient& operator=(const LogClient&) = delete;

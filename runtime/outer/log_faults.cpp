@@ -1,9 +1,15 @@
 #include "runtime/outer/log_faults.h"
 
+#include <spdlog/spdlog.h>
+
+#include <thread>
+
 namespace ddptrain {
 namespace {
 
-const char* remedy(const RedisFault& fault) {
+constexpr std::chrono::milliseconds kLook{200};  // between two looks at a server that reads its file
+
+const char* remedy(const LogAddress& address, const RedisFault& fault) {
   const std::string what = fault.what();
   const auto has = [&](const char* word) { return what.find(word) != what.npos; };
   if (is_full(fault)) return "Stop launch/outer-log and start it again with more --memory.";
@@ -11,12 +17,24 @@ const char* remedy(const RedisFault& fault) {
   if (has("AUTH") || has("WRONGPASS")) {
     return "Set the environment variable DDPTRAIN_OUTER_PASSWORD to the password of the log.";
   }
+  if (has(kLogAuthorityVariable))
+    return "Give the file, in PEM, of the authority that signed the server's certificate.";
+  if (has(kCertificateFault)) {
+    return "Set the environment variable DDPTRAIN_OUTER_CA to the file of the authority that signed it, and give the "
+           "host in --outer as the certificate names it.";
+  }
+  if (has(kNoTlsFault)) return "If the server has no TLS, the address begins with redis://.";
+  if (!address.tls && (has("closed the connection") || has("reset by peer") || has("Protocol error"))) {
+    return "If the server has TLS, the address begins with rediss://.";
+  }
   return "launch/outer-log starts a server.";
 }
 
 }  // namespace
 
 bool is_full(const RedisFault& fault) { return std::string_view(fault.what()).starts_with("OOM"); }
+
+bool is_loading(const RedisFault& fault) { return std::string_view(fault.what()).starts_with("LOADING"); }
 
 std::string text_of(const RedisFault& fault) {
   return is_full(fault) ? fmt::format("the log is full: {}", fault.what()) : fault.what();
@@ -26,8 +44,53 @@ void ask_log(const LogAddress& address, const std::function<void()>& commands) {
   try {
     commands();
   } catch (const RedisFault& fault) {
-    usage_error("{}: {}. {}", address.text(), text_of(fault), remedy(fault));
+    usage_error("{}: {}. {}", address.text(), text_of(fault), remedy(address, fault));
   }
+}
+
+void open_log(RedisConnection& connection, const LogAddress& address, const std::function<bool()>& is_interrupted) {
+  bool is_told = false;
+  while (!connection.is_open()) {
+    ask_log(address, [&] {
+      try {
+        connection.open();
+      } catch (const RedisRefusal& refusal) {
+        if (!is_loading(refusal)) throw;
+      }
+    });
+    if (connection.is_open()) return;
+    if (!is_told) spdlog::info("The log {} is still reading its file: waiting for it", address.text());
+    is_told = true;
+    if (is_interrupted()) throw RedisInterrupted("interrupted");
+    std::this_thread::sleep_for(kLook);
+  }
+}
+
+void LogOutage::failed(const RedisConnection& connection, const RedisFault& fault) {
+  const std::lock_guard lock(mutex_);
+  if (failing_.empty()) {
+    begin_ = std::chrono::steady_clock::now();
+    is_told_away_ = false;
+    is_told_full_ = false;
+  }
+  failing_.insert(&connection);
+  if (std::exchange(is_full(fault) ? is_told_full_ : is_told_away_, true)) return;
+  if (is_full(fault)) {
+    spdlog::warn(
+        "The log {} is full: {}. Nothing is exchanged until it has room. If that lasts, stop launch/outer-log and "
+        "start "
+        "it again with more --memory.",
+        log_, fault.what());
+  } else {
+    spdlog::warn("The log {} is out of reach: {}", log_, fault.what());
+  }
+}
+
+void LogOutage::answered(const RedisConnection& connection) {
+  const std::lock_guard lock(mutex_);
+  if (failing_.erase(&connection) == 0 || !failing_.empty()) return;
+  const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin_;
+  spdlog::info("The log {} {} again, after {:.1f} s", log_, is_told_away_ ? "answers" : "has room", time.count());
 }
 
 }  // namespace ddptrain

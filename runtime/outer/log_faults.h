@@ -1,6 +1,9 @@
 #pragma once
 
+#include <chrono>
 #include <functional>
+#include <mutex>
+#include <set>
 #include <string>
 
 #include "runtime/outer/redis.h"
@@ -11,11 +14,35 @@ namespace ddptrain {
 
 /// Whether the server refuses because it has no memory left.
 bool is_full(const RedisFault& fault);
+/// Whether the server refuses because it is still reading its file after a start.
+bool is_loading(const RedisFault& fault);
 
 /// What is wrong, for the middle of a sentence.
 std::string text_of(const RedisFault& fault);
 
 /// Calls `commands`. UsageError, naming the address and what to do, if the server does not do them.
 void ask_log(const LogAddress& address, const std::function<void()>& commands);
+
+/// Opens a connection as in ask_log(). While the server is reading its file, waits, after a line that says so.
+/// RedisInterrupted once `is_interrupted` returns true.
+void open_log(RedisConnection& connection, const LogAddress& address, const std::function<bool()>& is_interrupted);
+
+/// Tells of an outage of the log in one line when it begins and in one when it ends, however many connections notice
+/// it. A log that is full has a line of its own. For any thread.
+class LogOutage {
+ public:
+  explicit LogOutage(std::string log) : log_(std::move(log)) {}
+
+  void failed(const RedisConnection& connection, const RedisFault& fault);
+  void answered(const RedisConnection& connection);
+
+ private:
+  const std::string log_;
+  std::mutex mutex_;
+  std::set<const RedisConnection*> failing_;
+  std::chrono::steady_clock::time_point begin_;
+  bool is_told_away_ = false;
+  bool is_told_full_ = false;
+};
 
 }  // namespace ddptrain

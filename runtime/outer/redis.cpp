@@ -6,6 +6,9 @@
 #include <sys/socket.h>
 #ifdef DDPTRAIN_HIREDIS_TLS
 #include <hiredis_ssl.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <openssl/x509v3.h>
 #endif
 
 #include <cerrno>
@@ -26,7 +29,6 @@ constexpr milliseconds kConnectTime{5000};
 constexpr milliseconds kReplyTime{10000};  // without a byte in either direction
 constexpr milliseconds kSlice{100};        // between looks at is_interrupted()
 constexpr timeval kSocketTime = {1, 0};    // for a call that poll() has said is possible
-constexpr timeval kTlsTime = {10, 0};      // for a record of TLS
 
 /// Redis ends some messages with a full stop, and they become parts of sentences.
 std::string without_stop(std::string text) {
@@ -46,6 +48,16 @@ RedisReply reply_of(const redisReply& from) {
   return reply;
 }
 
+#ifdef DDPTRAIN_HIREDIS_TLS
+RedisFault handshake_fault(const SSL& session) {
+  if (const long verdict = SSL_get_verify_result(&session); verdict != X509_V_OK) {
+    return RedisFault(fmt::format("{}: {}", kCertificateFault, X509_verify_cert_error_string(verdict)));
+  }
+  const char* const reason = ERR_reason_error_string(ERR_peek_last_error());
+  return RedisFault(fmt::format("{}: {}", kNoTlsFault, reason == nullptr ? "Server closed the connection" : reason));
+}
+#endif
+
 }  // namespace
 
 struct RedisConnection::Impl {
@@ -56,13 +68,12 @@ struct RedisConnection::Impl {
     void operator()(redisContext* context) const { redisFree(context); }
     void operator()(redisReply* reply) const { freeReplyObject(reply); }
 #ifdef DDPTRAIN_HIREDIS_TLS
-    void operator()(redisSSLContext* tls) const { redisFreeSSLContext(tls); }
+    void operator()(SSL_CTX* tls) const { SSL_CTX_free(tls); }
+    void operator()(SSL* session) const { SSL_free(session); }
 #endif
   };
 
-  void check_context() const {
-    if (context->err != 0) throw RedisFault(printable(context->errstr));
-  }
+  void check_context() const;
   void connect();
   void log_in();
   void start_tls();
@@ -75,10 +86,22 @@ struct RedisConnection::Impl {
   std::function<bool()> is_interrupted;
   milliseconds limit = kReplyTime;
 #ifdef DDPTRAIN_HIREDIS_TLS
-  std::unique_ptr<redisSSLContext, Free> tls;  ///< Outlives the connection.
+  void load_authority();
+  std::unique_ptr<SSL, Free> new_session() const;
+  void shake_hands(SSL& session) const;
+
+  std::unique_ptr<SSL_CTX, Free> tls;
 #endif
   std::unique_ptr<redisContext, Free> context;
 };
+
+void RedisConnection::Impl::check_context() const {
+  if (context->err == 0) return;
+#ifdef DDPTRAIN_HIREDIS_TLS
+  if (const char* const reason = ERR_reason_error_string(ERR_peek_last_error())) throw RedisFault(reason);
+#endif
+  throw RedisFault(printable(context->errstr));
+}
 
 /// Waits until the socket can be read from or written to.
 void RedisConnection::Impl::wait_for(short events, Clock::time_point deadline, milliseconds longest) const {
@@ -92,7 +115,9 @@ void RedisConnection::Impl::wait_for(short events, Clock::time_point deadline, m
   }
 }
 
-/// hiredis connects without blocking, so that the wait can be interrupted. Later calls block, after poll().
+/// hiredis connects without blocking, so that the wait can be interrupted. Later calls block, after poll(): a large
+/// command is written at once, of which hiredis would move the rest to the front after each piece. With TLS it does
+/// not, and calls never block, because a record may have no answer in it.
 void RedisConnection::Impl::connect() {
   context.reset(redisConnectNonBlock(address.host.c_str(), address.port));
   if (!context) throw RedisFault("no memory for a connection");
@@ -102,11 +127,12 @@ void RedisConnection::Impl::connect() {
   socklen_t size = sizeof(error);
   if (getsockopt(context->fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
   if (error != 0) throw RedisFault(std::strerror(error));
+  redisEnableKeepAlive(context.get());
+  if (address.tls) return;
   const int flags = fcntl(context->fd, F_GETFL);
   if (flags < 0 || fcntl(context->fd, F_SETFL, flags & ~O_NONBLOCK) != 0) throw RedisFault(std::strerror(errno));
   context->flags |= REDIS_BLOCK;
-  redisEnableKeepAlive(context.get());
-  redisSetTimeout(context.get(), address.tls ? kTlsTime : kSocketTime);
+  redisSetTimeout(context.get(), kSocketTime);
 }
 
 void RedisConnection::Impl::log_in() {
@@ -119,18 +145,59 @@ void RedisConnection::Impl::log_in() {
 }
 
 #ifdef DDPTRAIN_HIREDIS_TLS
-/// hiredis does not compare the name in the certificate with the host, so the authorities of the machine are not
-/// enough: only the certificate authority in the file counts.
+/// hiredis's own contexts do not compare the name in the certificate with the host.
 void RedisConnection::Impl::start_tls() {
-  redisSSLContextError error = REDIS_SSL_CTX_NONE;
-  if (!tls) {
-    redisInitOpenSSL();
-    tls.reset(redisCreateSSLContext(std::getenv(kLogAuthorityVariable), nullptr, nullptr, nullptr, address.host.c_str(),
-                                    &error));
-    if (!tls) throw RedisFault(fmt::format("{}: {}", kLogAuthorityVariable, redisSSLContextGetError(error)));
+  ERR_clear_error();
+  if (!tls) load_authority();
+  std::unique_ptr<SSL, Free> owned = new_session();
+  SSL* const session = owned.get();
+  if (redisInitiateSSL(context.get(), session) != REDIS_OK) throw handshake_fault(*session);
+  owned.release();  // now the connection's
+  shake_hands(*session);
+}
+
+void RedisConnection::Impl::load_authority() {
+  std::unique_ptr<SSL_CTX, Free> made(SSL_CTX_new(TLS_client_method()));
+  if (!made) throw RedisFault("no memory for TLS");
+  SSL_CTX_set_min_proto_version(made.get(), TLS1_2_VERSION);
+  SSL_CTX_set_verify(made.get(), SSL_VERIFY_PEER, nullptr);
+  const char* const file = std::getenv(kLogAuthorityVariable);
+  if (file == nullptr || SSL_CTX_load_verify_locations(made.get(), file, nullptr) != 1) {
+    const std::string name = printable(file == nullptr ? "" : file);
+    throw RedisFault(fmt::format("{}={}: this file cannot be read as certificates", kLogAuthorityVariable, name));
   }
-  redisInitiateSSLWithContext(context.get(), tls.get());
-  check_context();
+  tls = std::move(made);
+}
+
+/// It accepts certificates of the host in the address alone.
+std::unique_ptr<SSL, RedisConnection::Impl::Free> RedisConnection::Impl::new_session() const {
+  std::unique_ptr<SSL, Free> session(SSL_new(tls.get()));
+  if (!session) throw RedisFault("no memory for TLS");
+  const char* const host = address.host.c_str();
+  if (X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(session.get()), host) == 1) return session;
+  if (SSL_set1_host(session.get(), host) != 1 || SSL_set_tlsext_host_name(session.get(), host) != 1) {
+    throw RedisFault("no memory for TLS");
+  }
+  return session;
+}
+
+void RedisConnection::Impl::shake_hands(SSL& session) const {
+  const Clock::time_point deadline = Clock::now() + kConnectTime;
+  while (true) {
+    ERR_clear_error();
+    const int result = SSL_do_handshake(&session);
+    if (result == 1) return;
+    const int error = SSL_get_error(&session, result);
+    if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE) {
+      try {
+        wait_for(error == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT, deadline, kConnectTime);
+      } catch (const RedisFault& fault) {
+        throw RedisFault(fmt::format("{}: {}", kNoTlsFault, fault.what()));
+      }
+      continue;
+    }
+    throw handshake_fault(session);
+  }
 }
 #else
 void RedisConnection::Impl::start_tls() { require_redis(address); }
@@ -178,8 +245,11 @@ void require_redis(const LogAddress& address) {
 #ifndef DDPTRAIN_HIREDIS_TLS
   if (!address.tls) return;
   usage_error(
-      "{}: this program was built with hiredis {}.{}.{}, which has no TLS. Use a hiredis with libhiredis_ssl (1.0 or "
-      "newer), or redis:// through an ssh tunnel.",
+      "{}: this program was built without TLS (hiredis {}.{}.{}). Install hiredis 1.0 or newer with libhiredis_ssl, "
+      "and "
+      "libssl-dev, configure with cmake again, and build. Debian 13 and Ubuntu 24.04 have them. Or use redis:// "
+      "through "
+      "an ssh tunnel.",
       address.text(), HIREDIS_MAJOR, HIREDIS_MINOR, HIREDIS_PATCH);
 #else
   if (!address.tls || std::getenv(kLogAuthorityVariable) != nullptr) return;

@@ -13,8 +13,8 @@
 
 namespace ddptrain {
 
-/// UsageError with the package to install if this program was built without hiredis, if it cannot connect with TLS and
-/// the address asks for it, or if kLogAuthorityVariable is not set then.
+/// UsageError with the packages to install if this program was built without hiredis, or if the address asks for TLS
+/// and it was built without that; UsageError if kLogAuthorityVariable is not set then.
 void require_redis(const LogAddress& address);
 
 /// A failed exchange with the server. The connection is closed.
@@ -44,7 +44,12 @@ struct RedisReply {
   bool is_list_of(std::size_t count) const { return is_list && elements.size() == count; }
 };
 
-/// One connection, for one thread.
+/// In faults of TLS: the server has no certificate that this program accepts, or does not answer as TLS does.
+inline constexpr const char* kCertificateFault = "certificate of the server";
+inline constexpr const char* kNoTlsFault = "no TLS";
+
+/// One connection, for one thread. With TLS, the certificate of the server must be for the host in the address, and be
+/// signed by an authority in the file that kLogAuthorityVariable names.
 class RedisConnection {
  public:
   /// While the server is waited for, `is_interrupted` is called several times a second. Once it returns true, methods

@@ -19,6 +19,7 @@
 #include "runtime/core/process/random_id.h"
 #include "runtime/outer/fold.h"
 #include "runtime/outer/log_faults.h"
+#include "runtime/outer/log_memory.h"
 #include "runtime/outer/redis.h"
 
 namespace ddptrain {
@@ -48,9 +49,10 @@ std::string text(milliseconds time) { return std::to_string(time.count()); }
 }  // namespace
 
 struct RunRegistry::Impl {
-  Impl(LogAddress address, Options options, std::function<bool()> is_interrupted)
+  Impl(LogAddress address, Options options, LogOutage& outage, std::function<bool()> is_interrupted)
       : address(std::move(address)),
         options(std::move(options)),
+        outage(outage),
         key(this->address.keys()),
         is_interrupted(std::move(is_interrupted)) {}
 
@@ -73,6 +75,9 @@ struct RunRegistry::Impl {
   void end_lease(std::uint64_t next_version);
   void tell_position();
   void tend_snapshots();
+  bool is_scarce(std::uint64_t bytes);
+  void remove_older_snapshot();
+  void make_room(std::vector<SnapshotHead>& heads);
   void write(const SnapshotHead& head, const std::string& values);
   void remove_leftovers(const std::vector<SnapshotHead>& heads);
   void remove_chunks(const std::string& id, std::size_t count);
@@ -82,6 +87,7 @@ struct RunRegistry::Impl {
 
   const LogAddress address;
   const Options options;
+  LogOutage& outage;
   const std::string key;
   const std::function<bool()> is_interrupted;
   const std::string token = fmt::format("{}\t{}\t{}", system_host_name(), getpid(), random_id());
@@ -108,11 +114,11 @@ struct RunRegistry::Impl {
   std::jthread thread;  ///< Ends first.
 };
 
-RunRegistry::RunRegistry(LogAddress address, Options options, std::function<bool()> is_interrupted)
-    : impl_(std::make_unique<Impl>(std::move(address), std::move(options), std::move(is_interrupted))) {
+RunRegistry::RunRegistry(LogAddress address, Options options, LogOutage& outage, std::function<bool()> is_interrupted)
+    : impl_(std::make_unique<Impl>(std::move(address), std::move(options), outage, std::move(is_interrupted))) {
   require_redis(impl_->address);
   impl_->due_version = static_cast<std::uint64_t>(impl_->options.snapshot_every);
-  ask_log(impl_->address, [&] { impl_->startup.open(); });
+  open_log(impl_->startup, impl_->address, impl_->is_interrupted);
 }
 
 RunRegistry::~RunRegistry() { impl_->ends_at = (Clock::now() + kFarewellTime).time_since_epoch().count(); }
@@ -280,12 +286,15 @@ void RunRegistry::set_finished() {
 void RunRegistry::Impl::keep(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
     bool has_work = true;
+    const bool was_open = connection.is_open();
     try {
       keep_once();
       last_fault.clear();
+      outage.answered(connection);
     } catch (const RedisInterrupted&) {
       return;
     } catch (const RedisFault& error) {
+      if (was_open && !connection.is_open()) continue;  // it may be of an outage that has ended
       note(error);
       has_work = false;  // it would fail again
     }
@@ -299,15 +308,21 @@ void RunRegistry::Impl::keep(const std::stop_token& stop) {
 
 void RunRegistry::Impl::keep_once() {
   if (!connection.is_open()) connection.open();
-  renew_claim();
-  tell_position();
-  if (options.snapshot_every > 0) tend_snapshots();
+  try {
+    renew_claim();
+    tell_position();
+    if (options.snapshot_every > 0) tend_snapshots();
+  } catch (const RedisRefusal& error) {
+    if (is_full(error)) remove_older_snapshot();
+    throw;
+  }
 }
 
-/// LogClient tells of a server that is out of reach or full.
 void RunRegistry::Impl::note(const RedisFault& error) {
-  const bool is_refusal = dynamic_cast<const RedisRefusal*>(&error) != nullptr && !is_full(error);
-  if (is_refusal && last_fault != error.what()) {
+  const bool is_refusal = dynamic_cast<const RedisRefusal*>(&error) != nullptr;
+  if (!is_refusal || is_full(error) || is_loading(error)) {
+    outage.failed(connection, error);
+  } else if (last_fault != error.what()) {
     spdlog::warn("The log {} refuses what keeps the group's place in the run: {}", address.text(), error.what());
   }
   last_fault = error.what();
@@ -381,14 +396,16 @@ void RunRegistry::Impl::tend_snapshots() {
     if (!keeps_lease()) end_lease(now);
     return;
   }
-  if (now < due_version || Clock::now() < next_lease) return;
+  if (Clock::now() < next_lease || (now < due_version && !is_scarce(options.scarce))) return;
   next_lease = Clock::now() + kRenewTime;
   if (!connection.command({"SET", key + "lease", token, "NX", "PX", text(kLeaseTime)}).is_text) return;
-  const std::vector<SnapshotHead> heads = list_of_snapshots(connection).value_or(std::vector<SnapshotHead>{});
+  std::vector<SnapshotHead> heads = list_of_snapshots(connection).value_or(std::vector<SnapshotHead>{});
+  if (!rounds() && is_scarce(options.scarce)) make_room(heads);
+  const std::uint64_t versions = is_scarce(options.scarce) ? 1 : every;  // until the next snapshot
   if (rounds()) {
     trim(heads);
     end_lease(now + every);
-  } else if (!heads.empty() && heads.front().version + every > now) {
+  } else if (!heads.empty() && heads.front().version + versions > now) {
     end_lease(heads.front().version + every);
   } else {
     const std::lock_guard lock(mutex);
@@ -400,7 +417,10 @@ void RunRegistry::Impl::tend_snapshots() {
 void RunRegistry::Impl::write(const SnapshotHead& head, const std::string& values) {
   const std::uint64_t next_version = head.version + static_cast<std::uint64_t>(options.snapshot_every);
   if (!keeps_lease()) return end_lease(head.version);
-  remove_leftovers(list_of_snapshots(connection).value_or(std::vector<SnapshotHead>{}));
+  std::vector<SnapshotHead> heads = list_of_snapshots(connection).value_or(std::vector<SnapshotHead>{});
+  remove_leftovers(heads);
+  if (is_scarce(values.size())) make_room(heads);
+  require_memory(connection, values.size(), "a snapshot");
   connection.command({"SET", key + "unlisted", fmt::format("{} {}", head.id, chunks_of(head))});
   for (std::size_t i = 0; i < chunks_of(head); ++i) {
     connection.command({"SET", chunk(head.id, i), std::string_view(values).substr(i * kSnapshotChunk, kSnapshotChunk)});
@@ -408,14 +428,35 @@ void RunRegistry::Impl::write(const SnapshotHead& head, const std::string& value
     renew_claim();
     if (!keeps_lease()) return end_lease(head.version);
   }
-  std::vector<SnapshotHead> heads = list_of_snapshots(connection).value_or(std::vector<SnapshotHead>{});
+  heads = list_of_snapshots(connection).value_or(std::vector<SnapshotHead>{});
   if (heads.empty() || heads.front().id != head.id) heads.insert(heads.begin(), head);  // else the connection was lost
   const std::vector<SnapshotHead> kept(heads.begin(), heads.begin() + std::min<std::ptrdiff_t>(std::ssize(heads), 2));
   if (!keeps_lease()) return end_lease(head.version);
   connection.command({"SET", key + "snapshots", write_snapshot_list(kept)});
   for (std::size_t i = kept.size(); i < heads.size(); ++i) remove_chunks(heads[i].id, chunks_of(heads[i]));
-  trim(kept);
+  if (kept.size() == 2) trim(kept);
   end_lease(next_version);
+}
+
+/// Whether the server has fewer free bytes.
+bool RunRegistry::Impl::is_scarce(std::uint64_t bytes) {
+  const std::optional<std::uint64_t> free = free_memory(connection);
+  return free && *free < bytes;
+}
+
+/// Leaves it in the list. A full server does this, too, and then takes the notes that removing entries needs.
+void RunRegistry::Impl::remove_older_snapshot() {
+  const std::vector<SnapshotHead> heads = list_of_snapshots(connection).value_or(std::vector<SnapshotHead>{});
+  if (heads.size() > 1) remove_chunks(heads[1].id, chunks_of(heads[1]));
+}
+
+/// Keeps the newest snapshot alone, and the entries after it.
+void RunRegistry::Impl::make_room(std::vector<SnapshotHead>& heads) {
+  if (heads.empty()) return;
+  for (std::size_t i = 1; i < heads.size(); ++i) remove_chunks(heads[i].id, chunks_of(heads[i]));
+  heads.resize(1);
+  connection.command({"SET", key + "snapshots", write_snapshot_list(heads)});
+  trim(heads);
 }
 
 /// Of a group that was killed while it wrote.
@@ -435,15 +476,15 @@ void RunRegistry::Impl::remove_chunks(const std::string& id, std::size_t count) 
   for (std::size_t i = 0; i < std::min(count, kMostChunks); ++i) connection.command({"DEL", chunk(id, i)});
 }
 
-/// The oldest position that is still needed: by the older of two snapshots, in case that the newer one is damaged, and
+/// The oldest position that is still needed: by the oldest of the snapshots, in case that a newer one is damaged, and
 /// by groups. In rounds all groups count, because one that was killed repeats what it did after its checkpoint. Nothing
 /// if that is not known.
 std::optional<std::string> RunRegistry::Impl::oldest_need(const std::vector<SnapshotHead>& heads) {
-  if (!rounds() && heads.size() < 2) return std::nullopt;
+  if (!rounds() && heads.empty()) return std::nullopt;
   const std::vector<std::string> names = groups(connection);
   if (static_cast<std::int64_t>(names.size()) < options.rounds_of) return std::nullopt;
   std::optional<std::string> oldest;
-  if (!rounds()) oldest = heads[1].position;
+  if (!rounds()) oldest = heads.back().position;
   for (const std::string& name : names) {
     if (!rounds() && !get(connection, claim_of(name))) continue;
     const std::optional<std::string> at = get(connection, position_of(name));

@@ -14,6 +14,8 @@
 
 namespace ddptrain {
 
+class LogOutage;
+
 /// A group's place in the run. After claim(), a thread with a connection of its own keeps the name of the group, tells
 /// how far the group has come, and writes snapshots. Methods are called by one thread.
 class RunRegistry {
@@ -22,11 +24,15 @@ class RunRegistry {
     std::string group;
     std::int64_t rounds_of = 0;       ///< Groups of each synchronous round; 0: no rounds.
     std::int64_t snapshot_every = 0;  ///< Versions between two snapshots; 0: none, and the log keeps all entries.
+    /// With fewer free bytes in the server, entries are removed at once, and the older snapshot, and a new snapshot is
+    /// due.
+    std::uint64_t scarce = 0;
   };
 
-  /// Connects. Methods before training throw UsageError, naming the address, if the server does not answer or refuses,
-  /// and RedisInterrupted once `is_interrupted` returns true.
-  RunRegistry(LogAddress address, Options options, std::function<bool()> is_interrupted);
+  /// Connects; waits while the server reads its file. Methods before training throw UsageError, naming the address, if
+  /// the server does not answer or refuses, and RedisInterrupted once `is_interrupted` returns true. `outage` outlives
+  /// the object.
+  RunRegistry(LogAddress address, Options options, LogOutage& outage, std::function<bool()> is_interrupted);
   ~RunRegistry();  ///< Gives the name of the group back. Waits up to a second or two for the server.
   RunRegistry(const RunRegistry&) = delete;
   RunRegistry& operator=(const RunRegistry&) = delete;

@@ -35,6 +35,7 @@ CATCHES = {
     "runtime/diagnostics/flight_record.cpp": "the process is ending already",
     "runtime/outer/log_client.cpp": "no exception may leave a thread, which connects again",
     "runtime/outer/log_faults.cpp": "the message gets the address",
+    "runtime/outer/log_memory.cpp": "a server that does not tell has no limit",
     "runtime/outer/redis.cpp": "the connection is closed, and the exception thrown again",
     "runtime/outer/run_registry.cpp": "no exception may leave a thread, which connects again",
     "runtime/outer/snapshot.cpp": "damage is the answer",

@@ -62,7 +62,7 @@ LIBRARIES = {
     r"nccl": r"nccl|comm/",
     r"mpi\.h": r"mpi|comm/",
     r"omp\.h": r"device/cpu/",
-    r"hiredis": r"outer/redis\.cpp",
+    r"hiredis|openssl": r"outer/redis\.cpp",
 }
 
 IMPORT = re.compile(r"^\s*(?:from|import) ddptools\.(\w+)", re.MULTILINE)

@@ -93,8 +93,9 @@ class LogServer:
 
     memory = "256mb"
 
-    def __init__(self, folder: pathlib.Path) -> None:
+    def __init__(self, folder: pathlib.Path, *flags: str) -> None:
         self.folder = folder
+        self.flags = flags
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -102,7 +103,7 @@ class LogServer:
 
     def start(self) -> None:
         command = [str(ROOT / "launch" / "outer-log"), "--dir", str(self.folder), "--port", str(self.port),
-                   "--memory", self.memory]  # fmt: skip
+                   "--memory", self.memory, *self.flags]  # fmt: skip
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         wait_for(self.answers, "the log does not start", PATIENCE)
         self.password = (self.folder / "password").read_text()
@@ -118,7 +119,8 @@ class LogServer:
         self.process.stdout.close()
 
     def url(self, name: str) -> str:
-        return f"redis://127.0.0.1:{self.port}/{name}"
+        scheme = "rediss" if any(flag.startswith("--tls") for flag in self.flags) else "redis"
+        return f"{scheme}://127.0.0.1:{self.port}/{name}"
 
 
 def run_tool(name: str, *arguments: Any, **settings: Any) -> subprocess.CompletedProcess:

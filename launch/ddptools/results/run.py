@@ -93,7 +93,7 @@ def nccl_of(run: Run) -> dict[str, Any]:
 
 
 Value = str | int | float
-PLACEMENT_KEYS = ("ranks", "layout", "gpus", "cpus")
+PLACEMENT_KEYS = ("ranks", "layout", "gpus", "cpus", "groups")
 PATH_FLAGS = ("symmetric", "fused-sum", "comm")  # they decide how gradients are summed
 
 

@@ -38,12 +38,15 @@ class Case:
     flags: dict[str, Value]
     environment: dict[str, str]
     global_batch: int | None = None
+    groups: int = 0  # jobs that share a log; 0: one job without
 
     def settings(self) -> dict[str, Value]:
         """Everything in one flat table; variables that are taken away have the value ""."""
         placement = {"ranks": self.ranks, "layout": str(self.layout or ""), "gpus": self.gpus, "cpus": self.cpus}
         if self.global_batch is not None:
             placement["global-batch"] = self.global_batch
+        if self.groups:
+            placement["groups"] = self.groups
         return placement | self.flags | self.environment
 
     @functools.cached_property
@@ -94,6 +97,7 @@ def _make_case(sweep: Sweep, product: Product, axes: dict[str, Value], environme
         flags=flags,
         environment=environment,
         global_batch=global_batch,
+        groups=int(axes.get("groups", 0)),
     )
 
 

@@ -9,6 +9,7 @@ from ddptools.common.programs import flag_arguments
 from ddptools.sweep.cases import Case
 from ddptools.sweep.machine import PAIRS, Machine
 
+LOCAL_GROUPS = pathlib.Path(__file__).resolve().parents[2] / "local-groups"
 RECORDED_PREFIXES = ("NCCL_", "CUDA_", "OMPI_", "PRTE_", "MPIR_", "UCX_", "OMP_")
 
 
@@ -59,7 +60,9 @@ def plan_launch(
     exported = {k: v for k, v in changes.items() if v is not None and not k.startswith("OMPI_")}
     result_flag = "--metrics" if case.program == "ddptrain" else "--json"
     told = [str(program), *case.arguments, *flag_arguments(case.flags), result_flag, str(result_file)]
-    command = _mpirun(case, machine)
+    if case.groups and (len(machine.hosts) > 1 or nodes > 1):
+        raise Impossible(f"groups = {case.groups}: the groups of a sweep share one machine")
+    command = [*([str(LOCAL_GROUPS), str(case.groups)] if case.groups else []), *_mpirun(case, machine)]
     for number, variables in enumerate(node_variables):
         command += [":"] * (number > 0) + ["-np", str(case.ranks // len(node_variables))]
         command += [word for pair in (exported | variables).items() for word in machine.mpirun.variable(*pair)]

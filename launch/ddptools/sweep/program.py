@@ -76,6 +76,8 @@ class SweepRun:
         checked = {tuple(case.flags.items()): case for case in self.cases if case.program == "ddptrain"}
         for case in checked.values() if program.exists() else ():
             command = ["mpirun", *self.machine.mpirun.any_number, "-np", "1", str(program), *flag_arguments(case.flags)]
+            if case.groups:
+                command += ["--outer", "redis://127.0.0.1/run", "--group", "g1"]
             try:
                 done = answer([*command, "--print-config"], 120.0, env=os.environ | permission())
             except FileNotFoundError as error:

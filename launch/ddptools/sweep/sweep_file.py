@@ -64,6 +64,7 @@ def _is_gpu_selection(value: Value) -> bool:
 
 CHECKS = {
     "ranks": (_is_count, "give a whole number from 1 to 1000000, without quotes"),
+    "groups": (_is_count, "give a whole number from 1 to 1000000, without quotes"),
     "global-batch": (_is_count, "give a whole number from 1 to 1000000, without quotes"),
     "layout": (lambda value: LAYOUT.fullmatch(str(value)), "give NODESxRANKS, such as 2x4"),
     "gpus": (_is_gpu_selection, 'give "all", "best-pair", "worst-pair" or a list such as "0,3"'),

@@ -221,6 +221,7 @@ std::optional<int> OuterLoop::merge(std::int64_t fragment, std::int64_t step) {
     if (wait == Wait::lost) require_place();
     if (const std::optional<int> signal = agreed_end_signal(world_)) return signal;
     if (state_) state_->log->wait(kWaitSlice);
+    if (state_ && !rounds) state_->tell(step, std::nullopt);  // a full log may wait for a snapshot of this group
     if (state_ && Clock::now() >= notice) {
       spdlog::info("Step {}: waiting for {} for {:.0f} s", step, state_->waiting_for(fragment),
                    std::chrono::duration<double>(Clock::now() - start).count());

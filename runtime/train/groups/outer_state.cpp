@@ -22,6 +22,7 @@ constexpr std::chrono::milliseconds kFlushTime{2000};  // for the last entries o
 constexpr std::size_t kRecordBytes = std::size_t{1} << 20;
 constexpr std::size_t kEntryOverhead = 512;                   // bytes of an entry besides its payload, at most
 constexpr std::size_t kMostPayload = std::size_t{256} << 20;  // Redis takes 512 MB, launch/outer-log sets 300
+constexpr int kEntriesOnTheirWay = 8;                         // of groups that append at the same time
 constexpr int kMostFaultLines = 5;                            // warnings about one group's entries
 
 }  // namespace
@@ -65,6 +66,13 @@ std::size_t OuterState::largest_payload() const {
   return largest;
 }
 
+/// For a snapshot, and for entries of other groups that come before it. Nothing where the log keeps all entries.
+std::uint64_t OuterState::bytes_kept_free(std::size_t entry) const {
+  if (options_.snapshot_every == 0) return 0;
+  const auto entries = static_cast<std::uint64_t>(std::max<std::int64_t>(options_.rule.groups, kEntriesOnTheirWay));
+  return entries * entry + (rounds() ? 0 : weights.bytes() + velocity.bytes());
+}
+
 // --- entering the run -----------------------------------------------------------------------------------------------
 
 bool OuterState::connect(GroupSettings settings, const std::vector<OuterParameter>& parameters,
@@ -74,10 +82,15 @@ bool OuterState::connect(GroupSettings settings, const std::vector<OuterParamete
   settings.emplace_back("the hash of the initial weights", initial);
   const LogAddress address = parse_log_address(options_.address);
   run_name_ = address.name;
+  const std::size_t entry = largest_payload() + kEntryOverhead;
+  const std::uint64_t kept_free = bytes_kept_free(entry);
+  const std::uint64_t scarce = kept_free + kEntriesOnTheirWay / 2 * entry;
   try {
-    log.emplace(address, largest_payload() + kEntryOverhead, is_interrupted);
-    registry.emplace(address, RunRegistry::Options{options_.group, options_.rule.groups, options_.snapshot_every},
-                     is_interrupted);
+    outage.emplace(address.text());
+    log.emplace(address, entry, kept_free, *outage, is_interrupted);
+    registry.emplace(address,
+                     RunRegistry::Options{options_.group, options_.rule.groups, options_.snapshot_every, scarce},
+                     *outage, is_interrupted);
     enter_run(settings, resumed);
     registry->join();
     registry->claim();

@@ -15,6 +15,7 @@
 #include "runtime/device/device.h"
 #include "runtime/outer/fold.h"
 #include "runtime/outer/log_client.h"
+#include "runtime/outer/log_faults.h"
 #include "runtime/outer/record.h"
 #include "runtime/outer/run_registry.h"
 #include "runtime/train/groups/outer_options.h"
@@ -87,6 +88,7 @@ class OuterState {
   Buffer payload;   ///< The last differences.
   Buffer record;
   std::optional<OuterFold> fold;
+  std::optional<LogOutage> outage;
   std::optional<LogClient> log;
   std::optional<RunRegistry> registry;
   std::vector<Sent> mine;
@@ -110,6 +112,7 @@ class OuterState {
     return encoded_bytes(layout_.codec, layout_.range(fragment).count());
   }
   std::size_t largest_payload() const;
+  std::uint64_t bytes_kept_free(std::size_t entry) const;
   void enter_run(const GroupSettings& settings, const std::string& resumed);
   void begin_with_snapshot(std::vector<OuterPart>& parts);
   bool use_snapshot(const SnapshotHead& head);

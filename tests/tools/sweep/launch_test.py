@@ -42,6 +42,13 @@ class LaunchTest(FolderCase):
         self.assertIsNone(launch.emulation)
         self.assertEqual(self.launch(gpu_machine(0), cpus="0,1").command[:4], ["taskset", "-c", "0,1", "mpirun"])
 
+    def test_groups_are_jobs_that_share_a_log(self) -> None:
+        alone = self.launch(gpu_machine(0), ranks=1).command
+        command = self.launch(gpu_machine(0), ranks=1, groups=4).command
+        self.assertEqual(pathlib.Path(command[0]).name, "local-groups")
+        self.assertEqual(command[1:], ["4", *alone])
+        self.assertIn("groups of a sweep share one machine", self.reason(gpu_machine(0), groups=4, layout=Layout(2, 1)))
+
     def test_another_program_gets_its_arguments_and_json(self) -> None:
         (self.folder / "ddpbench").touch()
         bench = case(program="ddpbench", arguments=("allreduce",), flags={})

@@ -196,7 +196,8 @@ class SweepFile(support.FolderCase):
         names = {"scaling", "p2p-level", "gpu-pairs", "algo-proto", "node-layout", "batch-size", "bucket-size"}
         names |= {"overlap-ablation", "lost-time", "mesh", "large-batch"}
         twins = {f"{name}-cpu" for name in names}
-        self.assertEqual({f.stem for f in files}, names | twins | {"gradient-path", "memory-format", "node-layout-network"})  # of GPUs alone; of hosts
+        alone = {"gradient-path", "memory-format", "node-layout-network", "groups-cpu"}  # of GPUs, hosts, groups
+        self.assertEqual({f.stem for f in files}, names | twins | alone)
         for file in files:
             sweep = load_sweep(file)
             self.assertEqual(sweep.name, file.stem)

@@ -1,0 +1,210 @@
+"""Servers of the log that fail, are full, or have TLS, launch/outer-log itself, and the tools that start a log."""
+
+import json
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import unittest
+from typing import Any
+
+from outer import FREE, PATIENCE, LoadingServer, Log, OuterCase
+from support import BIN, ENVIRONMENT, ROOT, TINY, kill, run
+from tests.tools.support import LOG_PASSWORD, LogServer
+
+
+class OuterLogTest(OuterCase):
+    def test_a_full_log_is_told(self) -> None:
+        self.log.kill()
+        self.log.memory = "3mb"
+        self.log.start()
+        flags = [*FREE, "--steps", "3000", "--outer-snapshot-every", "0", "--log-every", "1000"]
+        job = self.group("a", "free", *flags)
+        job.wait_until(lambda: job.said("The log .* is full: OOM .*until it has room.*more --memory") is not None)
+        job.wait_until(lambda: job.said("Step 3000/3000") is not None)
+        self.assertNotIn("out of reach", job.text())
+        self.log.kill()
+        self.log.memory = "100mb"
+        self.log.start()
+        result = self.result(job)
+        self.assertEqual(result["parameter_hash"], result["outer_hash"])
+
+    def test_a_full_log_makes_room_by_snapshots(self) -> None:
+        """Whether the next one is due soon or never."""
+        self.log.kill()
+        self.log.memory = "3mb"
+        self.log.start()
+        for every in ("10", "1000000"):
+            with self.subTest(every):
+                flags = [*FREE, "--steps", "3000", "--outer-snapshot-every", every]
+                jobs = [self.group(name, f"every-{every}", *flags) for name in "ab"]
+                self.results(jobs)
+                self.assertNotEqual(self.log.trimmed(f"every-{every}"), b"")
+                self.log.kill()
+                shutil.rmtree(self.log.folder / "appendonlydir")
+                self.log.start()
+
+    def test_a_group_waits_until_the_log_has_read_its_file(self) -> None:
+        with LoadingServer(self.log.port, 3) as loading:
+            job = self.job(1, *FREE, "--steps", "5", "--outer", f"redis://127.0.0.1:{loading.port}/x", "--group", "a")
+            self.assertEqual(job.wait(), 0, job.text())
+            self.assertEqual(job.text().count("still reading its file: waiting"), 1, job.text())
+
+    def test_a_silent_server(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            outer = ["--outer", f"redis://127.0.0.1:{silent.getsockname()[1]}/x", "--group", "a"]
+            self.refused(*outer, says="127.0.0.1.*: the server does not answer within 5 s")
+            silent.accept()[0].close()
+            job = self.job(1, *TINY, "--steps", "4", *outer)
+            silent.settimeout(PATIENCE)
+            connection, _ = silent.accept()
+            with connection:
+                connection.recv(100)
+                kill(job.ranks()[0], signal.SIGTERM)
+                self.assertEqual(job.wait(), 128 + signal.SIGTERM, job.text())
+            self.assertIn("before the first step; nothing was trained", job.text())
+
+    def test_passwords(self) -> None:
+        outer = ["--outer", self.log.url("x"), "--group", "a"]
+        for password, says in ((None, "NOAUTH"), ("wrong", "WRONGPASS|invalid")):
+            ENVIRONMENT.pop(LOG_PASSWORD, None)
+            if password is not None:
+                ENVIRONMENT[LOG_PASSWORD] = password
+            self.refused(*outer, says=rf"({says})[^.]*\. Set .*{LOG_PASSWORD}")
+        self.refused("--outer", f"redis://:secret@127.0.0.1:{self.log.port}/x", "--group", "a", says="leave it out")
+        self.refused("--outer", "redis://127.0.0.1:1/x", "--group", "a", says="refused.*launch/outer-log")
+
+    def certificate(self, name: str, *flags: str) -> None:
+        """NAME.crt and NAME.key in the folder."""
+        command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj",
+                   f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.crt", *flags]  # fmt: skip
+        run(command, cwd=self.folder)
+
+    def test_tls(self) -> None:
+        outer = ["--outer", "rediss://127.0.0.1:1/x", "--group", "a"]
+        trial = subprocess.run([BIN / "ddptrain", *TINY, *outer], env=ENVIRONMENT, capture_output=True, text=True)
+        self.assertEqual((trial.returncode, trial.stderr.count("\n")), (2, 1), trial.stderr)
+        if "was built without TLS" in trial.stderr:
+            self.assertRegex(trial.stderr, "Install hiredis 1.0 or newer with libhiredis_ssl.*ssh tunnel")
+            self.skipTest("this build has no TLS (libhiredis_ssl of hiredis 1.0 or newer, and libssl-dev)")
+        if shutil.which("openssl") is None:
+            self.skipTest("there is no openssl")
+        self.certificate("authority")
+        self.certificate("other")
+        self.certificate("server", "-CA", "authority.crt", "-CAkey", "authority.key", "-addext",
+                         "subjectAltName=IP:127.0.0.1")  # fmt: skip
+        self.addCleanup(ENVIRONMENT.pop, "DDPTRAIN_OUTER_CA", None)
+        plain = self.log
+        self.log = Log(self.folder / "made", "--tls")
+        self.addCleanup(self.log.kill)
+        self.check_tls(self.folder / "made" / "tls-127.0.0.1.crt", plain)
+        files = ["--tls-cert", str(self.folder / "server.crt"), "--tls-key", str(self.folder / "server.key")]
+        self.log = Log(self.folder / "given", *files)
+        self.addCleanup(self.log.kill)
+        self.check_tls(self.folder / "authority.crt", plain)
+
+    def check_tls(self, authority: pathlib.Path, plain: Log) -> None:
+        """Whether groups train through the log, and through no other."""
+        ENVIRONMENT[LOG_PASSWORD] = self.log.password
+        ENVIRONMENT["DDPTRAIN_OUTER_CA"] = str(authority)
+        large = [*FREE, "--hidden", "2000"]  # entries of more than a record and a buffer of the system
+        results = self.results([self.group(name, "tls", *large, "--steps", "10", "--outer-groups", "2") for name in "ab"])
+        self.assertEqual(results[0]["outer_hash"], results[1]["outer_hash"])
+
+        def refused(url: str, says: str) -> None:
+            self.refused("--outer", url, "--group", "a", says=says)
+
+        url = self.log.url("x")
+        refused(url.replace("127.0.0.1", "localhost"), "certificate of the server: hostname mismatch. Set .*_CA to the file")
+        refused(url.replace("rediss", "redis"), "If the server has TLS, the address begins with rediss://")
+        refused(plain.url("x").replace("redis", "rediss"), "no TLS: .*If the server has no TLS.* begins with redis://")
+        ENVIRONMENT["DDPTRAIN_OUTER_CA"] = "other.crt"
+        refused(url, "certificate of the server: .*certificate.*Set .*_CA to the file")
+        ENVIRONMENT["DDPTRAIN_OUTER_CA"] = "nothing.crt"
+        refused(url, "DDPTRAIN_OUTER_CA=nothing.crt: this file cannot be read as certificates")
+        ENVIRONMENT.pop("DDPTRAIN_OUTER_CA")
+        refused(url, "set the environment variable DDPTRAIN_OUTER_CA")
+
+    # --- launch/outer-log --------------------------------------------------------------------------------------------
+
+    def server_refused(self, *arguments: Any, says: str) -> None:
+        done = run([ROOT / "launch" / "outer-log", *arguments], code=2, cwd=self.folder)
+        self.assertEqual(done.stdout, "")
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        self.assertTrue(done.stderr.startswith("outer-log: "), done.stderr)
+        self.assertIn(says, done.stderr)
+
+    def test_outer_log_checks_its_address(self) -> None:
+        for bind, port in (("127.0.0.1", self.log.port), ("192.0.2.1", 6379)):  # in use; an address of documentation
+            command = [ROOT / "launch" / "outer-log", "--dir", self.folder / "other", "--bind", bind, "--port", port]
+            done = run(command, None, cwd=self.folder)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(f"--bind {bind} --port {port}: ", done.stderr)
+            self.assertNotIn("export", done.stdout)
+
+    def test_one_server_for_a_folder(self) -> None:
+        before = {path: path.read_bytes() for path in self.log.folder.glob("*.conf")}
+        for port in (self.log.port, self.log.port + 1):
+            says = f"another process, {self.log.process.pid}, serves"
+            self.server_refused("--dir", self.log.folder, "--port", port, says=says)
+        self.assertEqual({path: path.read_bytes() for path in self.log.folder.glob("*.conf")}, before)
+
+    def test_names_of_folders_are_taken_as_they_are(self) -> None:
+        for name in ("log dir", 'a "quoted" \\n name'):
+            with self.subTest(name):
+                server = LogServer(self.folder / name)
+                server.kill(signal.SIGTERM)
+                self.assertTrue(list((self.folder / name).glob("appendonly*")))
+        for name in ("a cert", "a key"):
+            (self.folder / name).write_text("no certificate")
+        tls = ["--tls-cert", "a cert", "--tls-key", "a key"]
+        self.log.kill()
+        done = run([ROOT / "launch" / "outer-log", *tls, "--port", self.log.port], code=1, cwd=self.folder)
+        self.assertRegex(done.stdout, "Failed to load certificate: .*/a cert")
+
+    def test_wrong_flags_of_the_server(self) -> None:
+        for flag, what in (("--dir", "a folder"), ("--bind", "an address"), ("--port", "a number"),
+                           ("--memory", "a size"), ("--tls-cert", "a file"), ("--tls-key", "a file")):  # fmt: skip
+            self.server_refused(flag, says=f"{flag} takes {what}")
+            self.server_refused(flag, "", says=f"{flag} takes {what}")
+        for port in ("0", "08", "65536", "99999999999999999999", "x"):
+            self.server_refused("--port", port, says=f"--port {port}: give a number from 1 to 65535")
+        for memory in ("0", "5", "08", "1023kb", "0gb"):
+            self.server_refused("--memory", memory, says=f"--memory {memory}: give 1mb or more")
+        self.server_refused("--memory", "9999999999gb", says="give a size")
+        self.server_refused("--tls", "--tls-cert", "x", says="--tls makes a certificate")
+        self.server_refused("--bind", "999.1.1.1", says="--bind 999.1.1.1 --port 6379: ")
+        self.assertFalse((self.folder / "outer-log" / "redis.conf").exists())
+
+    # --- tools that start a log --------------------------------------------------------------------------------------
+
+    def test_the_benchmark_of_groups(self) -> None:
+        flags = ["--bin", BIN, "--groups", "2", "--steps", "4", "--seeds", "1", "--outer-steps", "2"]
+        for more, settings in (([], ["--outer-steps 2"]), (["--asynchronous"], ["--outer-steps 2 --outer-max-age 100"])):
+            done = run([ROOT / "benchmarks" / "groups", ROOT / "docs" / "CHANGELOG.md", *flags, *more], env=ENVIRONMENT)
+            names = [line.split("|")[1].strip() for line in done.stdout.splitlines()]
+            self.assertEqual(names[2:], ["synchronous", *settings])
+
+    def test_a_sweep_of_groups(self) -> None:
+        file = self.folder / "groups.toml"
+        flags = {"device": "cpu", "baseline": "off", "model": "mlp", "data": "synthetic:600", "batch": 8, "steps": 8}
+        base = "".join(f"{name} = {json.dumps(value)}\n" for name, value in flags.items())
+        file.write_text(f"[base]\n{base}[[product]]\nranks = 1\ngroups = 2\nouter-groups = [0, 2]\nouter-steps = 4\n")
+        run([BIN / "ddpsweep", file, "--repeats", "1", "--out", self.folder / "out"], env=ENVIRONMENT)
+        summaries = [line["summary"] for line in self.lines("out/results.jsonl")]
+        self.assertEqual([summary["exchanges"] for summary in summaries], [2, 2])
+        for file in (self.folder / "out" / "logs").glob("*.g2"):
+            self.assertEqual(json.loads(file.read_text().splitlines()[-1])["event"], "summary")
+
+    def test_groups_of_one_machine_end_together(self) -> None:
+        for words, says in (([], "Starts a log"), (["x", "true"], "'x': give a number of groups"), (["2"], "give a command")):
+            done = run([ROOT / "launch" / "local-groups", *words], 0 if not words else 2, env=ENVIRONMENT)
+            self.assertIn(says, done.stdout + done.stderr)
+        endless = [BIN / "ddptrain", *FREE, "--steps", "100000000"]
+        failing = 'case $* in *g2) exit 7 ;; *) exec "$@" ;; esac'
+        run([ROOT / "launch" / "local-groups", "2", "bash", "-c", failing, "bash", *endless], 7, env=ENVIRONMENT)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
