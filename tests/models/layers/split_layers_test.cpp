@@ -53,8 +53,10 @@ class Half {
     layer_->norm().request_input(memory_, "norm", always);
     if constexpr (std::is_same_v<Layer, Mlp>) {
       layer_->request(memory_, "layer", always, always, always, false);
-    } else {
+    } else if constexpr (std::is_same_v<Layer, Attention>) {
       layer_->request(memory_, "layer", always, always);
+    } else {
+      layer_->request(memory_, "layer", always);
     }
     memory_.add("branch", kWidth, always, branch_);
     memory_.add("d_output", kWidth, always, g_.d_output);
