@@ -38,6 +38,7 @@ std::string require_same_work(Job& job, const RankDevice& rank) {
   for (const auto& [name, size] : job.workload().sizes()) {
     values.emplace_back("the model's " + name, std::to_string(size));
   }
+  if (job.takes_samples()) values.emplace_back("the prompts", hash_of(job.prompts));
   require_same_values(job.world, values);
   job.clock.mark("data");
   return data;

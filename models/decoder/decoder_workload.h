@@ -29,6 +29,8 @@ class DecoderWorkload : public Workload {
   const Dataset& data() const override { return tokens_.value(); }
   std::unique_ptr<Model> make_model(Device& device, std::int64_t batch) override;
   std::unique_ptr<TextModel> make_text_model(Device& device) override;
+  std::vector<std::uint32_t> first_tokens(std::int64_t most) const override;
+  bool tokens_are_bytes() const override;
   std::vector<std::string> memory_flags() const override;
 
  protected:

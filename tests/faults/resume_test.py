@@ -23,7 +23,7 @@ CASES = [
     (2, [*CNN, "--batch", "8", "--epochs", "2", "--zero", "1", "--optimizer", "adamw"], "1:7"),
     (4, [*CNN, "--batch", "4", "--epochs", "2", *SGD, "--grad-accum", "2"], "3:7"),
     (1, [*GPT, "--optimizer", "adamw", "--clip-norm", "1"], "0:7"),
-    (2, [*GPT, "--zero", "1", "--grad-accum", "2", "--optimizer", "adamw"], "0:11"),
+    (2, [*GPT, "--zero", "1", "--grad-accum", "2", "--optimizer", "muon"], "0:11"),
     (4, [*GPT, *SGD, "--log-every", "2", "--bucket-mb", "0.01"], "2:9"),
     (2, [*TINY, "--batch", "8", "--epochs", "3", "--log-every", "3", "--eval-every", "4"], "0:50"),
     (4, [*TINY, "--batch", "4", "--epochs", "2", "--zero", "1", "--optimizer", "lion"], "1:38"),

@@ -200,6 +200,21 @@ TEST_P(VirtualRanksTest, RoundingAtRandomIsTheSameOnAnyNumber) {
   }
 }
 
+/// Neither do updates of whole matrices depend on who works on them.
+TEST_P(VirtualRanksTest, MatricesMoveAlikeWhoeverWorksOnThem) {
+  TrainerOptions reference = options(4);
+  reference.optimizer.kind = OptimizerKind::muon;
+  reference.bucket_bytes = std::size_t{1} << 30;
+  for (const Zero zero : {Zero::nothing, Zero::state}) {
+    SCOPED_TRACE(fmt::format("zero {}", static_cast<int>(zero)));
+    reference.bf16_moments = zero == Zero::state;
+    TrainerOptions run = reference;
+    run.bucket_bytes = 20000;
+    run.zero = zero;
+    expect_same(run, reference);
+  }
+}
+
 /// As many as there are ranks: at two, the sum needs no tree; the last bucket may be summed by the kernel that updates.
 TEST_P(VirtualRanksTest, AsManyAsRanksGiveTheBitsOfOneRank) {
   if (compares_with_itself()) GTEST_SKIP() << "needs several ranks";

@@ -101,6 +101,8 @@ struct Modes {
   std::string config;
 };
 
+constexpr const char* kGenerationGroup = "Generation";
+
 Flags mode_flags(Modes& modes, Options& options) {
   const std::string topics = fmt::format("[all|{}|names]", fmt::join(model_names(), "|"));
   Flags flags = {
@@ -138,7 +140,10 @@ Flags generation_flags(GenerateOptions& o) {
   FlagValue max_tokens = or_word("auto", o.auto_max_tokens, number(o.max_tokens, {"1 to 1000000", 1, 1e6}));
   max_tokens.text = "auto";
   Flags flags = {
-      {"--prompt", text(o.prompt), "Text to continue, of a model whose tokens are bytes", Effect::output},
+      {"--prompt", text(o.prompt),
+       "Text to continue, of a model whose tokens are bytes. Without it and --prompts, --sample-every continues the "
+       "first tokens of the data for validation",
+       Effect::output},
       {"--prompts", text(o.prompts, "FILE"),
        "File of prompts: a line of token ids for each. The replicas take them in turn", Effect::output},
       {"--max-tokens", max_tokens,
@@ -149,10 +154,7 @@ Flags generation_flags(GenerateOptions& o) {
        Effect::output},
       {"--top-p", number(o.top_p, {"above 0 and at most 1", kLeastAboveZero, 1}),
        "Choose among the likeliest tokens that together have this probability", Effect::output}};
-  for (Flag& flag : flags) {
-    flag.in_file = false;
-    flag.group = "Generation";
-  }
+  for (Flag& flag : flags) flag.group = kGenerationGroup;
   return flags;
 }
 
@@ -203,6 +205,11 @@ void check_combinations(Flags& flags, Flags& defaults) {
     if (!flag->given) continue;
     if (mode != nullptr) usage_error("--{} with {}: a run does one of them. Leave the other out.", mode->name(), name);
     mode = flag;
+  }
+  const bool samples = find_flag(flags, "--sample-every")->value.text != "0";
+  for (const Flag& flag : flags) {
+    if (flag.group != kGenerationGroup || !flag.given || samples || find_flag(flags, "--generate")->given) continue;
+    usage_error("--{}: it is for texts: add --sample-every N to train, or --generate", flag.name());
   }
   const Flag& outer = *find_flag(flags, "--outer");
   if (outer.given && outer.value.text.empty()) {

@@ -49,6 +49,10 @@ void Replica::initialise(std::uint64_t seed, int rank) {
   arena_.initialise(seed, rank);
 }
 
+void Replica::lend_weights(Model& model) const {
+  model.bind({arena_.weights(), arena_.gradients(), {}, stages().group});
+}
+
 void Replica::restored() {
   buffers_used_ = false;
   state_.load_buffers(0);

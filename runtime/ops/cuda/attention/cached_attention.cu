@@ -23,6 +23,27 @@ class CudaCachedAttention final : public CachedAttentionOps, CudaOps {
 
   void attention(const Tensor& qkv, const GroupedHeads& heads, const std::int64_t* first_position, const Tensor& keys,
                  const Tensor& values, const Tensor& out) override {
+    attend(qkv, heads, nullptr, first_position, keys, values, out);
+  }
+
+  /// One kernel does both for texts of one row whose heads fill the lanes of a warp.
+  void rotate_and_attend(const Tensor& qkv, const GroupedHeads& heads, const Tensor& frequencies,
+                         const std::int64_t* first_position, const Tensor& keys, const Tensor& values,
+                         const Tensor& out) override {
+    const bool fills_lanes = heads.head_size == 64 || heads.head_size == 128;
+    if (qkv.dim(1) == 1 && fills_lanes && frequencies) {
+      expect_tensor("rotate_and_attend", "frequencies", frequencies, DType::f32, {heads.head_size / 2});
+      return attend(qkv, heads, frequencies.as<float>(), first_position, keys, values, out);
+    }
+    auto& grouped = device_.get<GroupedAttentionOps>();
+    grouped.rotate(qkv, heads, frequencies, first_position, GroupedAttentionOps::Turn::forward);
+    attend(qkv, heads, nullptr, first_position, keys, values, out);
+  }
+
+ private:
+  /// `frequencies` may be null: nothing is turned.
+  void attend(const Tensor& qkv, const GroupedHeads& heads, const float* frequencies,
+              const std::int64_t* first_position, const Tensor& keys, const Tensor& values, const Tensor& out) {
     const CachedAttentionShape s = check_cached_attention(qkv, heads, keys, values, out, dtype());
     require(heads.head_size <= kMostHeadSize, "cached attention: a head of more than 256 columns");
     if (qkv.size() == 0) return;
@@ -37,7 +58,8 @@ class CudaCachedAttention final : public CachedAttentionOps, CudaOps {
                    .stretch = static_cast<std::uint32_t>(stretch),
                    .stretches = ceil_div(s.capacity, stretch),
                    .scale = std::numbers::log2e_v<float> / std::sqrt(static_cast<float>(heads.head_size)),
-                   .first_position = first_position};
+                   .first_position = first_position,
+                   .frequencies = frequencies};
     float* partials = nullptr;
     if (a.stretches > 1) {
       const std::size_t count = static_cast<std::size_t>(rows * heads.heads) * a.stretches * a.partial_size();
@@ -51,20 +73,22 @@ class CudaCachedAttention final : public CachedAttentionOps, CudaOps {
     });
   }
 
- private:
   template <class T>
   void launch(const Cached& a, std::int64_t rows, const Tensor& qkv, const Tensor& keys, const Tensor& values,
               const Tensor& out, float* partials) {
-    const auto run = [&]<int E>() {
+    const auto run = [&]<int E, bool kTurns>() {
       const std::uint32_t tiles = ceil_div(a.heads / a.key_heads, queries_of(E));
       const dim3 grid(static_cast<unsigned>(rows) * a.stretches, a.key_heads * tiles);
-      launch_early(attend_kernel<T, E>, grid, kThreads, 0, stream(), a, qkv.as<T>(), keys.as<T>(), values.as<T>(),
-                   out.as<T>(), partials);
+      launch_early(attend_kernel<T, E, kTurns>, grid, kThreads, 0, stream(), a, qkv.as<T>(), keys.as<T>(),
+                   values.as<T>(), out.as<T>(), partials);
     };
-    if (a.head_size <= 32) return run.template operator()<1>();
-    if (a.head_size <= 64) return run.template operator()<2>();
-    if (a.head_size <= 128) return run.template operator()<4>();
-    run.template operator()<8>();
+    if (a.frequencies != nullptr) {
+      return a.head_size == 64 ? run.template operator()<2, true>() : run.template operator()<4, true>();
+    }
+    if (a.head_size <= 32) return run.template operator()<1, false>();
+    if (a.head_size <= 64) return run.template operator()<2, false>();
+    if (a.head_size <= 128) return run.template operator()<4, false>();
+    run.template operator()<8, false>();
   }
 };
 
