@@ -115,7 +115,7 @@ class TokensFromTextTest(FolderCase):
         self.assertTrue(second.startswith("on the in \U0001f642 on "), second)
         self.assertEqual(empty, "")
         refused = run([*command[:-1], 99], 2, cwd=self.folder)
-        self.assertIn("prompt and continuation have 101 tokens together", refused.stderr)
+        self.assertIn("prompt and its continuation (--max-tokens) have 101 tokens together", refused.stderr)
         self.assertEqual(refused.stdout, "")
         (self.folder / "tokenizer.json").write_text("{}")
         refused = run(command, 2, cwd=self.folder)

@@ -330,6 +330,7 @@ TEST(Options, FlagsThatATaskIgnoresAreRefused) {
     for (const char* flag : {"--save", "--trace", "--checkpoint"}) {
       EXPECT_CONTAINS(message(task, flag, "x"), name + flag + ": only training writes");
     }
+    EXPECT_CONTAINS(message(task, "--sample-every", "5"), name + "--sample-every: only training writes");
     EXPECT_EQ(message(task, "--seed", "3"), "");
     const bool evaluates = task.front() == "--evaluate";
     const bool measures = evaluates || task.front() == "--generate";

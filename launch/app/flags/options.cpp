@@ -279,6 +279,7 @@ void check_unused(Flags& flags, Task task, const Options& options) {
     usage_error("{} with {}: {}. Leave {} out.", name_of(task), name, reason, name);
   };
   for (const char* name : {"--save", "--trace"}) refuse(name, "only training writes it");
+  refuse("--sample-every", "only training writes samples");
   if (options.resume != "auto") refuse("--checkpoint", "only training writes checkpoints");
   if (task != Task::evaluate && task != Task::generate) refuse("--metrics", "there are no metrics of it");
   if (task == Task::evaluate) return;
