@@ -55,7 +55,7 @@ Decoder::Decoder(Device& device, const DecoderOptions& options, std::shared_ptr<
       stage_(config_, options_.blocks),
       parameters_(
           decoder_parameters(options_.table, options_.slice).of_stage(stage_.first_block(), stage_.last_block() + 1)),
-      fp8_(device, config_, stage_, options_.slice.count),
+      fp8_(device, config_, stage_, options_.slice.count, options_.longest_text == 0),
       overlap_(device, batches_are_small(options_)),
       memory_(device, options_.max_batch, rows_of_window(options_), options_.slice.count),
       workspace_(device, config_, stage_, {options_.slice, options_.dropout > 0.0f, fp8_.fits(), overlap_.overlaps()}),

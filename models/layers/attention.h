@@ -34,6 +34,11 @@ struct AttentionKind {
   }
   std::int64_t width() const { return heads * head_size; }
   std::int64_t qkv_columns() const { return (heads + 2 * key_heads) * head_size; }
+  /// Queries, keys and values in the weight of `in`: see ParameterSpec::matrix_rows.
+  std::vector<std::int64_t> matrices() const {
+    if (!is_grouped()) return {width(), width(), width()};
+    return {heads / key_heads * head_size, head_size, head_size};
+  }
 };
 
 /// Causal self-attention: `in` computes queries, keys and values; `out` is the projection.
@@ -55,6 +60,7 @@ class Attention final : public Sublayer {
     return {.in = {kind.qkv_columns(), width},
             .out = {width, kind.width()},
             .blocks = kind.is_grouped() ? 1 : 3,
+            .in_matrices = kind.matrices(),
             .in_bias = kind.qkv_bias,
             .out_bias = kind.output_bias,
             .norm = norm};

@@ -36,6 +36,8 @@ class Mlp final : public Sublayer {
     return {.in = {kind.pre_columns(), width},
             .out = {width, kind.hidden},
             .blocks = kind.pre_columns() / kind.hidden,
+            .in_matrices =
+                std::vector<std::int64_t>(static_cast<std::size_t>(kind.pre_columns() / kind.hidden), kind.hidden),
             .in_bias = kind.bias,
             .out_bias = kind.bias,
             .norm = norm};

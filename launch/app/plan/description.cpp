@@ -11,6 +11,7 @@
 #include "runtime/train/replica/updates.h"
 #include "runtime/train/report/sends.h"
 #include "runtime/train/step/gradient_norm.h"
+#include "runtime/train/step/matrix_directions.h"
 
 namespace ddptrain {
 namespace {
@@ -21,6 +22,12 @@ constexpr double kAloneBytes = 0.05e9;
 constexpr double kProcessBytes = 0.06e9;
 /// What cuBLAS and the other libraries of a program with CUDA allocate when it starts, whether it uses a GPU or not.
 constexpr double kCudaLibraryBytes = 0.16e9;
+
+std::size_t sum_of(const std::vector<MemoryUse>& memory) {
+  std::size_t bytes = 0;
+  for (const MemoryUse& use : memory) bytes += use.bytes;
+  return bytes;
+}
 
 double process_bytes(const MeshShape& mesh) {
   return (mesh.ranks() == 1 ? kAloneBytes : kProcessBytes) + (built_with_cuda() ? kCudaLibraryBytes : 0.0);
@@ -101,14 +108,18 @@ std::vector<MemoryUse> gpu_memory(const RunPlan& plan, const Replica& replica) {
 
 /// `in_flight`: passes whose activations are kept at the same time.
 std::vector<MemoryUse> memory_of(const RunPlan& plan, int rank, const Replica& replica, std::int64_t in_flight,
-                                 std::size_t tree_bytes) {
+                                 std::size_t tree_bytes, const Model* sampled) {
   std::vector<MemoryUse> memory = replica.arena().memory();
   for (const MemoryUse& use : replica.model().memory()) memory.push_back(use);
   for (MemoryUse& use : memory) {
     if (use.purpose == "activations") use.bytes *= static_cast<std::size_t>(in_flight);
   }
   if (tree_bytes > 0) memory.push_back({"tree", tree_bytes});
+  if (sampled != nullptr) memory.push_back({"samples", sum_of(sampled->memory())});
   memory.push_back({"norm", GradientNorm::bytes(replica.arena())});
+  if (rule_of(plan.trainer.optimizer.kind).matrices) {
+    memory.push_back({"directions", MatrixDirections::bytes(replica.arena())});
+  }
   const bool cuda = plan.device == DeviceKind::cuda;
   for (const MemoryUse& use : cuda ? gpu_memory(plan, replica) : host_memory(plan, rank, replica)) {
     memory.push_back(use);
@@ -131,13 +142,10 @@ void describe_gradients(Description& description, const RunPlan& plan, const Rep
 
 }  // namespace
 
-std::size_t bytes_of(const Description& description) {
-  std::size_t bytes = 0;
-  for (const MemoryUse& use : description.memory) bytes += use.bytes;
-  return bytes;
-}
+std::size_t bytes_of(const Description& description) { return sum_of(description.memory); }
 
-Description describe_run(const RunPlan& plan, int rank, const Replica& replica, std::size_t tree_bytes) {
+Description describe_run(const RunPlan& plan, int rank, const Replica& replica, std::size_t tree_bytes,
+                         const Model* sampled) {
   const Model& model = replica.model();
   const MeshShape& mesh = plan.mesh;
   const StepOrder order =
@@ -160,9 +168,10 @@ Description describe_run(const RunPlan& plan, int rank, const Replica& replica, 
   if (plan.sums_with_mpi) description.hierarchical = plan.hierarchical ? "on" : "off";
   describe_gradients(description, plan, replica);
   description.memory =
-      memory_of(plan, rank, replica, passes_in_flight(mesh.stages, mesh.stage_of(rank), passes), tree_bytes);
+      memory_of(plan, rank, replica, passes_in_flight(mesh.stages, mesh.stage_of(rank), passes), tree_bytes, sampled);
   description.sends =
-      sends_of(model, replica.arena(), mesh, rank, order, plan.reduces_gradients() ? description.gradient_bytes() : 0);
+      sends_of(model, replica.arena(), mesh, rank, order, plan.reduces_gradients() ? description.gradient_bytes() : 0,
+               rule_of(plan.trainer.optimizer.kind).matrices);
   return description;
 }
 
@@ -175,7 +184,9 @@ Description describe_on_meta(const RunPlan& plan, Workload& workload, int rank) 
   options.fused_sum = false;  // the meta device has no kernels
   Replica replica(options, ReplicaUse::training, workload.make_model(*meta, options.batch), *meta, *communicator);
   const Updates updates(options, replica);
-  return describe_run(plan, rank, replica, updates.communication.tree_bytes());
+  std::unique_ptr<TextModel> sampled;
+  if (plan.mesh.replica_of(rank) == 0) sampled = workload.make_text_model(*meta);
+  return describe_run(plan, rank, replica, updates.communication.tree_bytes(), sampled.get());
 }
 
 }  // namespace ddptrain
