@@ -50,7 +50,7 @@ void Replica::initialise(std::uint64_t seed, int rank) {
 }
 
 void Replica::lend_weights(Model& model) const {
-  model.bind({arena_.weights(), arena_.gradients(), {}, stages().group});
+  model.bind({arena_.weights(), arena_.gradients(), {}, stages().tensor});
 }
 
 void Replica::restored() {
