@@ -20,6 +20,7 @@ namespace {
 template <class Work>
 void run(int threads, int blocks, int block_rows, const Work& kernel) {
   alignas(1024) static char shared[1024];
+  gridDim = {blocks, block_rows};
   for (int x = 0; x < blocks; ++x) {
     for (int y = 0; y < block_rows; ++y) {
       blockIdx = {x, y};
@@ -79,13 +80,12 @@ class CachedText {
     const int tiles = (static_cast<int>(a.queries()) + kernels::queries_of(E) - 1) / kernels::queries_of(E);
     const std::size_t partials_size = static_cast<std::size_t>(rows) * c_.heads * a.stretches * a.partial_size();
     std::vector<float> partials(partials_size, NAN);
+    std::vector<std::uint32_t> arrived(static_cast<std::size_t>(rows) * c_.heads, 0);
     run(kernels::kThreads, rows * stretches, static_cast<int>(c_.key_heads) * tiles, [&] {
       kernels::attend_kernel<float, E, kTurns>(a, kTurns ? by_group_.data() : qkv_.data(), keys_.data(), values_.data(),
-                                               out_.data(), partials.data());
+                                               out_.data(), partials.data(), arrived.data());
     });
-    if (stretches == 1) return;
-    run(kernels::kThreads, rows * static_cast<int>(c_.heads), 1,
-        [&] { kernels::combine_kernel<float>(a, partials.data(), out_.data()); });
+    for (const std::uint32_t count : arrived) EXPECT_EQ(count, 0u);
   }
 
   void expect_attended() const {

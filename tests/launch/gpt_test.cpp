@@ -426,8 +426,8 @@ TEST(Gpt, OutOfMemorySaysWhatWasAskedForAndWhatHelps) {
   EXPECT_EQ(outcome.exit_code, 1) << outcome.output;
   EXPECT_GE(outcome.count("ddptrain: error on rank "), 1) << outcome.output;
   EXPECT_TRUE(outcome.says("the host has no 1.21 GB of memory left")) << outcome.output;
-  for (const char* flags :
-       {"a smaller --batch and a larger --grad-accum", "--recompute gelu; --recompute selective; --recompute block", "--zero 1 ("}) {
+  for (const char* flags : {"a smaller --batch and a larger --grad-accum",
+                            "--recompute gelu; --recompute selective; --recompute block", "--zero 1 ("}) {
     EXPECT_TRUE(outcome.says(flags)) << flags << outcome.output;
   }
 }

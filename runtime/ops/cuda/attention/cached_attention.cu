@@ -15,11 +15,13 @@ using namespace cached_attention;
 
 constexpr std::int64_t kLeastStretch = 32;
 constexpr std::int64_t kMostStretches = 64;
+constexpr std::int64_t kMostShared = 8192;  // rows and groups of heads whose positions several blocks share
 constexpr int kMostHeadSize = 256;
 
 class CudaCachedAttention final : public CachedAttentionOps, CudaOps {
  public:
-  using CudaOps::CudaOps;
+  explicit CudaCachedAttention(Device& device)
+      : CudaOps(device), arrived_(device.allocate(kMostShared * sizeof(std::uint32_t))) {}
 
   void attention(const Tensor& qkv, const GroupedHeads& heads, const std::int64_t* first_position, const Tensor& keys,
                  const Tensor& values, const Tensor& out) override {
@@ -49,7 +51,8 @@ class CudaCachedAttention final : public CachedAttentionOps, CudaOps {
     if (qkv.size() == 0) return;
     const std::int64_t rows = s.batch * s.sequence;
     const std::int64_t shared = std::max(kLeastStretch, (s.capacity + kMostStretches - 1) / kMostStretches);
-    const std::int64_t stretch = rows <= kFewRows ? shared : s.capacity;
+    const bool are_few = rows <= kFewRows && rows * heads.heads <= kMostShared;
+    const std::int64_t stretch = are_few ? shared : s.capacity;
     const Cached a{.sequence = static_cast<std::uint32_t>(s.sequence),
                    .capacity = static_cast<std::uint32_t>(s.capacity),
                    .heads = static_cast<std::uint32_t>(heads.heads),
@@ -65,12 +68,7 @@ class CudaCachedAttention final : public CachedAttentionOps, CudaOps {
       const std::size_t count = static_cast<std::size_t>(rows * heads.heads) * a.stretches * a.partial_size();
       partials = scratch().reserve_elements<float>(count, stream());
     }
-    with_element(dtype(), [&]<class T>(T) {
-      launch<T>(a, rows, qkv, keys, values, out, partials);
-      if (a.stretches == 1) return;
-      launch_early(combine_kernel<T>, dim3(static_cast<unsigned>(rows * heads.heads)), kThreads, 0, stream(), a,
-                   partials, out.as<T>());
-    });
+    with_element(dtype(), [&]<class T>(T) { launch<T>(a, rows, qkv, keys, values, out, partials); });
   }
 
   template <class T>
@@ -80,7 +78,7 @@ class CudaCachedAttention final : public CachedAttentionOps, CudaOps {
       const std::uint32_t tiles = ceil_div(a.heads / a.key_heads, queries_of(E));
       const dim3 grid(static_cast<unsigned>(rows) * a.stretches, a.key_heads * tiles);
       launch_early(attend_kernel<T, E, kTurns>, grid, kThreads, 0, stream(), a, qkv.as<T>(), keys.as<T>(),
-                   values.as<T>(), out.as<T>(), partials);
+                   values.as<T>(), out.as<T>(), partials, static_cast<std::uint32_t*>(arrived_.data()));
     };
     if (a.frequencies != nullptr) {
       return a.head_size == 64 ? run.template operator()<2, true>() : run.template operator()<4, true>();
@@ -90,6 +88,8 @@ class CudaCachedAttention final : public CachedAttentionOps, CudaOps {
     if (a.head_size <= 128) return run.template operator()<4, false>();
     run.template operator()<8, false>();
   }
+
+  Buffer arrived_;  ///< Counters of blocks: see is_last(). Zero.
 };
 
 }  // namespace

@@ -11,8 +11,8 @@
 
 // A thread block has a row of a text, some heads of queries that share a key, and a stretch of the positions that the
 // row sees. Its warps take these positions in turn, and keep for each query the running softmax of the scores. A lane
-// has neighbouring elements of a head. If there are few rows, several blocks share the positions of a row, and a second
-// kernel adds up what they found, in the order of the positions.
+// has neighbouring elements of a head. If there are few rows, several blocks share the positions of a row, and the last
+// of them to end adds up what all found, in the order of the positions.
 
 namespace ddptrain::cuda::cached_attention {
 
@@ -283,10 +283,47 @@ __device__ __forceinline__ void keep_row(const Cached& a, const BlockPlace<T, E,
   }
 }
 
+/// Whether this block is the last one of `blocks` to call it with this counter, which is 0 before and after. The last
+/// one can read what the others wrote, past the L1 cache.
+__device__ __forceinline__ bool is_last(std::uint32_t* arrived, std::uint32_t blocks) {
+  __shared__ bool last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    last = atomicAdd(arrived, 1u) + 1 == blocks;
+    if (last) *arrived = 0;
+  }
+  __syncthreads();
+  __threadfence();
+  return last;
+}
+
+/// Adds up `blocks` blocks' partials.
+template <class T, int E, bool kTurns>
+__device__ __forceinline__ void combine(const Cached& a, const BlockPlace<T, E, kTurns>& b, std::uint32_t blocks,
+                                        const float* partials, T* out) {
+  for (std::uint32_t i = threadIdx.x; i < b.count * a.head_size; i += kThreads) {
+    const std::size_t head = static_cast<std::size_t>(b.row) * a.heads + b.first_head + i / a.head_size;
+    const std::uint32_t element = i % a.head_size;
+    const float* const first = partials + head * a.stretches * a.partial_size();
+    float top = kLeast, all = 0.0f, sum = 0.0f;
+#pragma unroll 8
+    for (std::uint32_t s = 0; s < blocks; ++s) {
+      const float* const partial = first + s * a.partial_size();
+      const float largest = __ldcg(partial), next = fmaxf(top, largest);
+      const float kept = exp2_approximate(top - next), share = exp2_approximate(largest - next);
+      all = all * kept + share * __ldcg(partial + 1);
+      sum = sum * kept + share * __ldcg(partial + 2 + element);
+      top = next;
+    }
+    out[head * a.head_size + element] = from_float<T>(sum / all);
+  }
+}
+
 /// kTurns: of rotate_and_attend(). The head size is then 32 E, and texts have one row each.
 template <class T, int E, bool kTurns>
 __global__ void __launch_bounds__(kThreads)
-    attend_kernel(const Cached a, const T* qkv, T* keys, T* values, T* out, float* partials) {
+    attend_kernel(const Cached a, const T* qkv, T* keys, T* values, T* out, float* partials, std::uint32_t* arrived) {
   __shared__ Found<E> found;
   if (a.stretches > 1) prefetch_cache(a, BlockPlace<T, E, kTurns>(a, qkv), keys, values);
   follow_predecessor();
@@ -300,28 +337,9 @@ __global__ void __launch_bounds__(kThreads)
   found.put(running);
   __syncthreads();
   store_found(a, b, found, out, partials);
-}
-
-/// A block per row and head.
-template <class T>
-__global__ void __launch_bounds__(kThreads) combine_kernel(const Cached a, const float* partials, T* out) {
-  follow_predecessor();
-  const std::uint32_t row = blockIdx.x / a.heads;
-  const std::uint32_t stretches = a.position(row) / a.stretch + 1;
-  const float* const first = partials + static_cast<std::size_t>(blockIdx.x) * a.stretches * a.partial_size();
-  for (std::uint32_t element = threadIdx.x; element < a.head_size; element += kThreads) {
-    float top = kLeast, all = 0.0f, sum = 0.0f;
-#pragma unroll 8
-    for (std::uint32_t s = 0; s < stretches; ++s) {
-      const float* const partial = first + s * a.partial_size();
-      const float next = fmaxf(top, partial[0]);
-      const float kept = exp2_approximate(top - next), share = exp2_approximate(partial[0] - next);
-      all = all * kept + share * partial[1];
-      sum = sum * kept + share * partial[2 + element];
-      top = next;
-    }
-    out[static_cast<std::size_t>(blockIdx.x) * a.head_size + element] = from_float<T>(sum / all);
-  }
+  if (a.stretches == 1) return;
+  const std::uint32_t blocks = b.own / a.stretch + 1;
+  if (is_last(arrived + b.row * gridDim.y + blockIdx.y, blocks)) combine(a, b, blocks, partials, out);
 }
 
 }  // namespace ddptrain::cuda::cached_attention
