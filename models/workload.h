@@ -73,7 +73,9 @@ class Workload {
   /// The model can be cut into stages, and its layers into parts.
   virtual bool supports_stages() const { return false; }
   virtual bool continues_texts() const { return false; }  ///< make_text_model() makes a model.
-  bool saves() const { return !save_.empty(); }           ///< finish() can write something.
+  /// Values of model_type in config.json of the models that --init reads.
+  virtual std::vector<std::string> model_types() const { return {}; }
+  bool saves() const { return !save_.empty(); }  ///< finish() can write something.
   bool starts_from_weights() const { return !init_.empty(); }
 
   /// Looks for the files that flags name, and reads those that the shape of the model depends on.
@@ -93,6 +95,8 @@ class Workload {
   virtual std::map<std::string, std::int64_t> sizes() const { return {}; }  ///< For reports: layers, width ...
   /// Sets the sizes to those of a checkpoint, as sizes() gave them.
   virtual void take_sizes(const std::map<std::string, std::int64_t>& /*sizes*/) {}
+  /// After take_sizes(). UsageError if a flag has given another size.
+  virtual void check_given_sizes() {}
 
   /// The model, without data, for texts. The device and this object outlive it. Null if the run continues none.
   virtual std::unique_ptr<TextModel> make_text_model(Device& /*device*/) { return nullptr; }

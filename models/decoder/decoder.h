@@ -34,7 +34,7 @@ struct DecoderOptions {
   float dropout = 0.0f;        ///< Rate of dropout on the embedding and on each branch. Below 1.
   Recompute recompute = Recompute::none;
   /// Rows of logits in memory at a time. 0: an eighth of all, but at least 4,096, or fewer if there are more than
-  /// 65,536 tokens.
+  /// 163,840 tokens.
   std::int64_t head_rows = 0;
   std::int64_t longest_text = 0;  ///< See TextModel. If it is set, the model is not trained, and max_batch is 1.
   /// Returns the initial values of a parameter by its name. Null: random values.

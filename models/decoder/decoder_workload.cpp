@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <utility>
 
+#include "models/hugging_face/model_config.h"
+#include "models/registry.h"
 #include "runtime/core/text.h"
 
 namespace ddptrain {
@@ -71,7 +73,10 @@ void DecoderWorkload::open(const RunFacts& run) {
   if (data_.empty() && run.trains) {
     usage_error("--model {} needs --data: a text file, token files (.bin) or their folder, or synthetic", model_);
   }
-  if (!init_.empty()) open_init(run);
+  if (!init_.empty()) {
+    check_family();
+    open_init(run);
+  }
   check_given_sizes();
   const std::int64_t layers = table().config.layers;
   if (run.mesh.stages > layers) {
@@ -81,6 +86,18 @@ void DecoderWorkload::open(const RunFacts& run) {
   if (!run.trains) check_slices(table().config, run.mesh.tensor, size_flags());  // else load() does so
   check_text(run.least_text);
   run_.longest_text = std::min(run.longest_text, most_positions());
+}
+
+/// The model of --init may be one that another --model reads.
+void DecoderWorkload::check_family() const {
+  const std::optional<std::filesystem::path> config = about("--init", [&] { return find_model_config(init_); });
+  if (!config) return;
+  const nlohmann::json type = about("--init", [&] { return ModelConfig(*config, "models").entry("model_type"); });
+  for (const std::string& other : model_names()) {
+    const std::vector<std::string> types = make_workload(other)->model_types();
+    if (other == model_ || std::find(types.begin(), types.end(), type) == types.end()) continue;
+    usage_error("--init {}: {} has model_type {}. Use --model {}.", init_, config->string(), type.dump(), other);
+  }
 }
 
 /// The sizes come from the model of --init, or from a checkpoint.
@@ -99,7 +116,9 @@ void DecoderWorkload::check_given_sizes() {
 void DecoderWorkload::check_text(std::int64_t tokens) const {
   if (tokens > most_positions()) {
     usage_error(
-        "prompt and continuation (--max-tokens) have {} tokens together, and the model has {} positions. Give fewer.",
+        "the longest prompt and its continuation (--max-tokens) have {} tokens together, and the model has {} "
+        "positions. "
+        "Shorten the prompt, or give a smaller --max-tokens.",
         tokens, most_positions());
   }
 }

@@ -23,6 +23,7 @@ class DecoderWorkload : public Workload {
 
   void note_given(const Flags& flags) override;
   void check_flags() const override;
+  void check_given_sizes() override;
   void open(const RunFacts& run) override;
   void load() override;
   const Dataset& data() const override { return tokens_.value(); }
@@ -69,7 +70,7 @@ class DecoderWorkload : public Workload {
 
  private:
   std::string set_dropout(const std::string& text);
-  void check_given_sizes();
+  void check_family() const;
   void check_text(std::int64_t tokens) const;
   void check_tokens() const;
   DecoderOptions options_of_rank() const;

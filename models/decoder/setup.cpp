@@ -10,8 +10,10 @@
 namespace ddptrain {
 namespace {
 
-constexpr std::int64_t kMinHeadRows = 4096;                  // enough to fill a GPU with the output layer
-constexpr std::int64_t kMinHeadLogits = kMinHeadRows << 16;  // the same, of a large vocabulary
+// Each piece of the output layer reads and writes the gradient of its weight, so pieces of few rows cost time.
+constexpr std::int64_t kMinHeadRows = 4096;
+constexpr std::int64_t kMinHeadLogits = kMinHeadRows * 163840;  // of a larger vocabulary there are fewer rows
+constexpr std::int64_t kSmallBatchLogits = kMinHeadRows << 16;
 
 std::int64_t rows_of(const DecoderOptions& options) { return options.max_batch * options.table.config.sequence; }
 
@@ -33,7 +35,8 @@ std::int64_t head_rows(const DecoderOptions& options) {
 
 /// Whether batches are so small that a GPU has room for weight gradients at the same time as other work.
 bool batches_are_small(const DecoderOptions& options) {
-  return rows_of(options) <= std::min(head_rows(options), kMinHeadRows);
+  const std::int64_t most = std::min(kMinHeadRows, kSmallBatchLogits / options.table.config.vocabulary);
+  return rows_of(options) <= std::min(head_rows(options), most);
 }
 
 /// UsageError if the device has no operations for a kind of layer.

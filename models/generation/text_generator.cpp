@@ -56,7 +56,7 @@ std::optional<std::uint32_t> TextGenerator::next_token(const GenerationRequest& 
   queue_pass(text, done);
   std::uint32_t token = kNoToken;
   if (stages_.is_last()) token = choose_token(request, static_cast<std::uint32_t>(text.size())).value_or(kNoToken);
-  if (stages_.world != nullptr) stages_.world->broadcast(&token, sizeof(token), stages_.count() - 1);
+  if (stages_.ranks != nullptr) stages_.ranks->broadcast(&token, sizeof(token), stages_.count() - 1);
   device_.watch().set_part(static_cast<std::uint32_t>(text.size()), 0);
   return token == kNoToken ? std::nullopt : std::optional(token);
 }

@@ -147,6 +147,44 @@ TEST(Gpt, EveryMeshEndsWithTheSameBits) {
   }
 }
 
+/// The matrices are dealt to two or four replicas, or to those of a stage. Grouped heads are interleaved matrices.
+TEST(Gpt, MuonEndsWithTheSameBitsInEveryMesh) {
+  for (const char* model : {"", "--model llama --key-heads 1 "}) {
+    const std::string common = kStaged + model + "--optimizer muon --steps 6 --bucket-mb 0.02";
+    const auto one = summary_of(1, common, "one_rank");
+    EXPECT_NE(summary_of(1, common + " --optimizer adamw", "adamw").at("parameter_hash"), one.at("parameter_hash"));
+    for (const Mesh& mesh : {Mesh{2, 1, 1}, Mesh{4, 1, 0}, Mesh{4, 2, 1}}) {
+      expect_same_end(summary_of(mesh.ranks, common + mesh.flags(), "mesh"), one, model + mesh.text());
+    }
+  }
+}
+
+/// A rank sends directions of all matrices once, and with --zero 1 also the gradients of their buckets. The workspace has
+/// twice the largest matrix and twice its smaller product.
+TEST(Gpt, MuonIsDescribed) {
+  const auto description_of = [](const std::string& flags) {
+    const Outcome outcome = train_on_cpu(1, kStaged + "--ranks 2 --describe --log-level off " + flags);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    return nlohmann::json::parse(outcome.output);
+  };
+  const auto sent = [](const nlohmann::json& description) {
+    std::int64_t bytes = 0;
+    for (const auto& sends : description.at("sends")) {
+      if (sends.at("axis") == "directions") bytes += sends.at("bytes").get<std::int64_t>();
+    }
+    return bytes;
+  };
+  const std::int64_t matrices = 4 * (4 * 32 * 32 + 2 * 32 * 64);  // elements of the four blocks
+  const nlohmann::json plain = description_of("--optimizer adamw"), muon = description_of("--optimizer muon"),
+                       sharded = description_of("--optimizer muon --zero 1");
+  EXPECT_EQ(sent(plain), 0);
+  EXPECT_FALSE(plain.at("memory").contains("directions"));
+  EXPECT_EQ(sent(muon), matrices * 4 / 2);
+  EXPECT_GT(sent(sharded), 2 * matrices * 4 / 2);
+  EXPECT_EQ(muon.at("memory").at("directions"), 4 * 2 * (32 * 64 + 32 * 32));
+  EXPECT_EQ(muon.at("memory").at("optimizer"), plain.at("memory").at("optimizer"));
+}
+
 /// Without dropout a norm gives the bias gradient of the stage before; micro-steps add to it.
 TEST(Gpt, StagesAddTheGradientsOfMicroStepsAsOneRankDoes) {
   const std::string common = kSmall + "--layers 3 --data synthetic:20000:64 --batch 2 --steps 6 --grad-accum 5 ";
@@ -388,8 +426,8 @@ TEST(Gpt, OutOfMemorySaysWhatWasAskedForAndWhatHelps) {
   EXPECT_EQ(outcome.exit_code, 1) << outcome.output;
   EXPECT_GE(outcome.count("ddptrain: error on rank "), 1) << outcome.output;
   EXPECT_TRUE(outcome.says("the host has no 1.21 GB of memory left")) << outcome.output;
-  for (const char* flags :
-       {"a smaller --batch and a larger --grad-accum", "--recompute gelu; --recompute selective; --recompute block", "--zero 1 ("}) {
+  for (const char* flags : {"a smaller --batch and a larger --grad-accum",
+                            "--recompute gelu; --recompute selective; --recompute block", "--zero 1 ("}) {
     EXPECT_TRUE(outcome.says(flags)) << flags << outcome.output;
   }
 }

@@ -99,7 +99,8 @@ TEST(Options, EveryFlagIsInTheHelpOfAllTopics) {
 
 TEST(Options, FlagsThatDecideParametersDoNotDependOnGroupsOfTheHelp) {
   const std::string common =
-      "config model precision epochs steps batch grad-accum virtual-ranks seed optimizer lr momentum beta1 "
+      "config model precision epochs steps batch grad-accum virtual-ranks seed optimizer lr momentum muon-momentum "
+      "beta1 "
       "beta2 weight-decay moments master clip-norm on-nonfinite schedule warmup lr-scaling lr-base-batch "
       "comm-dtype data init group outer-steps outer-groups outer-optimizer outer-lr outer-momentum outer-dtype "
       "outer-delay outer-fragments outer-max-age ";
@@ -312,6 +313,35 @@ TEST(Options, EmptyPathsAndNegativeCountsAreTold) {
   EXPECT_EQ(message_of({"--warmup=-3"}), "--warmup -3: give 0 to 10^12");
 }
 
+TEST(Options, FlagsThatATaskIgnoresAreRefused) {
+  const std::vector<std::vector<std::string>> tasks = {{"--generate", "--init", "i", "--prompt", "a"},
+                                                       {"--evaluate", "--init", "i"},
+                                                       {"--export", "e", "--resume", "c"},
+                                                       {"--inspect", "c"},
+                                                       {"--replay-log", "f"}};
+  const auto message = [](std::vector<std::string> words, const std::string& flag, const std::string& value) {
+    words.insert(words.end(), {"--model", "gpt", flag, value});
+    std::vector<const char*> pointers;
+    for (const std::string& word : words) pointers.push_back(word.c_str());
+    return message_if_any(pointers);
+  };
+  for (const std::vector<std::string>& task : tasks) {
+    const std::string name = task.front() + " with ";
+    for (const char* flag : {"--save", "--trace", "--checkpoint"}) {
+      EXPECT_CONTAINS(message(task, flag, "x"), name + flag + ": only training writes");
+    }
+    EXPECT_CONTAINS(message(task, "--sample-every", "5"), name + "--sample-every: only training writes");
+    EXPECT_EQ(message(task, "--seed", "3"), "");
+    const bool evaluates = task.front() == "--evaluate";
+    const bool measures = evaluates || task.front() == "--generate";
+    EXPECT_EQ(message(task, "--metrics", "m").empty(), measures) << name;
+    EXPECT_EQ(message(task, "--zero", "3").empty(), evaluates) << name;
+    EXPECT_EQ(message(task, "--virtual-ranks", "2").empty(), evaluates) << name;
+    EXPECT_EQ(message(task, "--seq", "64").empty(), evaluates) << name;
+  }
+  EXPECT_EQ(message({"--export", "e", "--resume", "auto"}, "--checkpoint", "c"), "");
+}
+
 TEST(Options, AnEmptyUrlOfGroupsIsRefused) {
   EXPECT_CONTAINS(message_of({"--outer", ""}), "--outer '': the URL is empty");
   EXPECT_CONTAINS(message_of({"--outer", "", "--group", "a"}), "--outer '': the URL is empty");
@@ -410,6 +440,8 @@ TEST(Options, FlagsThatDoNotGoTogetherAreTold) {
   for (const auto& [line, part] :
        {std::pair{"--zero 2 --overlap off", "--overlap off: with --zero 2"},
         {"--zero 3 --overlap none", "--overlap none: with --zero 3"},
+        {"--optimizer muon --zero 2", "--optimizer muon with --zero 2: it needs whole gradients of matrices. Use --ze"},
+        {"--model gpt --optimizer muon --tp 2", "--optimizer muon with --tp 2: it needs whole matrices"},
         {"--precision fp8", "--precision fp8: model cnn"},
         {"--share-gpu --device cpu", "--share-gpu with --device cpu"},
         {"--pp 2", "--pp 2: model cnn is one unit, which cannot be cut. "},

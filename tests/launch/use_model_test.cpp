@@ -194,12 +194,12 @@ TEST_F(UseModel, WhatCannotBeGeneratedIsRefused) {
   std::ofstream(path("nothing")) << "\n \n";
   const std::string small = "--max-tokens 4 --init " + path("small") + " ";
   const std::vector<std::pair<std::string, std::string>> refused = {
-      {small + "--prompt abc", "a prompt has token 97, and the model 64 tokens"},
+      {small + "--prompt abc", "--prompt: it has token 97, and the model has the tokens 0 to 63"},
       {small + "--prompt abc --width 64 --layers 12",
        "--layers 12: the model of --init " + path("small") + " has 1. Leave --layers out"},
       {"--resume " + path("large") + " --prompt a --width 96", "--width 96: the model of the checkpoint has 32."},
       {small + "--prompts " + path("words"), "line 2: 'fish' is no token id"},
-      {small + "--prompts " + path("beyond"), "a prompt has token 64"},
+      {small + "--prompts " + path("beyond"), "beyond: prompt 1 has token 64, and the model has the tokens 0 to 63"},
       {small + "--prompts " + path("nothing"), "nothing has no prompt"},
       {small + "--prompts " + path("absent"), "absent"},
       {small + "--prompts " + path("small"), "small"},
@@ -208,6 +208,9 @@ TEST_F(UseModel, WhatCannotBeGeneratedIsRefused) {
       {small + "--prompt a --precision fp8", "--generate with --precision fp8: text is generated in bf16 at least"},
       {"--resume " + path("large") + " --prompt a --max-tokens 4", "--prompt: the model has 300 tokens, which are not"},
       {"--resume " + path("none") + " --prompt a", "none"},
+      {"--resume " + path("large") + " --prompt a --heads 3", "--heads 3: the model of the checkpoint has 2."},
+      {"--resume " + path("words") + " --prompt a", "words: it is no folder. Name a checkpoint, or a folder of"},
+      {"--model llama --prompt a --init " + path("small"), "config.json has model_type \"gpt2\". Use --model gpt."},
       {"--model llama --resume " + path("large") + " --prompt a", "it is of model gpt, and this is --model llama"}};
   for (const auto& [flags, message] : refused) {
     const std::string all = "--device cpu --model gpt --generate " + flags;
@@ -324,7 +327,7 @@ TEST_F(UseModel, SamplesThatCannotBeWrittenAreRefusedBeforeTraining) {
       {path("text") + " --max-tokens 16", "have 17 tokens together, and the model has 16 positions"},
       {path("text") + " --prompts " + path("absent"), "--prompts: " + path("absent")},
       {"synthetic:4000:300 --prompt a", "--prompt: the model has 300 tokens, which are not bytes"},
-      {"synthetic:4000:64 --prompt a", "a prompt has token 97, and the model 64 tokens"}};
+      {"synthetic:4000:64 --prompt a", "--prompt: it has token 97, and the model has the tokens 0 to 63"}};
   int ranks = 2;  // then 1
   for (const auto& [flags, message] : refused) {
     for (const char* task : {"", " --dry-run"}) {

@@ -82,8 +82,10 @@ Flags optimizer_flags(Options& o) {
       {"--optimizer", choice(settings.kind, kinds), "Update rule"},
       {"--lr", number(schedule.peak, kPositive), "Learning rate after warm-up, before --lr-scaling"},
       {"--momentum", number(settings.momentum, kBelowOne), "Momentum of sgd"},
-      {"--beta1", number(settings.beta1, kBelowOne), "beta1 of adam, adamw and lion"},
-      {"--beta2", number(settings.beta2, kBelowOne), "beta2 of adam, adamw and lion (the Lion paper uses 0.99)"},
+      {"--muon-momentum", number(settings.muon_momentum, kBelowOne), "Momentum of muon (Nesterov), for matrices"},
+      {"--beta1", number(settings.beta1, kBelowOne), "beta1 of adam, adamw and lion, and of muon for other parameters"},
+      {"--beta2", number(settings.beta2, kBelowOne),
+       "beta2 of adam, adamw and lion (the Lion paper uses 0.99), and of muon for other parameters"},
       {"--weight-decay", number(settings.weight_decay, kZeroOrMore), "Weight decay; biases and norms have none"},
       {"--moments", choice(o.trainer.bf16_moments, {{"fp32", false}, {"bf16", true}}),
        "Number format of the optimizer's moments. bf16 is rounded at random, with the value as the mean"},
@@ -397,6 +399,18 @@ Flags failure_flags(Options& o) {
 }
 
 /// What a stage, or a part of the layers, cannot do alone.
+/// Muon needs a matrix as a whole on the rank that works on it.
+void check_whole_matrices(const Options& o) {
+  if (o.tensor > 1) {
+    usage_error("--optimizer muon with --tp {}: it needs whole matrices, and --tp splits them. Use --pp or --zero 1.",
+                o.tensor);
+  }
+  if (o.trainer.zero >= Zero::gradients) {
+    usage_error("--optimizer muon with --zero {}: it needs whole gradients of matrices. Use --zero 0 or 1.",
+                static_cast<int>(o.trainer.zero));
+  }
+}
+
 void check_parts_of_model(const Options& o, const Workload& workload) {
   const std::string flag = o.stages > 1 ? fmt::format("--pp {}", o.stages) : fmt::format("--tp {}", o.tensor);
   if (!workload.supports_stages()) {
@@ -445,10 +459,10 @@ void check_flags(const Options& o, const Workload& workload) {
   if (o.precision == NumberFormat::fp8 && !workload.supports_fp8()) {
     usage_error("--precision fp8: model {} has no FP8 layers. Use bf16.", o.model);
   }
-  workload.check_flags();
   check_group(o);
   if (o.run.sample_every > 0) check_samples(o, workload);
   if (o.stages > 1 || o.tensor > 1) check_parts_of_model(o, workload);
+  if (rule_of(o.trainer.optimizer.kind).matrices) check_whole_matrices(o);
   if (o.trainer.zero >= Zero::gradients && o.trainer.overlap >= OverlapMode::off) {
     usage_error(
         "--overlap {}: with --zero {}, gradients are sent during backward, because others take their memory. Use "

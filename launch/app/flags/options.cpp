@@ -115,7 +115,7 @@ Flags mode_flags(Modes& modes, Options& options) {
       {"--export", text(options.export_to, "DIR"),
        "Write the weights of the checkpoint that --resume names, in the format of --save", Effect::output},
       {"--replay-log", text(options.replay, "FILE"),
-       "Fold the log in a file of --outer-record again, and print the hash of the outer weights", Effect::output},
+       "Compute the outer weights again from a file of --outer-record, and print their hash", Effect::output},
       {"--describe", given(modes.describe), "Print compute, communication and memory of the run as JSON",
        Effect::output},
       {"--dry-run", given(modes.dry_run), "Check all that needs no GPU, and print the memory that a rank needs",
@@ -258,10 +258,33 @@ Task task_of(const Modes& modes, const Options& options) {
   return Task::train;
 }
 
+/// Whether the flags of the model decide its sizes. Other tasks take those of a checkpoint or a folder.
+bool decides_sizes(Task task) {
+  return task == Task::train || task == Task::describe || task == Task::dry_run || task == Task::evaluate;
+}
+
 std::string name_of(Task task) {
   constexpr std::array kNames = {"training",  "--describe", "--dry-run",    "--evaluate",
                                  "--inspect", "--export",   "--replay-log", "--generate"};
   return kNames.at(static_cast<std::size_t>(task));
+}
+
+/// UsageError for a flag of the command line that the task ignores, although it names a file to write or a way to
+/// train. A file of --config may have such flags.
+void check_unused(Flags& flags, Task task, const Options& options) {
+  if (task == Task::train || task == Task::describe || task == Task::dry_run) return;
+  const auto refuse = [&](const char* name, const char* reason) {
+    const Flag* const flag = find_flag(flags, name);
+    if (flag == nullptr || !flag->given) return;
+    usage_error("{} with {}: {}. Leave {} out.", name_of(task), name, reason, name);
+  };
+  for (const char* name : {"--save", "--trace"}) refuse(name, "only training writes it");
+  refuse("--sample-every", "only training writes samples");
+  if (options.resume != "auto") refuse("--checkpoint", "only training writes checkpoints");
+  if (task != Task::evaluate && task != Task::generate) refuse("--metrics", "there are no metrics of it");
+  if (task == Task::evaluate) return;
+  for (const char* name : {"--zero", "--virtual-ranks"}) refuse(name, "it is a way to train");
+  refuse("--seq", "the model decides it");
 }
 
 /// Groups draw their samples in orders of their own.
@@ -345,6 +368,9 @@ CommandLine parse_command_line(int argc, const char* const* argv, const std::map
   result.workload->note_given(flags);
   result.task = task_of(modes, options);
   options.model = model.name;
+  result.names_model = model.named;
+  check_unused(flags, result.task, options);
+  if (decides_sizes(result.task)) result.workload->check_flags();
   check_flags(options, *result.workload);
   settle_groups(options);
   if (result.task == Task::evaluate) check_evaluation(options, *result.workload);

@@ -117,6 +117,7 @@ struct CommandLine {
   Options options;
   std::unique_ptr<Workload> workload;
   Task task = Task::train;
+  bool names_model = false;                     ///< --model is given, by a flag or the file.
   std::optional<std::string> print;             ///< Text to print instead of any task: help, version, configuration.
   std::vector<Setting> settings;                ///< The values of all flags that a file can have.
   std::vector<std::string> decides_parameters;  ///< Flags that change the parameters after training.

@@ -7,10 +7,12 @@
 
 #include "runtime/comm/meta_communicator.h"
 #include "runtime/ops/meta_device.h"
+#include "runtime/outer/codec.h"
 #include "runtime/train/checkpoint/checkpoint.h"
 #include "runtime/train/replica/updates.h"
 #include "runtime/train/report/sends.h"
 #include "runtime/train/step/gradient_norm.h"
+#include "runtime/train/step/matrix_directions.h"
 
 namespace ddptrain {
 namespace {
@@ -84,6 +86,19 @@ std::size_t message_bytes(const RunPlan& plan, const Replica& replica) {
   return std::max(bytes, bucket_bytes + result);
 }
 
+/// The outer state of a group, in the host memory of its rank 0, and what an exchange takes: three arrays of values of
+/// a fragment, and the differences of other groups, as they came and as they wait for their round. Without rounds, one
+/// difference is counted.
+std::size_t outer_bytes(const OuterOptions& outer, std::int64_t parameters) {
+  const auto count = static_cast<std::size_t>(parameters);
+  const std::size_t arrays = outer.rule.optimizer == OuterOptimizer::nesterov ? 4 : 3;
+  const std::size_t differences = encoded_bytes(outer.codec, parameters);
+  const auto fragments = static_cast<std::size_t>(outer.fragments);
+  const std::size_t received = outer.rule.groups > 0 ? 2 * static_cast<std::size_t>(outer.rule.groups) : 1;
+  return sizeof(float) * count * arrays + differences +
+         (3 * sizeof(float) * count + received * differences) / fragments;
+}
+
 /// What a process on a CPU keeps besides model and state. On a GPU these lie in the memory of the host.
 std::vector<MemoryUse> host_memory(const RunPlan& plan, int rank, const Replica& replica) {
   std::vector<MemoryUse> memory = {{"messages", message_bytes(plan, replica)}};
@@ -93,6 +108,10 @@ std::vector<MemoryUse> host_memory(const RunPlan& plan, int rank, const Replica&
   if (plan.saves_model) {  // two copies in fp32
     memory.push_back(
         {"saved model", 8 * static_cast<std::size_t>(element_count(replica.model().parameters_of_all_stages()))});
+  }
+  if (!plan.outer.address.empty() && rank == 0) {
+    const std::int64_t parameters = element_count(replica.model().parameters_of_all_stages());
+    memory.push_back({"outer state", outer_bytes(plan.outer, parameters)});
   }
   memory.push_back({"libraries", static_cast<std::size_t>(process_bytes(plan.mesh))});
   return memory;
@@ -116,6 +135,9 @@ std::vector<MemoryUse> memory_of(const RunPlan& plan, int rank, const Replica& r
   if (tree_bytes > 0) memory.push_back({"tree", tree_bytes});
   if (sampled != nullptr) memory.push_back({"samples", sum_of(sampled->memory())});
   memory.push_back({"norm", GradientNorm::bytes(replica.arena())});
+  if (rule_of(plan.trainer.optimizer.kind).matrices) {
+    memory.push_back({"directions", MatrixDirections::bytes(replica.arena())});
+  }
   const bool cuda = plan.device == DeviceKind::cuda;
   for (const MemoryUse& use : cuda ? gpu_memory(plan, replica) : host_memory(plan, rank, replica)) {
     memory.push_back(use);
@@ -166,7 +188,8 @@ Description describe_run(const RunPlan& plan, int rank, const Replica& replica, 
   description.memory =
       memory_of(plan, rank, replica, passes_in_flight(mesh.stages, mesh.stage_of(rank), passes), tree_bytes, sampled);
   description.sends =
-      sends_of(model, replica.arena(), mesh, rank, order, plan.reduces_gradients() ? description.gradient_bytes() : 0);
+      sends_of(model, replica.arena(), mesh, rank, order, plan.reduces_gradients() ? description.gradient_bytes() : 0,
+               rule_of(plan.trainer.optimizer.kind).matrices);
   return description;
 }
 

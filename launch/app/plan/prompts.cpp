@@ -77,9 +77,12 @@ void check_prompts(const std::vector<TokenIds>& prompts, const GenerateOptions& 
         "TEXT -- ddptrain --generate ...` takes text; --prompts FILE takes token ids.",
         vocabulary);
   }
-  for (const TokenIds& prompt : prompts) {
-    const auto bad = std::ranges::find_if(prompt, [&](std::uint32_t id) { return id >= vocabulary; });
-    if (bad != prompt.end()) usage_error("a prompt has token {}, and the model {} tokens", *bad, vocabulary);
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    const auto bad = std::ranges::find_if(prompts[i], [&](std::uint32_t id) { return id >= vocabulary; });
+    if (bad == prompts[i].end()) continue;
+    const std::string which =
+        options.prompt.empty() ? fmt::format("--prompts {}: prompt {}", options.prompts, i + 1) : "--prompt: it";
+    usage_error("{} has token {}, and the model has the tokens 0 to {}", which, *bad, vocabulary - 1);
   }
 }
 

@@ -163,7 +163,8 @@ void print_speeds(const Speeds& speeds, int replicas) {
                         1e3 / speeds.decode_per_second);
   }
   if (replicas > 1) {
-    text += fmt::format("In all   {:.1f} tokens/s from {} replicas, prompts included\n", speeds.per_second(), replicas);
+    text += fmt::format("In all   {:.1f} generated tokens/s from {} replicas, in the time of prefill and decoding\n",
+                        speeds.per_second(), replicas);
   }
   std::fputs(text.c_str(), stdout);
 }
