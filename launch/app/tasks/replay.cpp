@@ -2,6 +2,7 @@
 #include <numeric>
 
 #include "launch/app/tasks/tasks.h"
+#include "runtime/core/files/writable.h"
 #include "runtime/core/text.h"
 #include "runtime/outer/record.h"
 
@@ -24,6 +25,7 @@ std::string listed(const std::map<std::string, std::int64_t>& counts) {
 void replay_log(const World& world, const std::string& path) {
   world.agree([&] {
     if (world.rank() != 0) return;
+    require_regular("--replay-log", path);
     const OuterReplay replay = replay_record(path);
     std::string text = fmt::format("Entries  {} of groups: {}\n", total(replay.applied), listed(replay.applied));
     if (!replay.skipped.empty()) {
