@@ -41,7 +41,8 @@ struct RunFacts {
   int local_size = 1;
   std::uint64_t seed = 0;
   MeshShape mesh = {};  ///< make_model() makes the model of the rank's stage and part.
-  /// Tokens of the longest text that the run continues; it then has no data, and load() is not called. 0: it trains.
+  bool trains = true;   ///< Otherwise it continues texts only: it has no data, and load() is not called.
+  /// Tokens of the longest text that the run continues, with the prompt. 0: it continues none.
   std::int64_t longest_text = 0;
   /// If the model has fewer positions than longest_text, it continues texts up to its positions. open() refuses a model
   /// with fewer positions than this.
@@ -52,7 +53,7 @@ struct RunFacts {
 /// what it writes. A model is a folder below models/ that implements this, and a line in registry.cpp.
 ///
 /// The program calls in this order, on every rank: flags, note_given, check_flags; open, load, make_model; finish. To
-/// make the models of several stages, it opens the workload again for each. To continue texts: flags, note_given,
+/// make the models of several stages, it opens the workload again for each. To continue texts only: flags, note_given,
 /// check_flags, take_sizes if there is a checkpoint; open, make_text_model. What is wrong is a UsageError that names
 /// the flag; the program has all ranks agree on it.
 class Workload {
@@ -72,7 +73,9 @@ class Workload {
   /// The model can be cut into stages, and its layers into parts.
   virtual bool supports_stages() const { return false; }
   virtual bool continues_texts() const { return false; }  ///< make_text_model() makes a model.
-  bool saves() const { return !save_.empty(); }           ///< finish() can write something.
+  /// Values of model_type in config.json of the models that --init reads.
+  virtual std::vector<std::string> model_types() const { return {}; }
+  bool saves() const { return !save_.empty(); }  ///< finish() can write something.
   bool starts_from_weights() const { return !init_.empty(); }
 
   /// Looks for the files that flags name, and reads those that the shape of the model depends on.
@@ -92,9 +95,14 @@ class Workload {
   virtual std::map<std::string, std::int64_t> sizes() const { return {}; }  ///< For reports: layers, width ...
   /// Sets the sizes to those of a checkpoint, as sizes() gave them.
   virtual void take_sizes(const std::map<std::string, std::int64_t>& /*sizes*/) {}
+  /// After take_sizes(). UsageError if a flag has given another size.
+  virtual void check_given_sizes() {}
 
-  /// The model, without data, for texts. The device and this object outlive it. Null if the model does not have texts.
+  /// The model, without data, for texts. The device and this object outlive it. Null if the run continues none.
   virtual std::unique_ptr<TextModel> make_text_model(Device& /*device*/) { return nullptr; }
+  /// The first tokens of the data for validation, at most `most`. After load().
+  virtual std::vector<std::uint32_t> first_tokens(std::int64_t /*most*/) const { return {}; }
+  virtual bool tokens_are_bytes() const { return false; }  ///< All tokens of the data and the model. After load().
   /// Tokens after which a text ends, if weights to start from name some.
   virtual std::vector<std::uint32_t> end_tokens() const { return {}; }
 

@@ -278,7 +278,7 @@ class GptOps {
     const Tensor pre = random(wide), y = empty_or_fp8(output, shape), dy = random(shape);
     const Tensor dpre = empty_or_fp8(gradient, wide);
     time("swiglu", 6 * elements, 0, [&] { device_.get<GatedOps>().swiglu(pre, y); });
-    time("swiglu_backward", 10 * elements, 0, [&] { device_.get<GatedOps>().swiglu_backward(pre, dy, dpre); });
+    time("swiglu_backward", 10 * elements, 0, [&] { device_.get<GatedOps>().swiglu_backward(pre, dy, dpre, {}); });
   }
 
   /// Queries and keys before attention.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <limits>
 #include <regex>
@@ -207,6 +208,19 @@ std::int64_t TokenPart::count() const {
   std::int64_t total = 0;
   for (const TokenSegment& segment : segments) total += segment.count;
   return total;
+}
+
+std::vector<std::uint32_t> TokenPart::first(std::int64_t most) const {
+  std::vector<std::uint32_t> ids;
+  for (const TokenSegment& segment : segments) {
+    const auto* bytes = static_cast<const std::uint8_t*>(segment.tokens);
+    for (std::int64_t i = 0; i < segment.count && std::ssize(ids) < most; ++i, bytes += token_bytes) {
+      std::uint32_t id = 0;
+      std::memcpy(&id, bytes, token_bytes);  // little-endian, as this machine
+      ids.push_back(id);
+    }
+  }
+  return ids;
 }
 
 TokenData load_tokens(const std::string& data, const TokenOptions& options) {

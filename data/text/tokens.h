@@ -26,7 +26,11 @@ struct TokenPart {
   std::vector<TokenSegment> segments;
 
   std::int64_t count() const;
+  std::vector<std::uint32_t> first(std::int64_t most) const;  ///< The first tokens, at most `most`.
 };
+
+/// The vocabulary of a text whose tokens are its bytes.
+inline constexpr std::int64_t kByteTokens = 256;
 
 /// A text as tokens, and the memory that holds it.
 struct TokenData {
@@ -38,6 +42,8 @@ struct TokenData {
 
   std::vector<MappedFile> files;
   std::vector<std::uint8_t> memory;
+
+  bool are_bytes() const { return train.token_bytes == 1 && !entropy; }  ///< Its tokens are the bytes of a text.
 };
 
 /// The largest vocabulary. Tokens have up to 32 bits.

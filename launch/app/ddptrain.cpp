@@ -38,6 +38,7 @@ std::string require_same_work(Job& job, const RankDevice& rank) {
   for (const auto& [name, size] : job.workload().sizes()) {
     values.emplace_back("the model's " + name, std::to_string(size));
   }
+  if (job.takes_samples()) values.emplace_back("the prompts", hash_of(job.prompts));
   require_same_values(job.world, values);
   job.clock.mark("data");
   return data;
@@ -128,7 +129,7 @@ void run(const World& world, CommandLine command_line, EarlyStart& early) {
   });
   if (command_line.task == Task::inspect) return inspect_checkpoints(world, command_line.options.inspect);
   if (command_line.task == Task::replay) return replay_log(world, command_line.options.replay);
-  if (command_line.task == Task::export_weights) return export_weights(world, command_line.options);
+  if (command_line.task == Task::export_weights) return export_weights(world, command_line);
   if (!uses_device(command_line.task)) return print_description(world, std::move(command_line));
   MeshShape mesh;
   world.agree([&] { mesh = planned_mesh(command_line.options, world.size()); });

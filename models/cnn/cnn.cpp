@@ -297,14 +297,18 @@ std::vector<ParameterSpec> cnn_parameters(const CnnShape& s) {
   const InitialValue conv2 = within(kKernel * kKernel * s.conv1);
   const InitialValue fc1 = within(s.features());
   const InitialValue fc2 = within(s.hidden);
-  return {{"fc1.weight", {s.hidden, s.features()}, fc1, true},
-          {"fc2.weight", {s.classes, s.hidden}, fc2, true},
-          {"fc2.bias", {s.classes}, fc2, false},
-          {"fc1.bias", {s.hidden}, fc1, false},
-          {"conv2.weight", {s.conv2, kKernel, kKernel, s.conv1}, conv2, true},
-          {"conv2.bias", {s.conv2}, conv2, false},
-          {"conv1.weight", {s.conv1, kKernel, kKernel, 1}, conv1, true},
-          {"conv1.bias", {s.conv1}, conv1, false}};
+  std::vector<ParameterSpec> specs = {{"fc1.weight", {s.hidden, s.features()}, fc1, true},
+                                      {"fc2.weight", {s.classes, s.hidden}, fc2, true},
+                                      {"fc2.bias", {s.classes}, fc2, false},
+                                      {"fc1.bias", {s.hidden}, fc1, false},
+                                      {"conv2.weight", {s.conv2, kKernel, kKernel, s.conv1}, conv2, true},
+                                      {"conv2.bias", {s.conv2}, conv2, false},
+                                      {"conv1.weight", {s.conv1, kKernel, kKernel, 1}, conv1, true},
+                                      {"conv1.bias", {s.conv1}, conv1, false}};
+  for (ParameterSpec& spec : specs) {  // all filters of a convolution are a matrix
+    if (spec.name == "fc1.weight" || spec.name == "conv2.weight") spec.matrix_rows = {spec.shape[0]};
+  }
+  return specs;
 }
 
 std::unique_ptr<Model> make_cnn(Device& device, const CnnOptions& options, ResidentImages images,

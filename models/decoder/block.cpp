@@ -71,7 +71,8 @@ void DecoderBlock::request(Activations& memory, const std::string& name, const B
   norm().request_input(memory, name + ".attention norm", lifetimes.input);
   attention_.request(memory, name + ".attention", lifetimes.others, lifetimes.normalised);
   mlp_.norm().request_input(memory, name + ".mlp norm", lifetimes.middle);
-  mlp_.request(memory, name + ".mlp", lifetimes.others, lifetimes.normalised, lifetimes.activated);
+  mlp_.request(memory, name + ".mlp", lifetimes.others, lifetimes.normalised, lifetimes.activated,
+               restores_ && recompute_ != Recompute::block);
   if (!fp8) return;
   attention_.request_fp8(memory, name + ".attention", lifetimes.kept, lifetimes.others);
   mlp_.request_fp8(memory, name + ".mlp", lifetimes.kept, lifetimes.others);

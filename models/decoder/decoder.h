@@ -34,7 +34,7 @@ struct DecoderOptions {
   float dropout = 0.0f;        ///< Rate of dropout on the embedding and on each branch. Below 1.
   Recompute recompute = Recompute::none;
   /// Rows of logits in memory at a time. 0: an eighth of all, but at least 4,096, or fewer if there are more than
-  /// 65,536 tokens.
+  /// 163,840 tokens.
   std::int64_t head_rows = 0;
   std::int64_t longest_text = 0;  ///< See TextModel. If it is set, the model is not trained, and max_batch is 1.
   /// Returns the initial values of a parameter by its name. Null: random values.
@@ -88,7 +88,7 @@ class Decoder final : public TextModel {
 
   std::int64_t longest_text() const override { return options_.longest_text; }
   void begin_text(std::span<const std::uint32_t> text, std::int64_t done) override;
-  void forward_text() override;
+  void forward_text(const BeforeUnit& before_unit) override;
   std::span<const float> next_logits() override;
   std::optional<std::uint32_t> likeliest_token() override;
 
@@ -139,7 +139,7 @@ class Decoder final : public TextModel {
   void fit(const BatchShape& batch);
   void request_memory();
   void request_cache(std::int64_t layer);
-  void queue_text();
+  void queue_text(const BeforeUnit& before_unit);
   void bind_head(const ModelTensors& tensors);
   void bind_boundaries(DType gradient_type);
 

@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <utility>
 
+#include "models/hugging_face/model_config.h"
+#include "models/registry.h"
 #include "runtime/core/text.h"
 
 namespace ddptrain {
@@ -50,7 +52,7 @@ void DecoderWorkload::check_flags() const {
 }
 
 std::int64_t DecoderWorkload::window_within(std::int64_t positions, std::int64_t sequence, const RunFacts& run) const {
-  if (run.longest_text > 0) return positions;
+  if (!run.trains) return positions;
   if (sequence > positions) {
     usage_error("--seq {}: {} has {} positions. Give --seq {} or less.", sequence, init_, positions, positions);
   }
@@ -68,19 +70,33 @@ std::string DecoderWorkload::set_dropout(const std::string& text) {
 
 void DecoderWorkload::open(const RunFacts& run) {
   run_ = run;
-  if (data_.empty() && run.longest_text == 0) {
+  if (data_.empty() && run.trains) {
     usage_error("--model {} needs --data: a text file, token files (.bin) or their folder, or synthetic", model_);
   }
-  if (!init_.empty()) open_init(run);
+  if (!init_.empty()) {
+    check_family();
+    open_init(run);
+  }
   check_given_sizes();
   const std::int64_t layers = table().config.layers;
   if (run.mesh.stages > layers) {
     usage_error("--pp {}: the model has {}, and a stage has one at least. Give --pp {}{}.", run.mesh.stages,
                 counted(layers, "block"), layers, layers == 1 ? "" : " or less");
   }
-  if (run.longest_text > 0) {
-    check_text(run.least_text);
-    run_.longest_text = std::min(run.longest_text, most_positions());
+  if (!run.trains) check_slices(table().config, run.mesh.tensor, size_flags());  // else load() does so
+  check_text(run.least_text);
+  run_.longest_text = std::min(run.longest_text, most_positions());
+}
+
+/// The model of --init may be one that another --model reads.
+void DecoderWorkload::check_family() const {
+  const std::optional<std::filesystem::path> config = about("--init", [&] { return find_model_config(init_); });
+  if (!config) return;
+  const nlohmann::json type = about("--init", [&] { return ModelConfig(*config, "models").entry("model_type"); });
+  for (const std::string& other : model_names()) {
+    const std::vector<std::string> types = make_workload(other)->model_types();
+    if (other == model_ || std::find(types.begin(), types.end(), type) == types.end()) continue;
+    usage_error("--init {}: {} has model_type {}. Use --model {}.", init_, config->string(), type.dump(), other);
   }
 }
 
@@ -100,10 +116,11 @@ void DecoderWorkload::check_given_sizes() {
 void DecoderWorkload::check_text(std::int64_t tokens) const {
   if (tokens > most_positions()) {
     usage_error(
-        "prompt and continuation (--max-tokens) have {} tokens together, and the model has {} positions. Give fewer.",
+        "the longest prompt and its continuation (--max-tokens) have {} tokens together, and the model has {} "
+        "positions. "
+        "Shorten the prompt, or give a smaller --max-tokens.",
         tokens, most_positions());
   }
-  check_slices(table().config, run_.mesh.tensor, size_flags());
 }
 
 void DecoderWorkload::load() {
@@ -124,11 +141,10 @@ void DecoderWorkload::load() {
 /// The bytes of a text are no tokens of a tokenizer, which the model has if its folder has one, or if it is GPT-2.
 void DecoderWorkload::check_tokens() const {
   constexpr std::int64_t kGpt2Vocabulary = 50257;
-  const TokenData& text = tokens_->text();
   const std::int64_t size = table().config.vocabulary;
   const auto has = [&](const char* name) { return std::filesystem::exists(std::filesystem::path(init_) / name); };
   const bool has_tokenizer = size == kGpt2Vocabulary || has("vocab.json") || has("tokenizer.json");
-  if (text.train.token_bytes > 1 || text.entropy || size <= 256 || !has_tokenizer) return;
+  if (!tokens_->text().are_bytes() || size <= kByteTokens || !has_tokenizer) return;
   usage_error(
       "{}: the bytes of a text are its tokens, and the model of --init {} has other ones. "
       "`data/tokens-from-text TEXT OUT.bin --tokenizer FOLDER` writes tokens of its tokenizer.",
@@ -160,10 +176,19 @@ std::unique_ptr<Model> DecoderWorkload::make_model(Device& device, std::int64_t 
 }
 
 std::unique_ptr<TextModel> DecoderWorkload::make_text_model(Device& device) {
+  if (run_.longest_text == 0) return nullptr;
   DecoderOptions options = options_of_rank();
   options.max_batch = 1;
   options.longest_text = run_.longest_text;
   return make_decoder(device, options, {});
+}
+
+std::vector<std::uint32_t> DecoderWorkload::first_tokens(std::int64_t most) const {
+  return tokens_->text().validation.first(most);
+}
+
+bool DecoderWorkload::tokens_are_bytes() const {
+  return tokens_->text().are_bytes() && table().config.vocabulary <= kByteTokens;
 }
 
 std::vector<std::string> DecoderWorkload::memory_flags() const {

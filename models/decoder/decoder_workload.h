@@ -23,11 +23,14 @@ class DecoderWorkload : public Workload {
 
   void note_given(const Flags& flags) override;
   void check_flags() const override;
+  void check_given_sizes() override;
   void open(const RunFacts& run) override;
   void load() override;
   const Dataset& data() const override { return tokens_.value(); }
   std::unique_ptr<Model> make_model(Device& device, std::int64_t batch) override;
   std::unique_ptr<TextModel> make_text_model(Device& device) override;
+  std::vector<std::uint32_t> first_tokens(std::int64_t most) const override;
+  bool tokens_are_bytes() const override;
   std::vector<std::string> memory_flags() const override;
 
  protected:
@@ -67,7 +70,7 @@ class DecoderWorkload : public Workload {
 
  private:
   std::string set_dropout(const std::string& text);
-  void check_given_sizes();
+  void check_family() const;
   void check_text(std::int64_t tokens) const;
   void check_tokens() const;
   DecoderOptions options_of_rank() const;

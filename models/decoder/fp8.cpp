@@ -14,11 +14,11 @@ bool fits_layers(const QuantisationOps& quantisation, const DecoderConfig& confi
 
 }  // namespace
 
-Fp8::Fp8(Device& device, const DecoderConfig& config, const Stage& stage, std::int64_t slices)
+Fp8::Fp8(Device& device, const DecoderConfig& config, const Stage& stage, std::int64_t slices, bool trains)
     : quantisation_(device.get<QuantisationOps>()),
       width_(config.width),
       scales_per_stage_(static_cast<std::size_t>(stage.blocks()) * DecoderBlock::kScales),
-      fits_(stage.is_whole() && slices == 1 && fits_layers(quantisation_, config)) {}
+      fits_(trains && stage.is_whole() && slices == 1 && fits_layers(quantisation_, config)) {}
 
 std::vector<BufferSpec> Fp8::buffers() const {
   if (!fits_) return {};

@@ -14,7 +14,8 @@ namespace ddptrain {
 /// The strategy of linear layers that multiply in FP8. Does nothing unless the device and the model's sizes allow it.
 class Fp8 {
  public:
-  Fp8(Device& device, const DecoderConfig& config, const Stage& stage, std::int64_t slices);
+  /// `trains`: whether the model is trained. Texts are continued without FP8.
+  Fp8(Device& device, const DecoderConfig& config, const Stage& stage, std::int64_t slices, bool trains);
 
   bool fits() const { return fits_; }  ///< Whether batches of fitting sizes are multiplied in FP8.
   std::vector<BufferSpec> buffers() const;

@@ -10,8 +10,10 @@
 namespace ddptrain {
 namespace {
 
-constexpr std::int64_t kMinHeadRows = 4096;                  // enough to fill a GPU with the output layer
-constexpr std::int64_t kMinHeadLogits = kMinHeadRows << 16;  // the same, of a large vocabulary
+// Each piece of the output layer reads and writes the gradient of its weight, so pieces of few rows cost time.
+constexpr std::int64_t kMinHeadRows = 4096;
+constexpr std::int64_t kMinHeadLogits = kMinHeadRows * 163840;  // of a larger vocabulary there are fewer rows
+constexpr std::int64_t kSmallBatchLogits = kMinHeadRows << 16;
 
 std::int64_t rows_of(const DecoderOptions& options) { return options.max_batch * options.table.config.sequence; }
 
@@ -33,7 +35,8 @@ std::int64_t head_rows(const DecoderOptions& options) {
 
 /// Whether batches are so small that a GPU has room for weight gradients at the same time as other work.
 bool batches_are_small(const DecoderOptions& options) {
-  return rows_of(options) <= std::min(head_rows(options), kMinHeadRows);
+  const std::int64_t most = std::min(kMinHeadRows, kSmallBatchLogits / options.table.config.vocabulary);
+  return rows_of(options) <= std::min(head_rows(options), most);
 }
 
 /// UsageError if the device has no operations for a kind of layer.
@@ -52,7 +55,7 @@ Decoder::Decoder(Device& device, const DecoderOptions& options, std::shared_ptr<
       stage_(config_, options_.blocks),
       parameters_(
           decoder_parameters(options_.table, options_.slice).of_stage(stage_.first_block(), stage_.last_block() + 1)),
-      fp8_(device, config_, stage_, options_.slice.count),
+      fp8_(device, config_, stage_, options_.slice.count, options_.longest_text == 0),
       overlap_(device, batches_are_small(options_)),
       memory_(device, options_.max_batch, rows_of_window(options_), options_.slice.count),
       workspace_(device, config_, stage_, {options_.slice, options_.dropout > 0.0f, fp8_.fits(), overlap_.overlaps()}),

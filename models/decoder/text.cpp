@@ -58,24 +58,27 @@ void Decoder::begin_text(std::span<const std::uint32_t> text, std::int64_t done)
 
 /// Passes over one token are all the same but for what they read from memory, so the device can replay one of them. The
 /// first of them is queued as it is: what is captured must have run once.
-void Decoder::forward_text() {
-  const bool replays = batch_.source.sequence == 1 && stage_.is_whole() && group_ == nullptr;
+void Decoder::forward_text(const BeforeUnit& before_unit) {
+  const bool replays = batch_.source.sequence == 1 && stage_.is_whole() && group_ == nullptr && before_unit == nullptr;
   if (replays && text_->has_run && text_->replayed == nullptr) {
-    text_->replayed = device_.capture([this] { queue_text(); });
+    text_->replayed = device_.capture([this] { queue_text(nullptr); });
   }
   if (replays && text_->replayed != nullptr) {
     text_->replayed->launch();
     return;
   }
-  queue_text();
+  queue_text(before_unit);
   text_->has_run = text_->has_run || replays;
 }
 
-void Decoder::queue_text() {
+void Decoder::queue_text(const BeforeUnit& before_unit) {
   const std::size_t tokens = batch_.source.sequence + 1;
   const Stream stream = device_.compute_stream();
   device_.copy(text_->input.data(), text_->host.data(), sizeof(std::int64_t) + tokens * sizeof(std::uint32_t), stream);
-  for (std::size_t unit = 0; unit < static_cast<std::size_t>(stage_.units()); ++unit) forward(unit);
+  for (std::size_t unit = 0; unit < static_cast<std::size_t>(stage_.units()); ++unit) {
+    if (before_unit) before_unit(unit);
+    forward(unit);
+  }
   if (!stage_.has_head()) return;
   text_->newest_logits = head_.next_logits(final_norm_.output, text_->last_row);
   device_.get<LossOps>().likeliest_token(text_->newest_logits, static_cast<LikeliestToken*>(text_->likeliest.data()));

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "runtime/core/error.h"
+#include "runtime/device/queueing.h"
 
 namespace ddptrain {
 namespace {
@@ -51,17 +52,23 @@ GeneratedText TextGenerator::run(const GenerationRequest& request, const Show& s
 /// finite.
 std::optional<std::uint32_t> TextGenerator::next_token(const GenerationRequest& request,
                                                        const std::vector<std::uint32_t>& text, std::int64_t done) {
+  if (hooks_.before_pass) hooks_.before_pass();
+  queue_pass(text, done);
+  std::uint32_t token = kNoToken;
+  if (stages_.is_last()) token = choose_token(request, static_cast<std::uint32_t>(text.size())).value_or(kNoToken);
+  if (stages_.ranks != nullptr) stages_.ranks->broadcast(&token, sizeof(token), stages_.count() - 1);
+  device_.watch().set_part(static_cast<std::uint32_t>(text.size()), 0);
+  return token == kNoToken ? std::nullopt : std::optional(token);
+}
+
+void TextGenerator::queue_pass(const std::vector<std::uint32_t>& text, std::int64_t done) {
+  const Queueing queueing(device_);
   const std::int64_t pass = passes_++;
   const auto model_of = [&](std::int64_t) -> Model& { return model_; };
   model_.begin_text(text, done);
   if (stages_.index() > 0) pipeline_.exchange({.activations_in = pass}, model_of);
-  model_.forward_text();
+  model_.forward_text(hooks_.before_unit);
   if (!stages_.is_last()) pipeline_.exchange({.activations_out = pass}, model_of);
-  std::uint32_t token = kNoToken;
-  if (stages_.is_last()) token = choose_token(request, static_cast<std::uint32_t>(text.size())).value_or(kNoToken);
-  if (stages_.world != nullptr) stages_.world->broadcast(&token, sizeof(token), stages_.count() - 1);
-  device_.watch().set_part(static_cast<std::uint32_t>(text.size()), 0);
-  return token == kNoToken ? std::nullopt : std::optional(token);
 }
 
 std::optional<std::uint32_t> TextGenerator::choose_token(const GenerationRequest& request, std::uint32_t position) {

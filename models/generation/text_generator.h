@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "models/generation/sampling.h"
@@ -28,12 +29,18 @@ struct GeneratedText {
   double other_seconds = 0.0;         ///< From then until the last token is known.
 };
 
+/// What is called around passes if other replicas have to take part in them. Null: nothing.
+struct PassHooks {
+  std::function<void()> before_pass = nullptr;
+  TextModel::BeforeUnit before_unit = nullptr;
+};
+
 /// Continues texts on the ranks of one replica, which call run() with the same requests.
 class TextGenerator {
  public:
-  /// The model is bound to its weights. All arguments outlive the generator.
-  TextGenerator(TextModel& model, const Stages& stages, Device& device)
-      : model_(model), stages_(stages), device_(device), pipeline_(stages, device) {}
+  /// The model is bound to its weights, which do not change while the generator lives. All arguments outlive it.
+  TextGenerator(TextModel& model, const Stages& stages, Device& device, PassHooks hooks = {})
+      : model_(model), stages_(stages), device_(device), hooks_(std::move(hooks)), pipeline_(stages, device) {}
 
   /// Calls `show` with each token when it is known. UsageError if the prompt is empty, has a token that is not below
   /// the vocabulary, or if prompt and continuation are longer than the longest text. Collective.
@@ -43,11 +50,13 @@ class TextGenerator {
  private:
   std::optional<std::uint32_t> next_token(const GenerationRequest& request, const std::vector<std::uint32_t>& text,
                                           std::int64_t done);
+  void queue_pass(const std::vector<std::uint32_t>& text, std::int64_t done);
   std::optional<std::uint32_t> choose_token(const GenerationRequest& request, std::uint32_t position);
 
   TextModel& model_;
   Stages stages_;
   Device& device_;
+  PassHooks hooks_;
   Pipeline pipeline_;
   std::int64_t passes_ = 0;
 };

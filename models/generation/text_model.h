@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 
@@ -18,8 +20,10 @@ class TextModel : public Model {
   /// Begins a pass over the tokens of `text` that follow the first `done`, of which there is at least one. Earlier
   /// passes have computed those before. All ranks of a replica give the same text. Waits for earlier passes.
   virtual void begin_text(std::span<const std::uint32_t> text, std::int64_t done) = 0;
-  /// Queues the pass through all units of this stage.
-  virtual void forward_text() = 0;
+  /// Called before each unit of a pass, which then reads the unit's weights.
+  using BeforeUnit = std::function<void(std::size_t unit)>;
+  /// Queues the pass through all units of this stage. `before_unit` may be null: the weights are there.
+  virtual void forward_text(const BeforeUnit& before_unit) = 0;
   /// The logits [vocabulary] of the token that follows the text, on a rank of the last stage. They are valid until the
   /// next pass begins. Waits.
   virtual std::span<const float> next_logits() = 0;

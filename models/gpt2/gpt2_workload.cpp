@@ -25,6 +25,7 @@ class Gpt2Workload final : public DecoderWorkload {
                              "Start from a Hugging Face GPT-2: model folder or safetensors file; it decides the shape");
   }
   bool supports_fp8() const override { return true; }
+  std::vector<std::string> model_types() const override { return {"gpt2"}; }
 
   std::map<std::string, std::int64_t> sizes() const override {
     std::map<std::string, std::int64_t> sizes = {{"layers", shape_.layers},     {"width", shape_.width},

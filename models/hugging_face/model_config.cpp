@@ -41,6 +41,14 @@ void ModelConfig::expect(const char* key, const std::vector<json>& allowed, cons
               fmt::join(dump_all(allowed), " or "));
 }
 
+void ModelConfig::expect_only(const std::vector<std::string>& known) const {
+  for (const auto& [key, value] : content_.items()) {
+    if (value.is_null() || std::find(known.begin(), known.end(), key) != known.end()) continue;
+    usage_error("{}: {} {}: {} with this entry cannot be read, only with {}", name_, printable(key, 60), dump(value),
+                models_, fmt::join(known, ", "));
+  }
+}
+
 void ModelConfig::refuse(const char* key, const std::string& advice) const {
   usage_error("{}: {} {}: {}", name_, key, dump(entry(key)), advice);
 }

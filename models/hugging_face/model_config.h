@@ -27,6 +27,8 @@ class ModelConfig {
 
   /// UsageError unless the entry is one of `allowed`. `otherwise` is its value if it is missing.
   void expect(const char* key, const std::vector<nlohmann::json>& allowed, const nlohmann::json& otherwise) const;
+  /// UsageError if there is an entry other than `known`, whose meaning would be ignored.
+  void expect_only(const std::vector<std::string>& known) const;
   /// UsageError about the entry, whose value cannot be read; `advice` says what can.
   [[noreturn]] void refuse(const char* key, const std::string& advice) const;
 

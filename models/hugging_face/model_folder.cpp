@@ -32,8 +32,10 @@ FilesOfIndex files_in(const fs::path& index) {
   FilesOfIndex files;
   for (const auto& [tensor, file] : map.items()) {
     const fs::path name = file.is_string() ? file.get<std::string>() : std::string();
-    if (name.empty() || name.has_parent_path() || printable(name.string()) != name) {
-      usage_error("{}: damaged: tensor '{}' has no file", index.string(), printable(tensor));
+    if (name.empty()) usage_error("{}: damaged: tensor '{}' has no file", index.string(), printable(tensor));
+    if (name.has_parent_path() || printable(name.string()) != name) {
+      usage_error("{}: tensor '{}' is in '{}': only files of the same folder are read", index.string(),
+                  printable(tensor), printable(name.string(), 60));
     }
     files[index.parent_path() / name].insert(tensor);
   }
@@ -42,11 +44,18 @@ FilesOfIndex files_in(const fs::path& index) {
 }
 
 /// An index of another state of the folder would leave out weights, or have them from files of another model.
-void check_index(const fs::path& index, const SafetensorsFile& file, const std::set<std::string>& named) {
+void check_index(const fs::path& index, const FilesOfIndex& files, const SafetensorsFile& file) {
+  const std::set<std::string>& named = files.at(file.name());
   for (const auto& [name, tensor] : file.tensors()) {
     if (named.count(name) > 0) continue;
-    usage_error("{}: damaged: it does not name tensor '{}', which is in {}", index.string(), printable(name),
-                file.name());
+    const auto names_it = [&name = name](const auto& other) { return other.second.count(name) > 0; };
+    const auto other = std::find_if(files.begin(), files.end(), names_it);
+    if (other == files.end()) {
+      usage_error("{}: damaged: it does not name tensor '{}', which is in {}", index.string(), printable(name),
+                  file.name());
+    }
+    usage_error("{}: damaged: it says that tensor '{}' is in {}, and it is in {}", index.string(), printable(name),
+                other->first.filename().string(), file.name());
   }
   for (const std::string& name : named) {
     if (file.tensors().count(name) > 0) continue;
@@ -67,7 +76,8 @@ std::vector<SafetensorsFile> open_files(const fs::path& path) {
     usage_error("{}: no model.safetensors in this folder (other formats cannot be read: save it with transformers)",
                 path.string());
   }
-  for (const auto& [file, named] : files_in(index)) check_index(index, files.emplace_back(file), named);
+  const FilesOfIndex named = files_in(index);
+  for (const auto& [file, tensors] : named) check_index(index, named, files.emplace_back(file));
   return files;
 }
 

@@ -34,6 +34,11 @@ struct AttentionKind {
   }
   std::int64_t width() const { return heads * head_size; }
   std::int64_t qkv_columns() const { return (heads + 2 * key_heads) * head_size; }
+  /// Queries, keys and values in the weight of `in`: see ParameterSpec::matrix_rows.
+  std::vector<std::int64_t> matrices() const {
+    if (!is_grouped()) return {width(), width(), width()};
+    return {heads / key_heads * head_size, head_size, head_size};
+  }
 };
 
 /// Causal self-attention: `in` computes queries, keys and values; `out` is the projection.
@@ -55,6 +60,7 @@ class Attention final : public Sublayer {
     return {.in = {kind.qkv_columns(), width},
             .out = {width, kind.width()},
             .blocks = kind.is_grouped() ? 1 : 3,
+            .in_matrices = kind.matrices(),
             .in_bias = kind.qkv_bias,
             .out_bias = kind.output_bias,
             .norm = norm};
@@ -152,21 +158,24 @@ class Attention final : public Sublayer {
   // From the output of `in` to attended_, and back.
 
   void attend() {
-    if (grouped_ != nullptr) prepare_heads();
-    if (cached_ != nullptr) {
-      cached_->attention(qkv_, heads(), first_position_, keys_, values_, attended_);
-    } else if (grouped_ == nullptr) {
-      attention_->attention(qkv_, kind_.heads, attended_, statistics_);
-    } else {
-      grouped_->attention(qkv_, heads(), attended_, statistics_);
-    }
-  }
-  /// Norms and positions of queries and keys, and the order in which attention reads heads.
-  void prepare_heads() {
     if (kind_.normalises_heads) {
       grouped_->normalise(projected_, heads(), query_weight_, key_weight_, epsilon_, qkv_, head_statistics_);
     }
-    grouped_->rotate(qkv_, heads(), frequencies_, first_position_, GroupedAttentionOps::Turn::forward);
+    if (cached_ != nullptr) {
+      attend_to_cache();
+    } else if (grouped_ == nullptr) {
+      attention_->attention(qkv_, kind_.heads, attended_, statistics_);
+    } else {
+      grouped_->rotate(qkv_, heads(), frequencies_, first_position_, GroupedAttentionOps::Turn::forward);
+      grouped_->attention(qkv_, heads(), attended_, statistics_);
+    }
+  }
+  void attend_to_cache() {
+    if (grouped_ == nullptr) {
+      cached_->attention(qkv_, heads(), first_position_, keys_, values_, attended_);
+    } else {
+      cached_->rotate_and_attend(qkv_, heads(), frequencies_, first_position_, keys_, values_, attended_);
+    }
   }
   void attend_backward(const Tensor& d_attended, const Tensor& d_qkv, bool accumulate) {
     if (grouped_ == nullptr) {

@@ -36,15 +36,19 @@ class Mlp final : public Sublayer {
     return {.in = {kind.pre_columns(), width},
             .out = {width, kind.hidden},
             .blocks = kind.pre_columns() / kind.hidden,
+            .in_matrices =
+                std::vector<std::int64_t>(static_cast<std::size_t>(kind.pre_columns() / kind.hidden), kind.hidden),
             .in_bias = kind.bias,
             .out_bias = kind.bias,
             .norm = norm};
   }
 
   /// Asks for the memory of all activations but the norm's input. `normalised` is the lifetime of the norm's output,
-  /// `hidden` that of the activation's output.
+  /// `hidden` that of the activation's output. `recomputes`: restore_hidden() is called before each
+  /// backward pass.
   void request(Activations& memory, const std::string& name, const Lifetime& lifetime, const Lifetime& normalised,
-               const Lifetime& hidden) {
+               const Lifetime& hidden, bool recomputes) {
+    recomputes_ = recomputes;
     norm_.request(memory, name + " norm", normalised);
     memory.add(name + " pre-activation", kind_.pre_columns(), lifetime, pre_);
     memory.add(name + " hidden", kind_.hidden, hidden, hidden_);
@@ -78,13 +82,10 @@ class Mlp final : public Sublayer {
     const Span span = this->span("expansion and SwiGLU");
     in_.forward_swiglu(norm_.output, pre_, hidden_);
   }
-  /// Computes the activation's output again from its input, with the same bits.
+  /// Computes the activation's output again from its input, with the same bits. A SwiGLU's backward pass does so
+  /// itself.
   void restore_hidden() {
-    if (gated_ == nullptr) {
-      linear_.gelu(flat(pre_), flat(hidden_));
-      return;
-    }
-    gated_->swiglu(flat(pre_), flat(hidden_));
+    if (gated_ == nullptr) linear_.gelu(flat(pre_), flat(hidden_));
   }
 
  private:
@@ -97,7 +98,7 @@ class Mlp final : public Sublayer {
     } else {
       const Span span = this->span("d mlp projection and SwiGLU");
       out_.backward_data(out_.convert(d_branch, g.d_branch_fp8, dbias_from_branch(), accumulate), g.d_activated);
-      gated_->swiglu_backward(flat(pre_), flat(g.d_activated), d_pre);
+      gated_->swiglu_backward(flat(pre_), flat(g.d_activated), d_pre, recomputes_ ? flat(hidden_) : Tensor{});
     }
     const Span span = this->span("d expansion");
     in_.backward_data(d_pre, g.d_norm);
@@ -111,8 +112,9 @@ class Mlp final : public Sublayer {
   GatedOps* gated_;  ///< Null: a GELU.
   MlpKind kind_;     ///< Of this slice.
   bool restores_;
-  Tensor pre_;     ///< [batch, sequence, columns], before the activation.
-  Tensor hidden_;  ///< [batch, sequence, hidden], after it.
+  bool recomputes_ = false;  ///< hidden_ was not kept for the backward pass.
+  Tensor pre_;               ///< [batch, sequence, columns], before the activation.
+  Tensor hidden_;            ///< [batch, sequence, hidden], after it.
 };
 
 }  // namespace ddptrain

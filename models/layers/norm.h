@@ -56,7 +56,7 @@ class Norm {
   }
   void fit(const BatchShape& shape) {
     shape_ = shape;
-    own_ = group_ == nullptr ? shape : shape.slice(group_->world().size());
+    own_ = group_ == nullptr ? shape : shape.slice(group_->ranks().size());
     own_.fit(input);
     shape.fit(output);
     statistics_.shape = {own_.rows(), statistics()};
@@ -144,7 +144,7 @@ class Norm {
     if (group_ == nullptr || dropout.rate <= 0.0f) return dropout;
     DDP_CHECK(own_.rows() % shape_.sequence == 0 || shape_.sequence % own_.rows() == 0,
               "norm: dropout of slices of {} rows, windows have {}", own_.rows(), shape_.sequence);
-    const std::int64_t row = group_->world().rank() * own_.rows();
+    const std::int64_t row = group_->ranks().rank() * own_.rows();
     dropout.position += static_cast<std::uint32_t>(row / shape_.sequence);
     dropout.first = static_cast<std::uint32_t>(row % shape_.sequence * width_);
     return dropout;

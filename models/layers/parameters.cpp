@@ -26,9 +26,11 @@ void add_sublayer(const SublayerNames& names, const SublayerShape& shape, const 
                   const InitialValue& weight, const InitialValue& add, std::vector<ParameterSpec>& specs) {
   const std::size_t out = specs.size();
   add_linear(names.out, shape.out, shape.out_bias, add, specs);
+  specs[out].matrix_rows = {shape.out.at(0)};
   split(specs[out], 1, 1, slice);
   const std::size_t in = specs.size();
   add_linear(names.in, shape.in, shape.in_bias, weight, specs);
+  specs[in].matrix_rows = shape.in_matrices;
   for (std::size_t i = in; i < specs.size(); ++i) split(specs[i], 0, shape.blocks, slice);
   add_norm(names.norm, shape.norm, shape.in.at(1), specs);
 }

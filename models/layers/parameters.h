@@ -36,6 +36,7 @@ struct SublayerShape {
   Shape in;   ///< Of the weight.
   Shape out;  ///< Of the weight.
   std::int64_t blocks = 1;
+  std::vector<std::int64_t> in_matrices = {};  ///< See ParameterSpec::matrix_rows.
   bool in_bias = true;
   bool out_bias = true;
   NormKind norm = NormKind::layer;

@@ -51,6 +51,8 @@ void read_rotary(const ModelConfig& config, LlamaShape& shape) {
   const ModelConfig& has_base = rope.has("rope_theta") ? rope : config;
   shape.rotary_base = has_base.number("rope_theta", kBases, shape.rotary_base);
   shape.rotary_scaling = scaling_in(rope);
+  rope.expect_only({"rope_type", "type", "rope_theta", "partial_rotary_factor", "factor", "low_freq_factor",
+                    "high_freq_factor", "original_max_position_embeddings"});
 }
 
 /// Refuses what this network does not have.

@@ -80,6 +80,7 @@ class LlamaWorkload final : public DecoderWorkload {
   }
 
   bool supports_fp8() const override { return true; }
+  std::vector<std::string> model_types() const override { return {"llama", "qwen2", "qwen3"}; }
 
   std::map<std::string, std::int64_t> sizes() const override { return shape_.sizes(); }
   void take_sizes(const std::map<std::string, std::int64_t>& sizes) override { shape_ = LlamaShape::of_sizes(sizes); }

@@ -167,6 +167,7 @@ std::vector<ParameterSpec> mlp_parameters(const MlpShape& s) {
   };
   add("fc3", s.classes, s.hidden);
   add("fc2", s.hidden, s.hidden);
+  specs[fc2_weight].matrix_rows = {s.hidden};
   add("fc1", s.hidden, s.pixels());
   return specs;
 }

@@ -1,3 +1,5 @@
+#include <optional>
+
 #include "models/image_workload.h"
 #include "models/mlp/mlp.h"
 
@@ -12,6 +14,18 @@ class MlpWorkload final : public ImageWorkload {
     Flags flags = ImageWorkload::flags();
     flags.push_back({"--hidden", number(hidden_, {"1 to 65536", 1, 65536}), "Width of each of the two hidden layers"});
     return flags;
+  }
+
+  void note_given(const Flags& flags) override {
+    for (const Flag& flag : flags) {
+      if (flag.name() == "hidden" && (flag.given || hidden_ != MlpShape{}.hidden)) given_hidden_ = hidden_;
+    }
+  }
+  void take_sizes(const Sizes& sizes) override { hidden_ = sizes.at("hidden"); }
+  void check_given_sizes() override {
+    if (given_hidden_.value_or(hidden_) == hidden_) return;
+    usage_error("--hidden {}: the model of the checkpoint has {}. Leave --hidden out: the model decides it.",
+                *given_hidden_, hidden_);
   }
 
   std::unique_ptr<Model> make_model(Device& device, std::int64_t batch) override {
@@ -32,6 +46,7 @@ class MlpWorkload final : public ImageWorkload {
   }
 
   std::int64_t hidden_ = MlpShape{}.hidden;
+  std::optional<std::int64_t> given_hidden_;
 };
 
 }  // namespace

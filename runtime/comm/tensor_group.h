@@ -14,12 +14,12 @@ namespace ddptrain {
 /// the communicator needs it (MPI).
 class TensorGroup {
  public:
-  /// `communicator` connects the ranks of `world`. All outlive the group.
-  TensorGroup(const World& world, Communicator& communicator, Device& device)
-      : world_(world), communicator_(communicator), device_(device) {}
+  /// `communicator` connects `ranks`. All outlive the group.
+  TensorGroup(const World& ranks, Communicator& communicator, Device& device)
+      : ranks_(ranks), communicator_(communicator), device_(device) {}
 
-  const World& world() const { return world_; }
-  bool is_first() const { return world_.rank() == 0; }
+  const World& ranks() const { return ranks_; }
+  bool is_first() const { return ranks_.rank() == 0; }
   bool capturable() const { return communicator_.capturable(); }
   /// This rank's shard of `values`, which has one equal shard per rank; one-dimensional.
   Tensor own(const Tensor& values) const { return own_shard(communicator_, values); }
@@ -47,7 +47,7 @@ class TensorGroup {
   double seconds_waited() const { return seconds_waited_; }  ///< How long the host has waited in all.
 
  private:
-  const World& world_;
+  const World& ranks_;
   Communicator& communicator_;
   Device& device_;
   double seconds_waited_ = 0.0;

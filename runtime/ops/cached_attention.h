@@ -17,6 +17,10 @@ class CachedAttentionOps : public Family<CachedAttentionOps> {
   /// row's own.
   virtual void attention(const Tensor& qkv, const GroupedHeads& heads, const std::int64_t* first_position,
                          const Tensor& keys, const Tensor& values, const Tensor& out) = 0;
+  /// GroupedAttentionOps::rotate() of rows that are group by group, forward, and then attention(). It may change qkv.
+  virtual void rotate_and_attend(const Tensor& qkv, const GroupedHeads& heads, const Tensor& frequencies,
+                                 const std::int64_t* first_position, const Tensor& keys, const Tensor& values,
+                                 const Tensor& out) = 0;
 
   static std::unique_ptr<CachedAttentionOps> on_cpu(Device& device);
   static std::unique_ptr<CachedAttentionOps> on_cuda(Device& device);

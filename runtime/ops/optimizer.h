@@ -19,16 +19,22 @@ enum class OptimizerKind : std::uint8_t {
   adam,   ///< Kingma and Ba 2015, with bias correction; decay is added to g.
   adamw,  ///< Loshchilov and Hutter 2019: adam with decay decoupled.
   lion,   ///< Chen et al. 2023: w -= lr (sign(beta1 m + (1 - beta1) g) + decay w); m = beta2 m + (1 - beta2) g.
+  /// Jordan et al. 2024, for chunks of matrices: m = momentum m + g; d = the orthogonal matrix next to g + momentum m;
+  /// w -= lr (scale d + decay w). The first step is add_momentum(), the second OrthogonalOps, the third update().
+  /// adamw for all other chunks.
+  muon,
 };
 
 struct OptimizerRule {
   const char* name;
-  std::size_t slots;  ///< Arrays of state, each as long as the weights.
+  std::size_t slots;      ///< Arrays of state, each as long as the weights.
+  bool matrices = false;  ///< Whether the update of a matrix needs the gradient of the whole matrix.
 };
 
 /// By OptimizerKind. A rule is an enumerator, a line here, and in optimizer_rules.h its step and a case of with_kind().
 inline constexpr std::array kOptimizerRules = {OptimizerRule{"sgd", 1}, OptimizerRule{"adam", 2},
-                                               OptimizerRule{"adamw", 2}, OptimizerRule{"lion", 1}};
+                                               OptimizerRule{"adamw", 2}, OptimizerRule{"lion", 1},
+                                               OptimizerRule{"muon", 2, true}};
 inline constexpr std::size_t kMostOptimizerSlots = 2;
 
 /// Throws std::out_of_range if there is no such rule.
@@ -39,7 +45,8 @@ constexpr const OptimizerRule& rule_of(OptimizerKind kind) {
 struct OptimizerSettings {
   OptimizerKind kind = OptimizerKind::adam;
   LrSchedule schedule;
-  float momentum = 0.9f;  ///< sgd only.
+  float momentum = 0.9f;        ///< sgd only.
+  float muon_momentum = 0.95f;  ///< muon only.
   float beta1 = 0.9f;
   float beta2 = 0.999f;
   float epsilon = 1e-8f;
@@ -52,8 +59,9 @@ struct alignas(16) UpdateChunk {
   std::uint32_t begin = 0;      ///< First element, counted from the start of the slice; a multiple of 64.
   std::uint32_t element = 0;    ///< The same, counted from the start of the parameter; a multiple of 64.
   std::uint16_t parameter = 0;  ///< Index of the parameter in the arena.
-  std::uint16_t count : 15 = 0;
-  std::uint16_t decays : 1 = 0;  ///< Weight decay applies.
+  std::uint16_t count : 14 = 0;
+  std::uint16_t of_matrix : 1 = 0;  ///< muon: the chunk is a part of a matrix.
+  std::uint16_t decays : 1 = 0;     ///< Weight decay applies.
 };
 static_assert(sizeof(UpdateChunk) == 16);
 inline constexpr std::uint32_t kChunkElements = 2048;
@@ -76,7 +84,7 @@ struct UpdateSlice {
   std::array<void*, PeerInboxes::kMaxRanks - 1> peer_weights = {};
   void* master = nullptr;                             ///< master_dtype; see `masterless`.
   std::array<void*, kMostOptimizerSlots> state = {};  ///< As many as the rule has slots; of state_type.
-  const void* gradients = nullptr;                    ///< Summed over all ranks.
+  void* gradients = nullptr;  ///< Summed over all ranks. muon: for chunks of matrices, update() reads directions here.
   /// One factor for every gradient (clipping), or null. NaN: the step is not taken, and nothing changes but
   /// `nonfinite`.
   const float* gradient_scale = nullptr;
@@ -91,6 +99,11 @@ class OptimizerOps : public Family<OptimizerOps> {
   /// state->step += steps, and logs when these steps have ended (StepLog). 0 steps: starts the clock of the log.
   virtual void advance(StepState* state, std::uint32_t steps, Stream stream) = 0;
   virtual void update(const OptimizerSettings& settings, const UpdateSlice& slice, StepRef step, Stream stream) = 0;
+  /// muon, for the chunks of matrices in the slice: m = momentum m + g, and g = g + momentum m (Nesterov) takes the
+  /// place of the gradient. g is scaled by slice.gradient_scale before. Does for `nonfinite` and a NaN scale what
+  /// update() does.
+  virtual void add_momentum(const OptimizerSettings& settings, const UpdateSlice& slice, StepRef step,
+                            Stream stream) = 0;
   /// Bytes of zeroed memory that sum_and_update() of this slice needs on each of `ranks` ranks. 0 if there is no
   /// sum_and_update(): on CPUs, for more than PeerInboxes::kMaxRanks ranks, for large slices, and if anything is
   /// rounded at random.

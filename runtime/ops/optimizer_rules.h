@@ -20,6 +20,8 @@ struct StepFactors {
   T epsilon;
   T correction1;  ///< 1 / (1 - beta1^t)
   T correction2;  ///< 1 / (1 - beta2^t)
+  T muon_momentum;
+  bool of_matrix;  ///< UpdateChunk::of_matrix
 };
 
 /// Adam's moments.
@@ -79,6 +81,27 @@ struct Rule<OptimizerKind::lion> {
   }
 };
 
+/// The gradients of a matrix are the direction of its update already.
+template <>
+struct Rule<OptimizerKind::muon> {
+  template <class T>
+  DDP_HOST_DEVICE static void step(const StepFactors<T>& f, T decay, T gradient, T& w, T& m, T& v) {
+    if (f.of_matrix) {
+      w -= f.learning_rate * (gradient + decay * w);
+    } else {
+      Rule<OptimizerKind::adamw>::step(f, decay, gradient, w, m, v);
+    }
+  }
+};
+
+/// OptimizerOps::add_momentum() of one element.
+template <class T>
+DDP_HOST_DEVICE void add_momentum(const StepFactors<T>& f, T& gradient, T& m) {
+  gradient *= f.gradient_scale;
+  m = f.muon_momentum * m + gradient;
+  gradient += f.muon_momentum * m;
+}
+
 /// Calls work(std::integral_constant<OptimizerKind, kind>{}).
 template <class Work>
 void with_kind(OptimizerKind kind, Work&& work) {
@@ -95,6 +118,9 @@ void with_kind(OptimizerKind kind, Work&& work) {
       break;
     case OptimizerKind::lion:
       call.template operator()<OptimizerKind::lion>();
+      break;
+    case OptimizerKind::muon:
+      call.template operator()<OptimizerKind::muon>();
       break;
   }
 }

@@ -44,6 +44,11 @@ struct ParameterSpec {
   std::optional<Split> split = {};
   /// Another rank of the same replica has the same values. That rank counts and stores them.
   bool is_copy = false;
+  /// For optimizers that update matrices as a whole: the rows of each matrix in the parameter. Merged projections, such
+  /// as queries, keys and values, are several, one below the other. If the rows of all are fewer than the parameter's,
+  /// they repeat: matrices that are interleaved. Empty if it is no matrix of a hidden layer: embeddings, first and last
+  /// layers, biases and norms.
+  std::vector<std::int64_t> matrix_rows = {};
 
   std::int64_t size() const { return element_count(shape); }
   Split slice() const { return split.value_or(Split::none(shape)); }
@@ -91,7 +96,9 @@ struct ModelWork {
 
 /// Messages of one kind that a rank sends in a step.
 struct Sent {
-  std::string axis;        ///< data (gradients), gather (weights that ZeRO divides), pipeline or tensor
+  /// data (gradients), gather (weights that ZeRO divides), directions (of matrices: see MatrixDirections), pipeline or
+  /// tensor
+  std::string axis;
   std::string when;        ///< forward, backward, update, or use (before each pass of a unit)
   std::int64_t times = 0;  ///< Number of collectives, or of messages to another stage.
   std::int64_t bytes = 0;  ///< Bytes of all of them together, if collectives use a ring.

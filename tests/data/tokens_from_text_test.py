@@ -115,10 +115,17 @@ class TokensFromTextTest(FolderCase):
         self.assertTrue(second.startswith("on the in \U0001f642 on "), second)
         self.assertEqual(empty, "")
         refused = run([*command[:-1], 99], 2, cwd=self.folder)
-        self.assertIn("prompt and continuation have 101 tokens together", refused.stderr)
+        self.assertIn("prompt and its continuation (--max-tokens) have 101 tokens together", refused.stderr)
         self.assertEqual(refused.stdout, "")
-        refused = run([*command[:3], "none", *command[4:]], 2, cwd=self.folder)
-        self.assertIn("generate-text: none: not a tokenizer.json", refused.stderr)
+        (self.folder / "tokenizer.json").write_text("{}")
+        refused = run(command, 2, cwd=self.folder)
+        self.assertIn("generate-text: .: its tokenizer cannot be read: ", refused.stderr)
+        (self.folder / "tokenizer.json").unlink()
+        self.assertEqual(run(command, cwd=self.folder).stdout.split("\n")[:2], [first, second])  # vocab.json, merges.txt
+        for place in ("none", "saved"):
+            refused = run([*command[:3], place, *command[4:]], 2, cwd=self.folder)
+            self.assertIn(f"generate-text: {place}: it is no tokenizer.json, and has neither that file nor", refused.stderr)
+            self.assertIn("`ddptrain --generate --prompt TEXT` is enough", refused.stderr)
 
     def test_commands_that_generate_nothing(self) -> None:
         tokenizer = tokenizers.ByteLevelBPETokenizer(str(self.folder / "vocab.json"), str(self.folder / "merges.txt"))

@@ -88,7 +88,7 @@ class FieldsTest(FolderCase):
         self.call(*MPIRUN, BIN / "ddptrain", *cnn, "--metrics", "cnn.jsonl")
         gpt = ["--model", "gpt", "--layers", 1, "--width", 16, "--heads", 1, "--ff", 16, "--seq", 16, "--data", text]
         gpt += ["--batch", 8, "--steps", 4, "--device", "cpu", "--log-every", 2, "--eval-every", 2]
-        self.call(BIN / "ddptrain", *gpt, "--metrics", "gpt.jsonl")
+        self.call(BIN / "ddptrain", *gpt, "--sample-every", 4, "--max-tokens", 2, "--metrics", "gpt.jsonl")
         for axis in ("pp", "tp"):
             shared = [*gpt, "--layers", 2, "--heads", 2, f"--{axis}", 2, "--baseline", "off"]
             self.call(*MPIRUN, BIN / "ddptrain", *shared, "--metrics", f"{axis}.jsonl")

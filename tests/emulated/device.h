@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "tests/emulated/block.h"
 
@@ -47,6 +48,12 @@ inline void __syncthreads() { ddptrain::emulated::Block::current().meet_all(); }
 template <class T>
 T __shfl_xor_sync(unsigned, T value, int mask) {
   return ddptrain::emulated::Block::current().exchange(value)[static_cast<std::size_t>(threadIdx.x % 32 ^ mask)];
+}
+
+inline void __threadfence() {}
+template <class T>
+T atomicAdd(T* sum, T value) {
+  return std::exchange(*sum, *sum + value);
 }
 
 template <class T>

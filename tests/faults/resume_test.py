@@ -23,7 +23,7 @@ CASES = [
     (2, [*CNN, "--batch", "8", "--epochs", "2", "--zero", "1", "--optimizer", "adamw"], "1:7"),
     (4, [*CNN, "--batch", "4", "--epochs", "2", *SGD, "--grad-accum", "2"], "3:7"),
     (1, [*GPT, "--optimizer", "adamw", "--clip-norm", "1"], "0:7"),
-    (2, [*GPT, "--zero", "1", "--grad-accum", "2", "--optimizer", "adamw"], "0:11"),
+    (2, [*GPT, "--zero", "1", "--grad-accum", "2", "--optimizer", "muon"], "0:11"),
     (4, [*GPT, *SGD, "--log-every", "2", "--bucket-mb", "0.01"], "2:9"),
     (2, [*TINY, "--batch", "8", "--epochs", "3", "--log-every", "3", "--eval-every", "4"], "0:50"),
     (4, [*TINY, "--batch", "4", "--epochs", "2", "--zero", "1", "--optimizer", "lion"], "1:38"),
@@ -184,10 +184,11 @@ class ResumeTest(JobTest):
 
     def test_an_inspected_checkpoint_tells_its_mesh(self) -> None:
         saving = [*GPT, "--data", "synthetic:20000:64", "--layers", 2, "--steps", 3, "--checkpoint", "c"]
-        self.run_job(8, *saving, "--pp", 2, "--tp", 2, "--zero", 1, "--virtual-ranks", 4)
+        self.run_job(8, *saving, "--pp", 2, "--tp", 2, "--zero", 1, "--virtual-ranks", 4, "--moments", "bf16")
         text = self.run_job(1, "--inspect", "c")
         self.assertRegex(text, r"(?m)^  Ranks +8, 2 stages x 2 replicas x 2 parts, --zero 1, --virtual-ranks 4$")
         self.assertRegex(text, r"(?m)^  Samples +32 per step: batch 8, 1 micro-step$")
+        self.assertRegex(text, r"(?m)^  Optimizer +adam, moments bf16, master fp32$")
         (self.folder / "c" / "step-000000000005").mkdir()  # as a run leaves it that was killed
         self.assertIn("NOT USABLE", self.run_job(1, "--inspect", "c"))
         (self.folder / "c" / "step-000000000005" / "manifest.json").write_text("{}")
@@ -240,6 +241,13 @@ class ResumeTest(JobTest):
         self.run_job(2, *QUICK, "--checkpoint", "m")
         self.run_job(1, "--export", "weights", "--resume", "m")
         self.assertGreater((self.folder / "weights" / "model.safetensors").stat().st_size, 4 * 784 * 16)
+        for flags, says in ((["--model", "gpt", "--resume", "m"], "--resume m: it is of model mlp, and this is --model gpt"),
+                            (["--model", "mlp", "--hidden", 17, "--resume", "m"], "--hidden 17: the model of the checkpoint has 16"),
+                            (["--model", "gpt", "--layers", 3, "--resume", "c"], "--layers 3: the model of the checkpoint has 1"),
+                            (["--resume", "m/step-000000000111/manifest.json"], "it is no folder")):  # fmt: skip
+            self.assertIn(says, self.run_job(1, "--export", "refused", *flags, code=2))
+        self.assertFalse((self.folder / "refused").exists())
+        self.run_job(1, "--model", "gpt", "--layers", 1, "--export", "again", "--resume", "c")  # what it has may be named
 
 
 class SignalTest(JobTest):

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -144,6 +145,44 @@ TEST(Gpt, EveryMeshEndsWithTheSameBits) {
     EXPECT_EQ(summary.at("loss"), one.at("loss")) << mesh.text();
     EXPECT_EQ(summary.at("zero"), mesh.ranks > mesh.stages ? mesh.zero : 0) << mesh.text();
   }
+}
+
+/// The matrices are dealt to two or four replicas, or to those of a stage. Grouped heads are interleaved matrices.
+TEST(Gpt, MuonEndsWithTheSameBitsInEveryMesh) {
+  for (const char* model : {"", "--model llama --key-heads 1 "}) {
+    const std::string common = kStaged + model + "--optimizer muon --steps 6 --bucket-mb 0.02";
+    const auto one = summary_of(1, common, "one_rank");
+    EXPECT_NE(summary_of(1, common + " --optimizer adamw", "adamw").at("parameter_hash"), one.at("parameter_hash"));
+    for (const Mesh& mesh : {Mesh{2, 1, 1}, Mesh{4, 1, 0}, Mesh{4, 2, 1}}) {
+      expect_same_end(summary_of(mesh.ranks, common + mesh.flags(), "mesh"), one, model + mesh.text());
+    }
+  }
+}
+
+/// A rank sends directions of all matrices once, and with --zero 1 also the gradients of their buckets. The workspace has
+/// twice the largest matrix and twice its smaller product.
+TEST(Gpt, MuonIsDescribed) {
+  const auto description_of = [](const std::string& flags) {
+    const Outcome outcome = train_on_cpu(1, kStaged + "--ranks 2 --describe --log-level off " + flags);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    return nlohmann::json::parse(outcome.output);
+  };
+  const auto sent = [](const nlohmann::json& description) {
+    std::int64_t bytes = 0;
+    for (const auto& sends : description.at("sends")) {
+      if (sends.at("axis") == "directions") bytes += sends.at("bytes").get<std::int64_t>();
+    }
+    return bytes;
+  };
+  const std::int64_t matrices = 4 * (4 * 32 * 32 + 2 * 32 * 64);  // elements of the four blocks
+  const nlohmann::json plain = description_of("--optimizer adamw"), muon = description_of("--optimizer muon"),
+                       sharded = description_of("--optimizer muon --zero 1");
+  EXPECT_EQ(sent(plain), 0);
+  EXPECT_FALSE(plain.at("memory").contains("directions"));
+  EXPECT_EQ(sent(muon), matrices * 4 / 2);
+  EXPECT_GT(sent(sharded), 2 * matrices * 4 / 2);
+  EXPECT_EQ(muon.at("memory").at("directions"), 4 * 2 * (32 * 64 + 32 * 32));
+  EXPECT_EQ(muon.at("memory").at("optimizer"), plain.at("memory").at("optimizer"));
 }
 
 /// Without dropout a norm gives the bias gradient of the stage before; micro-steps add to it.
@@ -318,12 +357,28 @@ TEST(Gpt, ReplicasThatTrainOnTheirOwnAreNotCompared) {
   }
 }
 
+/// The messages of one byte in a flight record, after `step` steps.
+std::int64_t short_broadcasts_in(const std::string& record, std::int64_t step) {
+  return std::ranges::count_if(json_lines(record), [&](const nlohmann::json& line) {
+    return line.at("event") == "collective" && line.at("name") == "broadcast" && line.at("bytes") == 1 &&
+           line.at("step") == step;
+  });
+}
+
+/// While the first replica writes a sample, the other hears of it with each token: a long text is no hang.
 TEST(Gpt, ARankThatHangsIsMissedWhereOthersWaitForIt) {
-  for (const auto& [mesh, waits_in, place] : {std::tuple{"--layers 2 --pp 2", "exchange", ", stage 1"},
-                                              {"--layers 1 --zero 3", "all-gather", ""},
+  const std::string flight = temporary("flight");
+  std::filesystem::remove_all(flight);
+  const std::string sampled = "--layers 1 --zero 3 --sample-every 3 --max-tokens 20 --flight " + flight;
+  for (const auto& [mesh, waits_in, place] : {std::tuple{std::string("--layers 2 --pp 2"), "exchange", ", stage 1"},
+                                              {sampled, "all-gather", ""},
                                               {"--layers 1 --tp 2", "reduce-scatter", ", part 1"}}) {
     const Outcome outcome = train_on_cpu(
         2, kSmall + mesh + " --data synthetic:20000:64 --batch 2 --steps 30 --hang-at 1:5 --timeout 3s --baseline off");
+    if (mesh == sampled) {
+      EXPECT_EQ(outcome.count("step 3  sample: "), 1) << outcome.output;
+      EXPECT_EQ(short_broadcasts_in(flight + "/rank0.jsonl", 3), 21) << "20 tokens, and the end";
+    }
     EXPECT_EQ(outcome.exit_code, 76) << mesh << outcome.output;
     const bool between_pieces = outcome.says("has been waiting in reduction");  // on a busy machine
     EXPECT_TRUE(between_pieces || outcome.says(std::string("has been waiting in ") + waits_in))
@@ -371,8 +426,8 @@ TEST(Gpt, OutOfMemorySaysWhatWasAskedForAndWhatHelps) {
   EXPECT_EQ(outcome.exit_code, 1) << outcome.output;
   EXPECT_GE(outcome.count("ddptrain: error on rank "), 1) << outcome.output;
   EXPECT_TRUE(outcome.says("the host has no 1.21 GB of memory left")) << outcome.output;
-  for (const char* flags :
-       {"a smaller --batch and a larger --grad-accum", "--recompute gelu; --recompute selective; --recompute block", "--zero 1 ("}) {
+  for (const char* flags : {"a smaller --batch and a larger --grad-accum",
+                            "--recompute gelu; --recompute selective; --recompute block", "--zero 1 ("}) {
     EXPECT_TRUE(outcome.says(flags)) << flags << outcome.output;
   }
 }

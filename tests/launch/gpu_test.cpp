@@ -117,6 +117,21 @@ TEST_F(Gpus, TrainAGptWithoutMasterWeightsToTheSameBits) {
   EXPECT_EQ(hash_of(direct + "--zero 1"), hash_of(direct)) << "ranks write each other's weights";
 }
 
+/// Matrices are dealt among the GPUs; the bits are those of one.
+TEST_F(Gpus, TrainByMuonToTheSameBits) {
+  if (8 % ranks() != 0) GTEST_SKIP() << "8 virtual ranks do not divide among " << ranks();
+  for (const std::string& model : {kGpt, kLlama}) {
+    for (const char* flags : {"--precision bf16", "--precision fp32", "--precision bf16 --moments bf16 --master off"}) {
+      const std::string common = model + "--optimizer muon --virtual-ranks 8 " + flags;
+      const nlohmann::json one = summary_of(1, common + " --baseline off");
+      EXPECT_LT(one.at("test_loss"), 3.9) << flags << ": ln 64 = 4.16 is where it began";
+      for (const char* mesh : {" --graph off", " --zero 1"}) {
+        EXPECT_EQ(hash_of(common + mesh), one.at("parameter_hash").get<std::string>()) << flags << mesh;
+      }
+    }
+  }
+}
+
 TEST_F(Gpus, TrainAGptInEveryPrecisionWithAndWithoutShards) {
   for (const std::string precision : {"fp32", "tf32", "bf16", "fp8"}) {
     const bool in_all_stages = precision == "bf16";
@@ -228,27 +243,31 @@ TEST_F(Gpus, ClipAndAccumulateWithShardsInFp8) {
   }
 }
 
-/// A trained model has sharp preferences, so a greedy text is the same in every mesh, and on CPUs.
+/// A trained model has sharp preferences, so a greedy text is the same in every mesh, on CPUs, and during training.
 TEST_F(Gpus, GenerateTheTextOfCpusInEveryMesh) {
   const std::string folder = testing::TempDir() + "ddptrain_gpus_generated";
   for (const std::string& model : {kGpt, kLlama}) {
     std::filesystem::remove_all(folder);
+    const std::string text = " --prompt 'The ' --max-tokens 100 --temperature 0 ";
     summary_of(1, model +
                       "--precision fp32 --baseline off --data " DDP_SOURCE_DIR
-                      "/CONTRIBUTING.md --vocab 256 --steps 200 --save " +
-                      folder);
+                      "/CONTRIBUTING.md --vocab 256 --steps 200 --sample-every 200 --save " +
+                      folder + text);
+    const auto lines = json_lines(metrics_file());
+    const auto sample = std::ranges::find(lines, "sample", [](const auto& line) { return line.at("event"); });
+    ASSERT_NE(sample, lines.end());
     const std::string kind = model.substr(0, model.find(" --layers"));
     const auto text_of = [&](int ranks, const std::string& flags) {
       const Outcome outcome =
-          run_command(fmt::format("timeout 200 {} -np {} {} {} --init {} --generate --prompt 'The ' --max-tokens 100 "
-                                  "--temperature 0 --log-level warn {}",
-                                  DDP_MPIRUN, ranks, DDPTRAIN_PROGRAM, kind, folder, flags));
+          run_command(fmt::format("timeout 200 {} -np {} {} {} --init {} --generate {}{}", DDP_MPIRUN, ranks,
+                                  DDPTRAIN_PROGRAM, kind, folder, text, "--log-level warn " + flags));
       EXPECT_EQ(outcome.exit_code, 0) << flags << outcome.output;
       const std::size_t begin = std::min(outcome.output.find("The "), outcome.output.size());
       return outcome.output.substr(begin, outcome.output.find("\nTexts ") - begin);
     };
     const std::string expected = text_of(1, "--device cpu");
     EXPECT_GT(expected.size(), 100u) << expected;
+    EXPECT_EQ(sample->at("text").get<std::string>() + "\n", expected);
     const std::string gpu = std::string("--device cuda --precision fp32") + share_gpu_flag();
     EXPECT_EQ(text_of(1, gpu), expected);
     if (ranks() >= 2) {
@@ -256,6 +275,26 @@ TEST_F(Gpus, GenerateTheTextOfCpusInEveryMesh) {
       EXPECT_EQ(text_of(2, gpu + " --tp 2"), expected);
     }
     EXPECT_GT(text_of(1, std::string("--device cuda") + share_gpu_flag()).size(), 100u) << "in bf16";
+  }
+}
+
+/// In bf16, also of a model that is trained in FP8. The second text replays a captured pass, as the first one does.
+TEST_F(Gpus, WriteSamplesAndEndWithTheSameParameters) {
+  const std::string samples = " --sample-every 20 --max-tokens 30 --temperature 0";
+  for (const std::string& model : {kGpt, kLlama}) {
+    for (const std::string flags : {"", "--graph off", "--precision fp8"}) {
+      const std::string expected = hash_of(model + flags);
+      EXPECT_EQ(hash_of(model + flags + samples), expected) << model << flags;
+      std::vector<std::int64_t> steps;
+      for (const nlohmann::json& line : json_lines(metrics_file())) {
+        if (line.at("event") != "sample") continue;
+        steps.push_back(line.at("step"));
+        EXPECT_EQ(line.at("tokens").size(), 30u) << model << flags;
+      }
+      EXPECT_EQ(steps, (std::vector<std::int64_t>{20, 40})) << model << flags;
+    }
+    if (ranks() < 2) continue;
+    EXPECT_EQ(hash_of(model + "--zero 3" + samples), hash_of(model + "--zero 3")) << model;
   }
 }
 

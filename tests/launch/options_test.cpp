@@ -99,7 +99,8 @@ TEST(Options, EveryFlagIsInTheHelpOfAllTopics) {
 
 TEST(Options, FlagsThatDecideParametersDoNotDependOnGroupsOfTheHelp) {
   const std::string common =
-      "config model precision epochs steps batch grad-accum virtual-ranks seed optimizer lr momentum beta1 "
+      "config model precision epochs steps batch grad-accum virtual-ranks seed optimizer lr momentum muon-momentum "
+      "beta1 "
       "beta2 weight-decay moments master clip-norm on-nonfinite schedule warmup lr-scaling lr-base-batch "
       "comm-dtype data init group outer-steps outer-groups outer-optimizer outer-lr outer-momentum outer-dtype "
       "outer-delay outer-fragments outer-max-age ";
@@ -260,7 +261,7 @@ TEST(Options, FlagsOfOtherProgramsWithoutACounterpartHaveAHint) {
         {"-nk 5", "unknown flag -nk: --keep N"},
         {"-v 250", "llm.c's -v, the steps between evaluations, is --eval-every"},
         {"-q 0.0", "for llm.c's -q, the last learning rate"},
-        {"-s 20000", "llm.c's -s, the steps between texts that the model writes, has no counterpart"},
+        {"-s 20000", "llm.c's -s, the steps between texts that the model writes, is --sample-every"},
         {"-j val_*.bin", "--data finds val shards beside the training shards"},
         {"-pn 8 -pr 0", "unknown flags -pn, -pr: MPI connects the ranks"},
         {"-y 1", "unknown flag -y: --checkpoint DIR --resume auto"},
@@ -310,6 +311,35 @@ TEST(Options, EmptyPathsAndNegativeCountsAreTold) {
   }
   EXPECT_EQ(message_of({"--seed", "-1"}), "--seed -1: give 0 to 2^63 - 1");
   EXPECT_EQ(message_of({"--warmup=-3"}), "--warmup -3: give 0 to 10^12");
+}
+
+TEST(Options, FlagsThatATaskIgnoresAreRefused) {
+  const std::vector<std::vector<std::string>> tasks = {{"--generate", "--init", "i", "--prompt", "a"},
+                                                       {"--evaluate", "--init", "i"},
+                                                       {"--export", "e", "--resume", "c"},
+                                                       {"--inspect", "c"},
+                                                       {"--replay-log", "f"}};
+  const auto message = [](std::vector<std::string> words, const std::string& flag, const std::string& value) {
+    words.insert(words.end(), {"--model", "gpt", flag, value});
+    std::vector<const char*> pointers;
+    for (const std::string& word : words) pointers.push_back(word.c_str());
+    return message_if_any(pointers);
+  };
+  for (const std::vector<std::string>& task : tasks) {
+    const std::string name = task.front() + " with ";
+    for (const char* flag : {"--save", "--trace", "--checkpoint"}) {
+      EXPECT_CONTAINS(message(task, flag, "x"), name + flag + ": only training writes");
+    }
+    EXPECT_CONTAINS(message(task, "--sample-every", "5"), name + "--sample-every: only training writes");
+    EXPECT_EQ(message(task, "--seed", "3"), "");
+    const bool evaluates = task.front() == "--evaluate";
+    const bool measures = evaluates || task.front() == "--generate";
+    EXPECT_EQ(message(task, "--metrics", "m").empty(), measures) << name;
+    EXPECT_EQ(message(task, "--zero", "3").empty(), evaluates) << name;
+    EXPECT_EQ(message(task, "--virtual-ranks", "2").empty(), evaluates) << name;
+    EXPECT_EQ(message(task, "--seq", "64").empty(), evaluates) << name;
+  }
+  EXPECT_EQ(message({"--export", "e", "--resume", "auto"}, "--checkpoint", "c"), "");
 }
 
 TEST(Options, AnEmptyUrlOfGroupsIsRefused) {
@@ -410,6 +440,8 @@ TEST(Options, FlagsThatDoNotGoTogetherAreTold) {
   for (const auto& [line, part] :
        {std::pair{"--zero 2 --overlap off", "--overlap off: with --zero 2"},
         {"--zero 3 --overlap none", "--overlap none: with --zero 3"},
+        {"--optimizer muon --zero 2", "--optimizer muon with --zero 2: it needs whole gradients of matrices. Use --ze"},
+        {"--model gpt --optimizer muon --tp 2", "--optimizer muon with --tp 2: it needs whole matrices"},
         {"--precision fp8", "--precision fp8: model cnn"},
         {"--share-gpu --device cpu", "--share-gpu with --device cpu"},
         {"--pp 2", "--pp 2: model cnn is one unit, which cannot be cut. "},
@@ -424,6 +456,10 @@ TEST(Options, FlagsThatDoNotGoTogetherAreTold) {
         {"--model gpt --generate --prompt x --init i --resume r", "--generate: name the weights"},
         {"--model gpt --generate --init i", "--generate: give either --prompt TEXT or --prompts FILE"},
         {"--model gpt --generate --init i --prompt x --prompts y", "--generate: give either --prompt TEXT or"},
+        {"--sample-every 5", "--sample-every 5: model cnn has no texts. Use --model gpt or llama"},
+        {"--model gpt --sample-every 5 --prompt x --prompts y", "--sample-every: give --prompt TEXT or --prompts"},
+        {"--model gpt --prompt x", "--prompt: it is for texts: add --sample-every N to train, or --generate"},
+        {"--model gpt --sample-every 0 --max-tokens 5", "--max-tokens: it is for texts"},
         {"--model gpt --pp 2 --precision fp8", "--precision fp8 with --pp 2"},
         {"--model gpt --tp 2 --precision fp8", "--precision fp8 with --tp 2"},
         {"--model gpt --pp 2 --evaluate", "--evaluate with --pp 2"},
@@ -458,7 +494,8 @@ TEST(Options, WrongValuesAreUsageErrorsThatNameTheFlag) {
       "--threads 100000; --grad-accum 0; --bucket-mb 0; --clip-norm -1; --zero 4; --comm-dtype fp16; "
       "--peak-tflops -1; --peak-tflops gemm; --fail-at 3; --hang-at 1; --hang-at 1:lunch; --timeout soon; "
       "--timeout -1; --timeout 5mx; --config /nonexistent.toml; --log-level loud; --dropout 0.5; --seq 8; "
-      "--tokenizer x; --max-tokens 0; --temperature -1; --top-k -1; --top-p 0; --top-p 1.5; --rope-base 0 --model "
+      "--tokenizer x; --sample-every -1; --sample-every x; --max-tokens 0; --temperature -1; --top-k -1; --top-p 0; "
+      "--top-p 1.5; --rope-base 0 --model "
       "llama; --norm-epsilon 0 --model llama; --rope-scaling 8 --model llama; --rope-scaling 8:4:1:8192 --model llama; "
       "--rope-scaling 8:1:4:8192: --model llama; --rope-scaling 8:1:4:8192:1 --model llama; --heads 5 --model gpt; "
       "--layers 0 --model gpt; --vocab 16777217 --model gpt; "

@@ -1,7 +1,10 @@
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <sstream>
+#include <utility>
 
 #include "models/registry.h"
 #include "tests/data/idx_files.h"
@@ -191,12 +194,12 @@ TEST_F(UseModel, WhatCannotBeGeneratedIsRefused) {
   std::ofstream(path("nothing")) << "\n \n";
   const std::string small = "--max-tokens 4 --init " + path("small") + " ";
   const std::vector<std::pair<std::string, std::string>> refused = {
-      {small + "--prompt abc", "a prompt has token 97, and the model 64 tokens"},
+      {small + "--prompt abc", "--prompt: it has token 97, and the model has the tokens 0 to 63"},
       {small + "--prompt abc --width 64 --layers 12",
        "--layers 12: the model of --init " + path("small") + " has 1. Leave --layers out"},
       {"--resume " + path("large") + " --prompt a --width 96", "--width 96: the model of the checkpoint has 32."},
       {small + "--prompts " + path("words"), "line 2: 'fish' is no token id"},
-      {small + "--prompts " + path("beyond"), "a prompt has token 64"},
+      {small + "--prompts " + path("beyond"), "beyond: prompt 1 has token 64, and the model has the tokens 0 to 63"},
       {small + "--prompts " + path("nothing"), "nothing has no prompt"},
       {small + "--prompts " + path("absent"), "absent"},
       {small + "--prompts " + path("small"), "small"},
@@ -205,6 +208,9 @@ TEST_F(UseModel, WhatCannotBeGeneratedIsRefused) {
       {small + "--prompt a --precision fp8", "--generate with --precision fp8: text is generated in bf16 at least"},
       {"--resume " + path("large") + " --prompt a --max-tokens 4", "--prompt: the model has 300 tokens, which are not"},
       {"--resume " + path("none") + " --prompt a", "none"},
+      {"--resume " + path("large") + " --prompt a --heads 3", "--heads 3: the model of the checkpoint has 2."},
+      {"--resume " + path("words") + " --prompt a", "words: it is no folder. Name a checkpoint, or a folder of"},
+      {"--model llama --prompt a --init " + path("small"), "config.json has model_type \"gpt2\". Use --model gpt."},
       {"--model llama --resume " + path("large") + " --prompt a", "it is of model gpt, and this is --model llama"}};
   for (const auto& [flags, message] : refused) {
     const std::string all = "--device cpu --model gpt --generate " + flags;
@@ -221,6 +227,130 @@ TEST_F(UseModel, OneTokenIsNamedAsOne) {
   const Outcome outcome =
       run(1, "--model gpt --generate --prompt a --temperature 0 --max-tokens 1 --init " + path("gpt"));
   EXPECT_TRUE(outcome.says("\nTexts    1 prompt: 1 token of prompts, 1 token generated in ")) << outcome.output;
+}
+
+/// The tokens of the samples in a file of --metrics, by step.
+std::map<std::int64_t, std::vector<std::string>> samples_in(const std::string& metrics) {
+  std::map<std::int64_t, std::vector<std::string>> samples;
+  for (const auto& line : json_lines(metrics)) {
+    if (line.at("event") != "sample") continue;
+    const auto tokens = line.at("tokens").get<std::vector<std::uint32_t>>();
+    samples[line.at("step")].push_back(fmt::format("{}", fmt::join(tokens, " ")));
+    EXPECT_EQ(line.at("number"), samples[line.at("step")].size());
+  }
+  return samples;
+}
+
+/// Large updates, so that the texts of two steps differ.
+TEST_F(UseModel, SamplesAreTheTextsOfCheckpointsAndLeaveTheParametersAlone) {
+  std::ofstream(path("prompts")) << "1 2 3\n63 5\n";
+  const std::string texts = " --prompts " + path("prompts") + " --max-tokens 12 --temperature 0.8 --top-k 30 --seed 3";
+  for (const std::string& model : language_models()) {
+    const bool is_gpt = model.starts_with("--model gpt");
+    const std::string train =
+        model + "--data synthetic:4000:64 --batch 2 --lr 0.02 --optimizer adamw --dropout 0.1 " +
+        "--seed 3 --virtual-ranks 4 --bucket-mb 0.005 --last-bucket-kb 1 --log-every 0 --eval-samples 8 --metrics " +
+        path("m.jsonl");
+    std::vector<std::pair<int, std::string>> meshes = {{1, ""}, {4, " --pp 2 --zero 3"}, {4, " --tp 2 --zero 2"}};
+    if (is_gpt) meshes.insert(meshes.begin() + 1, {{2, " --zero 1"}, {2, " --zero 3"}});
+    std::map<std::string, std::string> hashes;  // without samples, by --tp
+    std::map<std::string, std::map<std::int64_t, std::vector<std::string>>> expected;
+    for (const auto& [ranks, mesh] : meshes) {
+      const std::string tensor = mesh.starts_with(" --tp 2") ? " --tp 2" : "";
+      if (!hashes.contains(tensor)) {
+        run(ranks, train + mesh + " --steps 10");
+        hashes[tensor] = summary_in(path("m.jsonl")).at("parameter_hash");
+        EXPECT_TRUE(samples_in(path("m.jsonl")).empty());
+      }
+      const std::string sampling = train + mesh + texts + " --sample-every 4 --steps 10";
+      run(ranks, sampling + " --checkpoint-every 4 --keep 9 --checkpoint " + path("kept"));
+      EXPECT_EQ(summary_in(path("m.jsonl")).at("parameter_hash"), hashes.at(tensor)) << model << mesh;
+      const auto samples = samples_in(path("m.jsonl"));
+      if (!expected.contains(tensor)) {
+        for (const std::int64_t step : {4, 8, 10}) {
+          const std::string checkpoint = fmt::format("{}/step-{:012}", path("kept"), step);
+          const std::string generate = model.substr(0, model.find("--layers")) + "--generate --resume " + checkpoint;
+          expected[tensor][step] = texts_of(run(ranks, generate + texts + tensor));
+        }
+        EXPECT_NE(expected[tensor][4], expected[tensor][8]) << "the test needs texts that differ";
+      }
+      EXPECT_EQ(samples, expected.at(tensor)) << model << mesh;
+      if (ranks == 2) {  // a resumed run samples the step of its checkpoint, too
+        fs::remove(folder_ / "m.jsonl");
+        run(1, sampling + " --resume " + path("kept/step-000000000008"));
+        EXPECT_EQ(summary_in(path("m.jsonl")).at("parameter_hash"), hashes.at(tensor)) << "resumed";
+        auto rest = expected.at(tensor);
+        rest.erase(4);
+        EXPECT_EQ(samples_in(path("m.jsonl")), rest);
+      }
+      fs::remove_all(folder_ / "kept");
+      fs::remove(folder_ / "m.jsonl");
+    }
+  }
+}
+
+TEST_F(UseModel, SamplesOfBytesAreShownAsText) {
+  std::ofstream text(path("letters"));
+  for (int i = 0; i < 4000; ++i) text << "abcd\x01"[i % 5];
+  text.close();
+  const std::string train = gpt() + "--batch 8 --steps 60 --lr 0.03 --optimizer adamw --metrics " + path("m.jsonl");
+  const std::string letters = " --data " + path("letters");
+  const std::string greedy = letters + " --sample-every 25 --temperature 0";
+  run(2, train + letters + " --grad-accum 2");
+  const std::string without_samples = summary_in(path("m.jsonl")).at("parameter_hash");
+  const Outcome prompted = run(2, train + greedy + " --prompt dabc --grad-accum 2");
+  EXPECT_EQ(summary_in(path("m.jsonl")).at("parameter_hash"), without_samples);
+  EXPECT_EQ(prompted.count("step 60  sample: d"), 1) << prompted.output;
+  EXPECT_TRUE(prompted.says("step 60  sample: dabcd?abcd?abcd?\n")) << prompted.output;
+  const auto lines = json_lines(path("m.jsonl"));
+  const auto sample = std::ranges::find_if(
+      lines, [](const auto& line) { return line.at("event") == "sample" && line.at("step") == 60; });
+  ASSERT_NE(sample, lines.end());
+  const std::string turn = "abcd\x01";
+  EXPECT_EQ(sample->at("text"), "d" + turn + turn + turn);
+  EXPECT_EQ(sample->at("prompt"), nlohmann::json({'d', 'a', 'b', 'c'}));
+  EXPECT_FALSE(prompted.says("token ids"));
+  const Outcome unprompted = run(1, train + greedy);  // its prompt is the beginning of the last tenth of the text
+  EXPECT_TRUE(unprompted.says("step 60  sample: abcd?abcd?abcd?a\n")) << unprompted.output;
+  const Outcome ids = run(2, gpt() + "--batch 8 --steps 4 --sample-every 3 --data synthetic:4000:300 --max-tokens 5");
+  EXPECT_EQ(ids.count("the samples are token ids. launch/generate-text shows text"), 1) << ids.output;
+  EXPECT_EQ(ids.count("step 3  sample: "), 1) << ids.output;
+  EXPECT_EQ(ids.count("step 4  sample: "), 1) << ids.output;
+}
+
+TEST_F(UseModel, SamplesThatCannotBeWrittenAreRefusedBeforeTraining) {
+  std::ofstream(path("text")) << std::string(4000, 'a');
+  const std::string train = gpt() + "--batch 8 --steps 4 --sample-every 2 --data ";
+  const std::vector<std::pair<std::string, std::string>> refused = {
+      {path("text") + " --prompt 12345678901234567", "have 18 tokens together, and the model has 16 positions"},
+      {path("text") + " --prompt abcd --max-tokens 13", "have 17 tokens together, and the model has 16 positions"},
+      {path("text") + " --max-tokens 16", "have 17 tokens together, and the model has 16 positions"},
+      {path("text") + " --prompts " + path("absent"), "--prompts: " + path("absent")},
+      {"synthetic:4000:300 --prompt a", "--prompt: the model has 300 tokens, which are not bytes"},
+      {"synthetic:4000:64 --prompt a", "--prompt: it has token 97, and the model has the tokens 0 to 63"}};
+  int ranks = 2;  // then 1
+  for (const auto& [flags, message] : refused) {
+    for (const char* task : {"", " --dry-run"}) {
+      const Outcome outcome = train_on_cpu(ranks, "--device cpu " + train + flags + task);
+      EXPECT_EQ(outcome.exit_code, 2) << flags << task << '\n' << outcome.output;
+      EXPECT_EQ(outcome.count("ddptrain: "), 1) << flags << task << '\n' << outcome.output;
+      EXPECT_TRUE(outcome.says(message)) << flags << task << '\n' << outcome.output;
+    }
+    ranks = 1;
+  }
+}
+
+TEST_F(UseModel, TheMemoryOfSamplesIsToldBeforehand) {
+  const std::string train = gpt() + "--batch 8 --steps 2 --data synthetic:4000:300 ";
+  const auto described = [&](const std::string& flags) {
+    const Outcome outcome = run(1, train + flags + "--describe --ranks 2");
+    return nlohmann::json::parse(outcome.output).at("memory");
+  };
+  EXPECT_FALSE(described("").contains("samples"));
+  run(2, train + "--sample-every 1 --metrics " + path("m.jsonl"));
+  const auto expected = summary_in(path("m.jsonl")).at("description").at("memory").at("samples");
+  EXPECT_GT(expected, 0);
+  EXPECT_EQ(described("--sample-every 1 ").at("samples"), expected);
 }
 
 /// Replaces all values by NaN.

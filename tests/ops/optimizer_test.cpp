@@ -128,7 +128,10 @@ class OptimizerTest : public ::testing::TestWithParam<OptimizerCase> {
   }
 
   UpdateSlice slice(std::uint32_t first_chunk, std::uint32_t chunk_count) {
-    const std::vector<UpdateChunk> chunks = make_chunks();
+    return slice_of(make_chunks(), first_chunk, chunk_count);
+  }
+
+  UpdateSlice slice_of(const std::vector<UpdateChunk>& chunks, std::uint32_t first_chunk, std::uint32_t chunk_count) {
     UpdateSlice slice;
     std::vector<std::uint8_t> bytes(chunks.size() * sizeof(UpdateChunk));
     std::memcpy(bytes.data(), chunks.data(), bytes.size());
@@ -245,6 +248,84 @@ TEST_P(OptimizerTest, AScaleThatIsNanLeavesAllAsItIs) {
     run(settings, all_chunks(), 1, std::nanf(""));
     EXPECT_EQ(taken(), before) << kOptimizerRules[kind].name;
   }
+}
+
+bool is_matrix(std::size_t parameter) { return parameter == 0 || parameter == 3; }
+
+/// For muon: some parameters are matrices.
+std::vector<UpdateChunk> chunks_with_matrices() {
+  std::vector<UpdateChunk> chunks = make_chunks();
+  for (UpdateChunk& chunk : chunks) chunk.of_matrix = is_matrix(chunk.parameter);
+  return chunks;
+}
+
+/// What is done to the whole matrix in between is left out: the direction is the gradient with momentum.
+TEST_P(OptimizerTest, MuonMovesMatricesByMomentumAndTheOthersAsAdamW) {
+  const OptimizerSettings settings = make_settings(OptimizerKind::muon, 0.5f);
+  const std::vector<UpdateChunk> chunks = chunks_with_matrices();
+  UpdateSlice all = slice_of(chunks, 0, static_cast<std::uint32_t>(chunks.size()));
+  all.gradient_scale = bench_->put_object(0.5f);
+  OptimizerOps& ops = device_->get<OptimizerOps>();
+  const std::vector<Parameter>& parameters = kParameters;
+  std::vector<Reference> others;
+  for (const Parameter& p : parameters) {
+    others.emplace_back(settings, Values(start_.begin() + p.begin, start_.begin() + p.begin + p.count), p.decays);
+  }
+  Values expected = bench_->take(master_);
+  Values m(kArena, 0.0);
+  for (int step = 0; step < kSteps; ++step) {
+    const Tensor gradients = put_gradients(step);
+    const Values before = bench_->take(gradients);
+    all.gradients = gradients.data;
+    ops.add_momentum(settings, all, {state_, 0}, device_->compute_stream());
+    const Values directions = bench_->take(gradients);
+    ops.update(settings, all, {state_, 0}, device_->compute_stream());
+    ops.advance(state_, 1, device_->compute_stream());
+    const double rate = settings.schedule.at(static_cast<std::uint64_t>(step));
+    for (std::size_t p = 0; p < parameters.size(); ++p) {
+      Values scaled;
+      Values wanted;
+      for (std::size_t i = parameters[p].begin; i < parameters[p].begin + parameters[p].count; ++i) {
+        scaled.push_back(0.5 * before[i]);
+        if (!is_matrix(p)) {
+          ASSERT_EQ(directions[i], before[i]) << i;
+          continue;
+        }
+        m[i] = settings.muon_momentum * m[i] + scaled.back();
+        wanted.push_back(scaled.back() + settings.muon_momentum * m[i]);
+        expected[i] -= rate * (directions[i] + (parameters[p].decays ? 0.5 * expected[i] : 0.0));
+      }
+      if (!is_matrix(p)) others[p].step(scaled, step);
+      if (!is_matrix(p)) std::ranges::copy(others[p].weights(), expected.begin() + parameters[p].begin);
+      const Values taken(directions.begin() + parameters[p].begin,
+                         directions.begin() + parameters[p].begin + parameters[p].count);
+      if (is_matrix(p)) {
+        EXPECT_LE(relative_error(taken, wanted), GetParam().gradients == DType::bf16 ? 4e-3 : 1e-6) << p;
+      }
+    }
+  }
+  const Values master = bench_->take(master_);
+  for (const Parameter& p : parameters) {
+    const auto part = [&](const Values& v) { return Values(v.begin() + p.begin, v.begin() + p.begin + p.count); };
+    EXPECT_LE(relative_error(moved(part(master), p), moved(part(expected), p)), tolerance()) << p.begin;
+  }
+  EXPECT_EQ(bench_->take(weights_), bench_->rounded(master));
+}
+
+TEST_P(OptimizerTest, MomentumOfGradientsThatAreNotFiniteIsNotAddedAndNoted) {
+  const OptimizerSettings settings = make_settings(OptimizerKind::muon, 0.1f);
+  const std::vector<UpdateChunk> chunks = chunks_with_matrices();
+  UpdateSlice all = slice_of(chunks, 0, static_cast<std::uint32_t>(chunks.size()));
+  Values gradients = gradients_of(0);
+  gradients[5376 + 4000] = std::nan("");  // the fourth parameter, a matrix
+  const Tensor tensor = bench_->put_as(gradients, GetParam().gradients, {kArena});
+  const Values momentum = bench_->take(first_);
+  all.gradients = tensor.data;
+  all.gradient_scale = bench_->put_object(std::nanf(""));
+  all.nonfinite = bench_->put_object(NonFinite{});
+  device_->get<OptimizerOps>().add_momentum(settings, all, {state_, 7}, device_->compute_stream());
+  EXPECT_EQ(bench_->take_object(all.nonfinite).first, NonFinite::place(7, 3));
+  EXPECT_EQ(bench_->take(first_), momentum);
 }
 
 TEST_P(OptimizerTest, UnknownRulesAndMissingSlotsAreErrors) {

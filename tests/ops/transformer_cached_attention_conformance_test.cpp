@@ -32,6 +32,28 @@ TEST_P(TransformerConformanceTest, CachedAttention) {
   }
 }
 
+/// Also heads that GPUs turn while they read them.
+TEST_P(TransformerConformanceTest, RotateAndAttend) {
+  for (const CachedCase& c : kCachedCases) {
+    if (c.heads.head_size % 2 != 0) continue;
+    constexpr std::int64_t kTexts = 2;
+    const Shape cache{kTexts, c.capacity, c.heads.key_heads * c.heads.head_size};
+    for (const bool turns : {true, false}) {
+      compare(describe({c.heads.heads, c.heads.key_heads, c.heads.head_size, c.rows, c.capacity}), [&](Bench& bench) {
+        const Tensor keys = put(bench, cache, 2, 2.0), values = put(bench, cache, 3);
+        const Tensor out = bench.poisoned({kTexts, c.rows, c.heads.width()});
+        Values frequencies;
+        for (std::int64_t i = 0; i < c.heads.head_size / 2; ++i) frequencies.push_back(std::exp2(-i));
+        const Tensor put_frequencies = bench.put_master(frequencies, {std::ssize(frequencies)});
+        bench.device().get<CachedAttentionOps>().rotate_and_attend(
+            put(bench, {kTexts, c.rows, c.heads.columns()}, 1, 2.0), c.heads, turns ? put_frequencies : Tensor{},
+            bench.put_object(c.first_position), keys, values, out);
+        return Outputs{{"out", bench.take(out)}, {"keys", bench.take(keys)}, {"values", bench.take(values)}};
+      });
+    }
+  }
+}
+
 /// What lies behind the last row is not read.
 TEST_P(TransformerConformanceTest, CachedAttentionOfTheFirstRowsNeedsNoCache) {
   const GroupedHeads heads{4, 2, 64};

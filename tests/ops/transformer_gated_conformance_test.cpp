@@ -13,7 +13,11 @@ TEST_P(TransformerConformanceTest, Swiglu) {
         const Tensor y = bench.poisoned({rows, hidden});
         const Tensor dpre = bench.poisoned(pre.shape);
         bench.device().get<GatedOps>().swiglu(pre, y);
-        bench.device().get<GatedOps>().swiglu_backward(pre, put(bench, y.shape, 2), dpre);
+        const Tensor again = bench.poisoned(y.shape), dpre_alone = bench.poisoned(pre.shape);
+        bench.device().get<GatedOps>().swiglu_backward(pre, put(bench, y.shape, 2), dpre, again);
+        bench.device().get<GatedOps>().swiglu_backward(pre, put(bench, y.shape, 2), dpre_alone, Tensor{});
+        EXPECT_EQ(bench.take(again), bench.take(y));
+        EXPECT_EQ(bench.take(dpre_alone), bench.take(dpre));
         return {{"y", bench.take(y)}, {"dpre", bench.take(dpre)}};
       });
     }
@@ -27,7 +31,7 @@ TEST_P(TransformerConformanceTest, SwigluOfLargeGates) {
     const Tensor y = bench.poisoned({1, 8});
     const Tensor dpre = bench.poisoned({1, 16});
     bench.device().get<GatedOps>().swiglu(pre, y);
-    bench.device().get<GatedOps>().swiglu_backward(pre, put(bench, {1, 8}, 2), dpre);
+    bench.device().get<GatedOps>().swiglu_backward(pre, put(bench, {1, 8}, 2), dpre, Tensor{});
     return {{"y", bench.take(y)}, {"dpre", bench.take(dpre)}};
   });
 }

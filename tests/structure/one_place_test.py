@@ -34,7 +34,7 @@ class OnePlaceTest(unittest.TestCase):
         made = r"\b(?:ParameterArena|TrainingState)(?:\s+\w+\s*[;({=]|>|\s*[({])"
         own = ("runtime/train/step/store/parameter_arena", "runtime/train/step/store/training_state")
         self.assertEqual(self.places_of(made, own), 2 * ["runtime/train/replica/replica.h"])
-        self.assertEqual(self.places_of(r"(?:->|\.)bind\(\{\s*\w*arena", ()), ["runtime/train/replica/replica.cpp"])
+        self.assertEqual(self.places_of(r"(?:->|\.)bind\(\{\s*\w*arena", ()), 2 * ["runtime/train/replica/replica.cpp"])
 
     def test_the_mesh_is_planned_once(self) -> None:
         self.assertEqual(self.places_of(r"\bmesh_of\(", ("runtime/comm/mesh_shape",)), ["launch/app/plan/run_plan.cpp"])

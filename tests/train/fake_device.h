@@ -11,6 +11,7 @@
 #include "runtime/comm/communicator.h"
 #include "runtime/core/error.h"
 #include "runtime/device/device.h"
+#include "runtime/ops/orthogonal.h"
 #include "runtime/ops/reduction.h"
 #include "tests/train/replay.h"
 
@@ -23,6 +24,7 @@ class FakeDevice : public Device {
       : Device({.precision = precision}), graphs_(graphs) {
     attach<OptimizerOps>(std::make_shared<FakeOptimizer>(*this));
     attach<ReductionOps>(std::make_shared<FakeReduction>(*this));
+    attach<OrthogonalOps>(std::make_shared<FakeOrthogonal>(*this));
   }
 
   std::vector<std::string> log;
@@ -88,6 +90,9 @@ class FakeDevice : public Device {
       device_.log.push_back(fmt::format("update parameter {}{} on {}", slice.chunks->parameter,
                                         peers > 0 ? fmt::format(" and of {} peers", peers) : "", device_.name(stream)));
     }
+    void add_momentum(const OptimizerSettings&, const UpdateSlice& slice, StepRef, Stream stream) override {
+      device_.log.push_back(fmt::format("momentum of {} on {}", slice.chunks->parameter, device_.name(stream)));
+    }
     std::size_t inbox_bytes(const UpdateSlice&, int) const override { return device_.inbox; }
     void sum_and_update(const OptimizerSettings&, const UpdateSlice& slice, const PeerInboxes& peers, StepRef,
                         Stream stream) override {
@@ -126,6 +131,18 @@ class FakeDevice : public Device {
     }
     void log_norm(const Tensor&, StepState*, Stream) override {}
     void add_unless_left_out(StepRef, MetricSums*, MetricSums*, Stream) override {}
+
+   private:
+    FakeDevice& device_;
+  };
+
+  class FakeOrthogonal final : public OrthogonalOps {
+   public:
+    explicit FakeOrthogonal(FakeDevice& device) : device_(device) {}
+
+    void orthogonalise(const Tensor& values, const RowBlocks& rows, float, const Tensor&) override {
+      device_.log.push_back(fmt::format("direction of {} rows of {}", rows.rows(values.dim(0)), values.dim(0)));
+    }
 
    private:
     FakeDevice& device_;
@@ -179,12 +196,14 @@ class FakeCommunicator final : public Communicator {
     late.erase(late.begin(), late.upper_bound(ticket));
   }
   Ticket reduce_sum(const Tensor&, const Tensor&, int, Stream) override { return 0; }
-  Ticket broadcast(const Tensor&, const Tensor&, int, Stream) override { return 0; }
+  Ticket broadcast(const Tensor& values, const Tensor&, int root, Stream stream) override {
+    return record(fmt::format("broadcast by {}", root), values, stream);
+  }
   Ticket exchange(const std::vector<Message>&, const std::vector<Message>&, Stream) override { return 0; }
   std::string library() const override { return "fake"; }
 
  private:
-  Ticket record(const char* what, const Tensor& values, Stream stream) {
+  Ticket record(const std::string& what, const Tensor& values, Stream stream) {
     device_.log.push_back(fmt::format("{} of {} on {}", what, values.size(), device_.name(stream)));
     sent.push_back(values.data);
     return sent.size() - 1;

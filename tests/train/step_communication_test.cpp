@@ -23,9 +23,7 @@ class PathTest : public testing::Test {
   }
 
   /// Three buckets of 512, 1024 and 512 elements.
-  ParameterArena make_arena() {
-    return {{{"a", {300}}, {"b", {1000}}, {"c", {7}}}, arena_options(options, {{"all", 0, 3}}), device, communicator};
-  }
+  ParameterArena make_arena() { return {specs, arena_options(options, {{"all", 0, 3}}), device, communicator}; }
   Optimizer make_optimizer(const ParameterArena& arena) {
     return {options.optimizer, options.clip_norm, arena, &nonfinite, options.on_nonfinite};
   }
@@ -56,6 +54,7 @@ class PathTest : public testing::Test {
     return device.log;
   }
 
+  std::vector<ParameterSpec> specs = {{"a", {300}}, {"b", {1000}}, {"c", {7}}};
   StepState state;
   NonFinite nonfinite;
   TrainerOptions options;
@@ -120,6 +119,32 @@ TEST_F(PathTest, NormsOfVirtualRanksHaveATermForEachChunk) {
   EXPECT_EQ(std::ranges::count(log, "squares of 1 chunks on communication"), 2);
   EXPECT_EQ(std::ranges::count(log, "squares of 1 chunks on compute"), 1);
   EXPECT_EQ(std::ranges::count(log, "all-reduce of 3 on compute"), 1);
+}
+
+/// Rank 0 of four has the largest of three matrices, and other ranks the others. The arena is divided, or not.
+TEST_F(PathTest, MatricesAreDealtAmongTheRanks) {
+  options.optimizer.kind = OptimizerKind::muon;
+  specs = {{"a", {20, 15}}, {"b", {40, 25}}, {"c", {7}}};
+  specs[0].matrix_rows = {20};
+  specs[1].matrix_rows = {10, 5, 5};
+  for (const Zero zero : {Zero::nothing, Zero::state}) {
+    options.zero = zero;
+    const Log log = step();
+    const auto begin = std::ranges::find(log, "scale from 3 sums on compute");
+    const auto end = std::ranges::find(log, "update parameter 0 on compute");
+    Log expected{"scale from 3 sums on compute", "momentum of 0 on compute", "momentum of 1 on compute",
+                 "momentum of 2 on compute"};
+    if (zero == Zero::state)
+      expected.insert(expected.end(), {"all-gather of 512 on compute", "all-gather of 1024 on compute"});
+    expected.insert(expected.end(),
+                    {"direction of 20 rows of 40", "direction of 10 rows of 40", "direction of 10 rows of 40",
+                     "broadcast by 1 of 300 on compute", "broadcast by 0 of 1000 on compute"});
+    EXPECT_EQ(Log(begin, end), expected);
+  }
+  options.zero = Zero::nothing;
+  const Log alone = step(false);
+  EXPECT_EQ(std::ranges::count(alone, "direction of 20 rows of 20"), 1) << "a rank alone does all";
+  EXPECT_EQ(std::ranges::count_if(alone, [](const std::string& line) { return line.starts_with("broadcast"); }), 0);
 }
 
 TEST_F(PathTest, WithoutCommunicationNothingIsSentAndAllIsUpdated) {

@@ -82,8 +82,10 @@ Flags optimizer_flags(Options& o) {
       {"--optimizer", choice(settings.kind, kinds), "Update rule"},
       {"--lr", number(schedule.peak, kPositive), "Learning rate after warm-up, before --lr-scaling"},
       {"--momentum", number(settings.momentum, kBelowOne), "Momentum of sgd"},
-      {"--beta1", number(settings.beta1, kBelowOne), "beta1 of adam, adamw and lion"},
-      {"--beta2", number(settings.beta2, kBelowOne), "beta2 of adam, adamw and lion (the Lion paper uses 0.99)"},
+      {"--muon-momentum", number(settings.muon_momentum, kBelowOne), "Momentum of muon (Nesterov), for matrices"},
+      {"--beta1", number(settings.beta1, kBelowOne), "beta1 of adam, adamw and lion, and of muon for other parameters"},
+      {"--beta2", number(settings.beta2, kBelowOne),
+       "beta2 of adam, adamw and lion (the Lion paper uses 0.99), and of muon for other parameters"},
       {"--weight-decay", number(settings.weight_decay, kZeroOrMore), "Weight decay; biases and norms have none"},
       {"--moments", choice(o.trainer.bf16_moments, {{"fp32", false}, {"bf16", true}}),
        "Number format of the optimizer's moments. bf16 is rounded at random, with the value as the mean"},
@@ -343,6 +345,10 @@ Flags output_flags(Options& o) {
        Effect::output},
       {"--eval-samples", number(run.eval_samples, kZeroOrMore),
        "Most test samples per evaluation (0: the whole test set)", Effect::output},
+      {"--sample-every", number(run.sample_every, kSteps),
+       "Steps between samples of text, which are also written after the last step (gpt, llama; 0: none): see "
+       "--prompt, --max-tokens, --temperature",
+       Effect::output},
       {"--verify-every", number(run.verify_every, kSteps),
        "Steps between comparisons of weights and optimizer state across ranks (0: parameters only, at the end)",
        Effect::output}};
@@ -371,7 +377,8 @@ FlagValue rank_and_phase(HangAt& hang) {
               hang.phase.clear();
               return "";
             }
-            static constexpr std::array kPhases = {"start-up", "training", "evaluation", "baseline", "trace", "end"};
+            static constexpr std::array kPhases = {"start-up", "training", "evaluation", "generation",
+                                                   "baseline", "trace",    "end"};
             const bool known = std::find(kPhases.begin(), kPhases.end(), hang.phase) != kPhases.end();
             return known ? "" : fmt::format("one of these phases: {}", fmt::join(kPhases, ", "));
           }};
@@ -386,12 +393,24 @@ Flags failure_flags(Options& o) {
           {"--fail-at", rank_and_step(o.run.fail_at), "For tests: this rank throws before this step", Effect::output,
            kExpertGroup, kNotInFile},
           {"--hang-at", rank_and_phase(o.hang),
-           "For tests: this rank hangs after this many steps or in a phase: start-up, training, evaluation, baseline, "
-           "trace or end",
+           "For tests: this rank hangs after this many steps or in a phase: start-up, training, evaluation, "
+           "generation, baseline, trace or end",
            Effect::output, kExpertGroup, kNotInFile}};
 }
 
 /// What a stage, or a part of the layers, cannot do alone.
+/// Muon needs a matrix as a whole on the rank that works on it.
+void check_whole_matrices(const Options& o) {
+  if (o.tensor > 1) {
+    usage_error("--optimizer muon with --tp {}: it needs whole matrices, and --tp splits them. Use --pp or --zero 1.",
+                o.tensor);
+  }
+  if (o.trainer.zero >= Zero::gradients) {
+    usage_error("--optimizer muon with --zero {}: it needs whole gradients of matrices. Use --zero 0 or 1.",
+                static_cast<int>(o.trainer.zero));
+  }
+}
+
 void check_parts_of_model(const Options& o, const Workload& workload) {
   const std::string flag = o.stages > 1 ? fmt::format("--pp {}", o.stages) : fmt::format("--tp {}", o.tensor);
   if (!workload.supports_stages()) {
@@ -400,6 +419,16 @@ void check_parts_of_model(const Options& o, const Workload& workload) {
   }
   if (o.precision == NumberFormat::fp8) {
     usage_error("--precision fp8 with {}: ranks that share a replica compute in bf16 at least. Use bf16.", flag);
+  }
+}
+
+void check_samples(const Options& o, const Workload& workload) {
+  if (!workload.continues_texts()) {
+    usage_error("--sample-every {}: model {} has no texts. Use --model gpt or llama, or leave it out.",
+                o.run.sample_every, o.model);
+  }
+  if (!o.generate.prompt.empty() && !o.generate.prompts.empty()) {
+    usage_error("--sample-every: give --prompt TEXT or --prompts FILE, not both");
   }
 }
 
@@ -430,9 +459,10 @@ void check_flags(const Options& o, const Workload& workload) {
   if (o.precision == NumberFormat::fp8 && !workload.supports_fp8()) {
     usage_error("--precision fp8: model {} has no FP8 layers. Use bf16.", o.model);
   }
-  workload.check_flags();
   check_group(o);
+  if (o.run.sample_every > 0) check_samples(o, workload);
   if (o.stages > 1 || o.tensor > 1) check_parts_of_model(o, workload);
+  if (rule_of(o.trainer.optimizer.kind).matrices) check_whole_matrices(o);
   if (o.trainer.zero >= Zero::gradients && o.trainer.overlap >= OverlapMode::off) {
     usage_error(
         "--overlap {}: with --zero {}, gradients are sent during backward, because others take their memory. Use "

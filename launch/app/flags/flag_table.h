@@ -23,7 +23,7 @@ Flags flags_of(Options& options, const std::string& model, Workload& workload);
 std::optional<std::string> help_topic(int argc, const char* const* argv);
 /// The help of ddptrain on a topic: all, a model, or empty for the short help. UsageError for any other topic.
 std::string help_text(const CLI::App& app, const std::string& topic);
-/// UsageError if flags contradict each other.
+/// UsageError if flags contradict each other, but for those of the model: see Workload::check_flags().
 void check_flags(const Options& options, const Workload& workload);
 
 }  // namespace ddptrain

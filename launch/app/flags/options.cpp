@@ -101,6 +101,8 @@ struct Modes {
   std::string config;
 };
 
+constexpr const char* kGenerationGroup = "Generation";
+
 Flags mode_flags(Modes& modes, Options& options) {
   const std::string topics = fmt::format("[all|{}|names]", fmt::join(model_names(), "|"));
   Flags flags = {
@@ -113,7 +115,7 @@ Flags mode_flags(Modes& modes, Options& options) {
       {"--export", text(options.export_to, "DIR"),
        "Write the weights of the checkpoint that --resume names, in the format of --save", Effect::output},
       {"--replay-log", text(options.replay, "FILE"),
-       "Fold the log in a file of --outer-record again, and print the hash of the outer weights", Effect::output},
+       "Compute the outer weights again from a file of --outer-record, and print their hash", Effect::output},
       {"--describe", given(modes.describe), "Print compute, communication and memory of the run as JSON",
        Effect::output},
       {"--dry-run", given(modes.dry_run), "Check all that needs no GPU, and print the memory that a rank needs",
@@ -138,7 +140,10 @@ Flags generation_flags(GenerateOptions& o) {
   FlagValue max_tokens = or_word("auto", o.auto_max_tokens, number(o.max_tokens, {"1 to 1000000", 1, 1e6}));
   max_tokens.text = "auto";
   Flags flags = {
-      {"--prompt", text(o.prompt), "Text to continue, of a model whose tokens are bytes", Effect::output},
+      {"--prompt", text(o.prompt),
+       "Text to continue, of a model whose tokens are bytes. Without it and --prompts, --sample-every continues the "
+       "first tokens of the data for validation",
+       Effect::output},
       {"--prompts", text(o.prompts, "FILE"),
        "File of prompts: a line of token ids for each. The replicas take them in turn", Effect::output},
       {"--max-tokens", max_tokens,
@@ -149,10 +154,7 @@ Flags generation_flags(GenerateOptions& o) {
        Effect::output},
       {"--top-p", number(o.top_p, {"above 0 and at most 1", kLeastAboveZero, 1}),
        "Choose among the likeliest tokens that together have this probability", Effect::output}};
-  for (Flag& flag : flags) {
-    flag.in_file = false;
-    flag.group = "Generation";
-  }
+  for (Flag& flag : flags) flag.group = kGenerationGroup;
   return flags;
 }
 
@@ -204,6 +206,11 @@ void check_combinations(Flags& flags, Flags& defaults) {
     if (mode != nullptr) usage_error("--{} with {}: a run does one of them. Leave the other out.", mode->name(), name);
     mode = flag;
   }
+  const bool samples = find_flag(flags, "--sample-every")->value.text != "0";
+  for (const Flag& flag : flags) {
+    if (flag.group != kGenerationGroup || !flag.given || samples || find_flag(flags, "--generate")->given) continue;
+    usage_error("--{}: it is for texts: add --sample-every N to train, or --generate", flag.name());
+  }
   const Flag& outer = *find_flag(flags, "--outer");
   if (outer.given && outer.value.text.empty()) {
     usage_error("--outer '': the URL is empty. Give redis://HOST/NAME, or leave the flag out.");
@@ -251,10 +258,33 @@ Task task_of(const Modes& modes, const Options& options) {
   return Task::train;
 }
 
+/// Whether the flags of the model decide its sizes. Other tasks take those of a checkpoint or a folder.
+bool decides_sizes(Task task) {
+  return task == Task::train || task == Task::describe || task == Task::dry_run || task == Task::evaluate;
+}
+
 std::string name_of(Task task) {
   constexpr std::array kNames = {"training",  "--describe", "--dry-run",    "--evaluate",
                                  "--inspect", "--export",   "--replay-log", "--generate"};
   return kNames.at(static_cast<std::size_t>(task));
+}
+
+/// UsageError for a flag of the command line that the task ignores, although it names a file to write or a way to
+/// train. A file of --config may have such flags.
+void check_unused(Flags& flags, Task task, const Options& options) {
+  if (task == Task::train || task == Task::describe || task == Task::dry_run) return;
+  const auto refuse = [&](const char* name, const char* reason) {
+    const Flag* const flag = find_flag(flags, name);
+    if (flag == nullptr || !flag->given) return;
+    usage_error("{} with {}: {}. Leave {} out.", name_of(task), name, reason, name);
+  };
+  for (const char* name : {"--save", "--trace"}) refuse(name, "only training writes it");
+  refuse("--sample-every", "only training writes samples");
+  if (options.resume != "auto") refuse("--checkpoint", "only training writes checkpoints");
+  if (task != Task::evaluate && task != Task::generate) refuse("--metrics", "there are no metrics of it");
+  if (task == Task::evaluate) return;
+  for (const char* name : {"--zero", "--virtual-ranks"}) refuse(name, "it is a way to train");
+  refuse("--seq", "the model decides it");
 }
 
 /// Groups draw their samples in orders of their own.
@@ -338,6 +368,9 @@ CommandLine parse_command_line(int argc, const char* const* argv, const std::map
   result.workload->note_given(flags);
   result.task = task_of(modes, options);
   options.model = model.name;
+  result.names_model = model.named;
+  check_unused(flags, result.task, options);
+  if (decides_sizes(result.task)) result.workload->check_flags();
   check_flags(options, *result.workload);
   settle_groups(options);
   if (result.task == Task::evaluate) check_evaluation(options, *result.workload);

@@ -38,7 +38,7 @@ struct HangAt {
   std::uint64_t steps = UINT64_MAX;
 };
 
-/// The flags of --generate. See GenerationRequest.
+/// The flags of --generate and --sample-every. See GenerationRequest.
 struct GenerateOptions {
   std::string prompt;   ///< A text whose bytes are tokens.
   std::string prompts;  ///< A file with the ids of a prompt in each line.
@@ -78,7 +78,7 @@ struct Options {
   std::string inspect;        ///< For Task::inspect.
   std::string export_to;      ///< For Task::export_weights.
   std::string replay;         ///< For Task::replay.
-  GenerateOptions generate;   ///< For Task::generate.
+  GenerateOptions generate;   ///< For Task::generate and RunOptions::sample_every.
 
   OuterOptions outer;
   std::optional<OuterOptimizer> outer_optimizer;  ///< Empty: nesterov in rounds, else sgd.
@@ -117,6 +117,7 @@ struct CommandLine {
   Options options;
   std::unique_ptr<Workload> workload;
   Task task = Task::train;
+  bool names_model = false;                     ///< --model is given, by a flag or the file.
   std::optional<std::string> print;             ///< Text to print instead of any task: help, version, configuration.
   std::vector<Setting> settings;                ///< The values of all flags that a file can have.
   std::vector<std::string> decides_parameters;  ///< Flags that change the parameters after training.

@@ -163,7 +163,7 @@ constexpr Hint kHints[] = {
     {"-f", "--precision tf32 or fp32"},
     {"-g",
      "mpirun -np N starts a rank per GPU, and CUDA_VISIBLE_DEVICES=0,3 chooses them; llm.c's -g, the length of a text "
-     "that the model writes, has no counterpart"},
+     "that the model writes, is --max-tokens"},
     {"-i", "--data (training files)"},
     {"-j",
      "the data is in memory, so no processes load it: leave the flag out; for llm.c's -j, --data finds val shards "
@@ -182,7 +182,7 @@ constexpr Hint kHints[] = {
     {"-q",
      "--log-level warn; for llm.c's -q, the last learning rate, --schedule cosine ends at 0 and constant at --lr"},
     {"-r", "--recompute, or --resume"},
-    {"-s", "--seed or --steps; llm.c's -s, the steps between texts that the model writes, has no counterpart"},
+    {"-s", "--seed or --steps; llm.c's -s, the steps between texts that the model writes, is --sample-every"},
     {"-sg -sl", "--on-nonfinite skip leaves out steps whose loss or gradient is NaN or infinite"},
     {"-t", "--seq (tokens per sample)"},
     {"-u", "--warmup (steps)"},

@@ -7,6 +7,7 @@
 
 #include "launch/app/flags/options.h"
 #include "launch/app/job/early_start.h"
+#include "launch/app/plan/prompts.h"
 #include "launch/app/plan/run_plan.h"
 #include "runtime/comm/mesh.h"
 #include "runtime/comm/world.h"
@@ -33,10 +34,12 @@ struct Job {
   EarlyStart& early;
   Mesh mesh;
   StartupClock clock = {};
+  std::vector<TokenIds> prompts = {};  ///< Of --generate and --sample-every.
 
   Task task() const { return command_line.task; }
   const Options& options() const { return command_line.options; }
   Workload& workload() const { return *command_line.workload; }
+  bool takes_samples() const { return task() == Task::train && options().run.sample_every > 0; }
 };
 
 /// For Workload::open() on this rank.

@@ -61,6 +61,16 @@ DeviceOptions compute_of(const Job& job, DeviceKind kind, const GpusOfJob& gpus)
   return compute;
 }
 
+/// It has to know how long the texts of samples become.
+void open_workload(Job& job) {
+  RunFacts facts = facts_of(job.world, job.options(), job.mesh.shape());
+  if (job.takes_samples()) {
+    job.prompts = prompts_of(job.options().generate);
+    set_lengths(facts, job.options().generate, job.prompts);
+  }
+  job.workload().open(facts);
+}
+
 }  // namespace
 
 RankDevice::RankDevice(Job& job) : kind(choose_kind(job.world, job.options(), job.early)) {
@@ -89,10 +99,14 @@ RankDevice start_device_and_data(Job& job) {
     warn(world, host_differences(gather_host_facts(world)));
     job.clock.mark("check of hosts");
   }
-  world.agree([&] { job.workload().open(facts_of(world, job.options(), job.mesh.shape())); });
+  world.agree([&] { open_workload(job); });
   std::future<void> data = std::async(std::launch::async, [&] { job.workload().load(); });
   RankDevice device(job);
-  world.agree([&] { data.get(); });
+  world.agree([&] {
+    data.get();
+    if (job.takes_samples())
+      check_prompts(job.prompts, job.options().generate, job.workload().sizes().at("vocabulary"));
+  });
   return device;
 }
 

@@ -7,10 +7,12 @@
 
 #include "runtime/comm/meta_communicator.h"
 #include "runtime/ops/meta_device.h"
+#include "runtime/outer/codec.h"
 #include "runtime/train/checkpoint/checkpoint.h"
 #include "runtime/train/replica/updates.h"
 #include "runtime/train/report/sends.h"
 #include "runtime/train/step/gradient_norm.h"
+#include "runtime/train/step/matrix_directions.h"
 
 namespace ddptrain {
 namespace {
@@ -21,6 +23,12 @@ constexpr double kAloneBytes = 0.05e9;
 constexpr double kProcessBytes = 0.06e9;
 /// What cuBLAS and the other libraries of a program with CUDA allocate when it starts, whether it uses a GPU or not.
 constexpr double kCudaLibraryBytes = 0.16e9;
+
+std::size_t sum_of(const std::vector<MemoryUse>& memory) {
+  std::size_t bytes = 0;
+  for (const MemoryUse& use : memory) bytes += use.bytes;
+  return bytes;
+}
 
 double process_bytes(const MeshShape& mesh) {
   return (mesh.ranks() == 1 ? kAloneBytes : kProcessBytes) + (built_with_cuda() ? kCudaLibraryBytes : 0.0);
@@ -78,6 +86,19 @@ std::size_t message_bytes(const RunPlan& plan, const Replica& replica) {
   return std::max(bytes, bucket_bytes + result);
 }
 
+/// The outer state of a group, in the host memory of its rank 0, and what an exchange takes: three arrays of values of
+/// a fragment, and the differences of other groups, as they came and as they wait for their round. Without rounds, one
+/// difference is counted.
+std::size_t outer_bytes(const OuterOptions& outer, std::int64_t parameters) {
+  const auto count = static_cast<std::size_t>(parameters);
+  const std::size_t arrays = outer.rule.optimizer == OuterOptimizer::nesterov ? 4 : 3;
+  const std::size_t differences = encoded_bytes(outer.codec, parameters);
+  const auto fragments = static_cast<std::size_t>(outer.fragments);
+  const std::size_t received = outer.rule.groups > 0 ? 2 * static_cast<std::size_t>(outer.rule.groups) : 1;
+  return sizeof(float) * count * arrays + differences +
+         (3 * sizeof(float) * count + received * differences) / fragments;
+}
+
 /// What a process on a CPU keeps besides model and state. On a GPU these lie in the memory of the host.
 std::vector<MemoryUse> host_memory(const RunPlan& plan, int rank, const Replica& replica) {
   std::vector<MemoryUse> memory = {{"messages", message_bytes(plan, replica)}};
@@ -87,6 +108,10 @@ std::vector<MemoryUse> host_memory(const RunPlan& plan, int rank, const Replica&
   if (plan.saves_model) {  // two copies in fp32
     memory.push_back(
         {"saved model", 8 * static_cast<std::size_t>(element_count(replica.model().parameters_of_all_stages()))});
+  }
+  if (!plan.outer.address.empty() && rank == 0) {
+    const std::int64_t parameters = element_count(replica.model().parameters_of_all_stages());
+    memory.push_back({"outer state", outer_bytes(plan.outer, parameters)});
   }
   memory.push_back({"libraries", static_cast<std::size_t>(process_bytes(plan.mesh))});
   return memory;
@@ -101,14 +126,18 @@ std::vector<MemoryUse> gpu_memory(const RunPlan& plan, const Replica& replica) {
 
 /// `in_flight`: passes whose activations are kept at the same time.
 std::vector<MemoryUse> memory_of(const RunPlan& plan, int rank, const Replica& replica, std::int64_t in_flight,
-                                 std::size_t tree_bytes) {
+                                 std::size_t tree_bytes, const Model* sampled) {
   std::vector<MemoryUse> memory = replica.arena().memory();
   for (const MemoryUse& use : replica.model().memory()) memory.push_back(use);
   for (MemoryUse& use : memory) {
     if (use.purpose == "activations") use.bytes *= static_cast<std::size_t>(in_flight);
   }
   if (tree_bytes > 0) memory.push_back({"tree", tree_bytes});
+  if (sampled != nullptr) memory.push_back({"samples", sum_of(sampled->memory())});
   memory.push_back({"norm", GradientNorm::bytes(replica.arena())});
+  if (rule_of(plan.trainer.optimizer.kind).matrices) {
+    memory.push_back({"directions", MatrixDirections::bytes(replica.arena())});
+  }
   const bool cuda = plan.device == DeviceKind::cuda;
   for (const MemoryUse& use : cuda ? gpu_memory(plan, replica) : host_memory(plan, rank, replica)) {
     memory.push_back(use);
@@ -131,13 +160,10 @@ void describe_gradients(Description& description, const RunPlan& plan, const Rep
 
 }  // namespace
 
-std::size_t bytes_of(const Description& description) {
-  std::size_t bytes = 0;
-  for (const MemoryUse& use : description.memory) bytes += use.bytes;
-  return bytes;
-}
+std::size_t bytes_of(const Description& description) { return sum_of(description.memory); }
 
-Description describe_run(const RunPlan& plan, int rank, const Replica& replica, std::size_t tree_bytes) {
+Description describe_run(const RunPlan& plan, int rank, const Replica& replica, std::size_t tree_bytes,
+                         const Model* sampled) {
   const Model& model = replica.model();
   const MeshShape& mesh = plan.mesh;
   const StepOrder order =
@@ -160,9 +186,10 @@ Description describe_run(const RunPlan& plan, int rank, const Replica& replica, 
   if (plan.sums_with_mpi) description.hierarchical = plan.hierarchical ? "on" : "off";
   describe_gradients(description, plan, replica);
   description.memory =
-      memory_of(plan, rank, replica, passes_in_flight(mesh.stages, mesh.stage_of(rank), passes), tree_bytes);
+      memory_of(plan, rank, replica, passes_in_flight(mesh.stages, mesh.stage_of(rank), passes), tree_bytes, sampled);
   description.sends =
-      sends_of(model, replica.arena(), mesh, rank, order, plan.reduces_gradients() ? description.gradient_bytes() : 0);
+      sends_of(model, replica.arena(), mesh, rank, order, plan.reduces_gradients() ? description.gradient_bytes() : 0,
+               rule_of(plan.trainer.optimizer.kind).matrices);
   return description;
 }
 
@@ -175,7 +202,9 @@ Description describe_on_meta(const RunPlan& plan, Workload& workload, int rank) 
   options.fused_sum = false;  // the meta device has no kernels
   Replica replica(options, ReplicaUse::training, workload.make_model(*meta, options.batch), *meta, *communicator);
   const Updates updates(options, replica);
-  return describe_run(plan, rank, replica, updates.communication.tree_bytes());
+  std::unique_ptr<TextModel> sampled;
+  if (plan.mesh.replica_of(rank) == 0) sampled = workload.make_text_model(*meta);
+  return describe_run(plan, rank, replica, updates.communication.tree_bytes(), sampled.get());
 }
 
 }  // namespace ddptrain

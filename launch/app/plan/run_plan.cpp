@@ -63,7 +63,8 @@ RunPlan plan_run(const Options& typed, const Workload& workload, const PlannedMa
           .sums_with_mpi = sums_with_mpi(options, machine.device),
           .hierarchical = options.hierarchical,
           .writes_checkpoints = !options.checkpoint.folder.empty(),
-          .saves_model = workload.saves()};
+          .saves_model = workload.saves(),
+          .outer = options.outer};
 }
 
 }  // namespace ddptrain

@@ -57,6 +57,7 @@ struct RunPlan {
 
   const bool writes_checkpoints;
   const bool saves_model;
+  const OuterOptions outer;  ///< Of a group that shares a log; without an address it is none.
 
   /// Which virtual ranks a rank of the mesh computes. UsageError if they do not divide.
   VirtualRanks virtual_ranks(int rank) const;

@@ -32,6 +32,19 @@ std::string mesh_text(const RunIdentity& run) {
   return text;
 }
 
+/// "adamw, moments bf16, master off"
+std::string optimizer_text(const RunIdentity& run) {
+  std::vector<std::string> parts;
+  for (const char* name : {"optimizer", "moments", "master"}) {
+    const auto flag = run.flags.find(fmt::format("--{}", name));
+    if (flag == run.flags.end()) continue;
+    std::string value = flag->second;
+    std::erase(value, '"');
+    parts.push_back(parts.empty() ? value : fmt::format("{} {}", name, value));
+  }
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
 std::string text_of(const fs::path& path) {
   const Manifest manifest = read_manifest(path);
   const RunIdentity& run = manifest.run;
@@ -47,6 +60,7 @@ std::string text_of(const fs::path& path) {
   std::string sizes;
   for (const auto& [name, size] : run.sizes) sizes += fmt::format(", {} {}", name, size);
   row("Model", fmt::format("{}{}, {}", run.model, sizes, run.precision));
+  row("Optimizer", optimizer_text(run));
   row("Ranks", mesh_text(run));
   row("Samples",
       fmt::format("{} per step: batch {}, {}", run.samples_per_step, run.batch, counted(run.grad_accum, "micro-step")));
@@ -84,17 +98,23 @@ void inspect_checkpoints(const World& world, const std::string& path) {
   });
 }
 
-void export_weights(const World& world, const Options& options) {
+void export_weights(const World& world, const CommandLine& command_line) {
+  const Options& options = command_line.options;
   const std::string from = named_checkpoint(options);
   const std::optional<Checkpoint> checkpoint = find_checkpoint(world, from);
   world.agree([&] {
     if (!checkpoint) usage_error("--export {}: there is no checkpoint in {}", options.export_to, from);
+    const RunIdentity& run = checkpoint->manifest.run;
+    if (command_line.names_model) {
+      require_model(run, options.model, from);
+      command_line.workload->take_sizes(run.sizes);
+      command_line.workload->check_given_sizes();
+    }
     if (world.rank() != 0) return;
     std::map<std::string, HostTensor> weights;
     for (auto& [name, tensor] : CheckpointReader(*checkpoint).parameters()) {
       weights[name] = {tensor.first, std::move(tensor.second)};
     }
-    const RunIdentity& run = checkpoint->manifest.run;
     make_workload(run.model)->export_weights(options.export_to, run.sizes, weights);
     const std::string line = fmt::format("{}: weights of {} after step {}", options.export_to,
                                          checkpoint->path.string(), checkpoint->manifest.progress.step);

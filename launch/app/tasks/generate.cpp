@@ -1,15 +1,15 @@
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <utility>
 
 #include "launch/app/job/job.h"
 #include "launch/app/job/program.h"
 #include "launch/app/job/rank_device.h"
 #include "launch/app/job/replica_ranks.h"
+#include "launch/app/job/same_on_all_ranks.h"
+#include "launch/app/plan/prompts.h"
 #include "launch/app/plan/run_plan.h"
 #include "launch/app/tasks/resume.h"
 #include "launch/app/tasks/run_info.h"
@@ -17,7 +17,6 @@
 #include "models/generation/text_generator.h"
 #include "runtime/comm/mesh.h"
 #include "runtime/core/error.h"
-#include "runtime/core/files/mapped_file.h"
 #include "runtime/core/text.h"
 #include "runtime/train/checkpoint/checkpoint.h"
 #include "runtime/train/replica/replica.h"
@@ -27,66 +26,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
-using TokenIds = std::vector<std::uint32_t>;
-
-constexpr std::int64_t kByteTokens = 256;
-
-// --- prompts ------------------------------------------------------------------------------------------------------
-
-/// The ids of a line, between spaces, commas or tabs.
-TokenIds ids_in(std::string_view line, const std::string& where) {
-  constexpr std::string_view kBetween = " ,\t\r";
-  TokenIds ids;
-  while (true) {
-    line.remove_prefix(std::min(line.find_first_not_of(kBetween), line.size()));
-    if (line.empty()) return ids;
-    std::uint32_t id = 0;
-    const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), id);
-    const std::size_t length = std::min(line.find_first_of(kBetween), line.size());
-    if (error != std::errc{} || end != line.data() + length) {
-      usage_error("{}: '{}' is no token id", where, printable(line.substr(0, length), 40));
-    }
-    ids.push_back(id);
-    line.remove_prefix(length);
-  }
-}
-
-std::vector<TokenIds> prompts_of(const GenerateOptions& options) {
-  if (!options.prompt.empty()) {
-    TokenIds bytes;
-    for (const char c : options.prompt) bytes.push_back(static_cast<unsigned char>(c));
-    return {bytes};
-  }
-  const MappedFile file(options.prompts);
-  std::istringstream lines{std::string(file.text())};
-  std::vector<TokenIds> prompts;
-  int number = 0;
-  for (std::string line; std::getline(lines, line);) {
-    TokenIds ids = ids_in(line, fmt::format("--prompts: {}, line {}", options.prompts, ++number));
-    if (!ids.empty()) prompts.push_back(std::move(ids));
-  }
-  if (prompts.empty()) usage_error("--prompts: {} has no prompt", options.prompts);
-  return prompts;
-}
-
-std::int64_t longest_of(const std::vector<TokenIds>& prompts) {
-  std::size_t longest = 0;
-  for (const TokenIds& prompt : prompts) longest = std::max(longest, prompt.size());
-  return static_cast<std::int64_t>(longest);
-}
-
-void check_prompts(const std::vector<TokenIds>& prompts, const GenerateOptions& options, std::int64_t vocabulary) {
-  if (!options.prompt.empty() && vocabulary > kByteTokens) {
-    usage_error(
-        "--prompt: the model has {} tokens, which are not bytes. `launch/generate-text --tokenizer FOLDER --prompt "
-        "TEXT -- ddptrain --generate ...` takes text; --prompts FILE takes token ids.",
-        vocabulary);
-  }
-  for (const TokenIds& prompt : prompts) {
-    const auto bad = std::ranges::find_if(prompt, [&](std::uint32_t id) { return id >= vocabulary; });
-    if (bad != prompt.end()) usage_error("a prompt has token {}, and the model {} tokens", *bad, vocabulary);
-  }
-}
 
 // --- the model ----------------------------------------------------------------------------------------------------
 
@@ -224,7 +163,8 @@ void print_speeds(const Speeds& speeds, int replicas) {
                         1e3 / speeds.decode_per_second);
   }
   if (replicas > 1) {
-    text += fmt::format("In all   {:.1f} tokens/s from {} replicas, prompts included\n", speeds.per_second(), replicas);
+    text += fmt::format("In all   {:.1f} generated tokens/s from {} replicas, in the time of prefill and decoding\n",
+                        speeds.per_second(), replicas);
   }
   std::fputs(text.c_str(), stdout);
 }
@@ -248,14 +188,13 @@ void generate_text(Job job) {
   Workload& workload = job.workload();
   const Mesh& mesh = job.mesh;
   const MeshShape& shape = mesh.shape();
-  std::vector<TokenIds> prompts;
+  std::vector<TokenIds>& prompts = job.prompts;
   world.agree([&] { prompts = prompts_of(options.generate); });
+  require_same_values(world, {{"the prompts", hash_of(prompts)}});
   const std::optional<Checkpoint> checkpoint = open_checkpoint(world, options, workload);
-  const std::int64_t longest_prompt = longest_of(prompts);
-  const std::int64_t longest_text = longest_prompt + options.generate.max_tokens;
   RunFacts facts = facts_of(world, options, shape);
-  facts.longest_text = longest_text;
-  facts.least_text = options.generate.auto_max_tokens ? longest_prompt + 1 : longest_text;
+  facts.trains = false;
+  set_lengths(facts, options.generate, prompts);
   world.agree([&] {
     workload.open(facts);
     check_prompts(prompts, options.generate, workload.sizes().at("vocabulary"));
@@ -273,7 +212,7 @@ void generate_text(Job job) {
     const ReplicaRanks ranks(mesh, device, *plan);
     const auto replicas = make_communicator(mesh.replicas(), device, replica_communicator_options(*plan, world));
     std::unique_ptr<TextModel> made = workload.make_text_model(device);
-    const std::int64_t max_tokens = made->longest_text() - longest_prompt;
+    const std::int64_t max_tokens = made->longest_text() - longest_of(prompts);
     TextGenerator generator(*made, ranks.stages(), device);
     Replica replica(plan->trainer, ReplicaUse::evaluation, std::move(made), device, *replicas, ranks.stages());
     replica.initialise(options.trainer.seed, mesh.replicas().rank());

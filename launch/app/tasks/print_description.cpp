@@ -5,6 +5,7 @@
 
 #include "launch/app/plan/description.h"
 #include "launch/app/plan/memory_advice.h"
+#include "launch/app/plan/prompts.h"
 #include "launch/app/plan/resolve.h"
 #include "launch/app/plan/run_plan.h"
 #include "launch/app/tasks/tasks.h"
@@ -33,15 +34,23 @@ bool needs_data(const CommandLine& command_line) {
   return command_line.options.ranks == 0 || command_line.task != Task::describe || !has_synthetic_data(command_line);
 }
 
+/// For Workload::open().
+RunFacts facts_of(const Options& options, const std::vector<TokenIds>& prompts, const MeshShape& mesh, int rank) {
+  RunFacts facts = {.rank = rank, .seed = options.trainer.seed, .mesh = mesh};
+  if (options.run.sample_every > 0) set_lengths(facts, options.generate, prompts);
+  return facts;
+}
+
 /// Of the stage that keeps most, with the most that any stage sends. After Workload::load(); the workload is opened
 /// again for each stage.
-Description describe_stages(const RunPlan& plan, Workload& workload) {
+Description describe_stages(const RunPlan& plan, Workload& workload, const Options& options,
+                            const std::vector<TokenIds>& prompts) {
   const MeshShape& mesh = plan.mesh;
   std::vector<Description> stages;
   std::vector<std::vector<Sent>> sends;
   for (int stage = 0; stage < mesh.stages; ++stage) {
     const int rank = stage * mesh.replicas * mesh.tensor;
-    if (mesh.stages > 1) workload.open({.rank = rank, .seed = plan.trainer.seed, .mesh = mesh});
+    if (mesh.stages > 1) workload.open(facts_of(options, prompts, mesh, rank));
     stages.push_back(describe_on_meta(plan, workload, rank));
     sends.push_back(stages.back().sends);
   }
@@ -63,13 +72,16 @@ void refuse_auto_batch(const Options& options, DeviceKind kind) {
 void print_description(const World& world, CommandLine command_line) {
   const Options& options = command_line.options;
   Workload& workload = *command_line.workload;
+  std::vector<TokenIds> prompts;
   PlannedMachine machine;
   machine.device = device_to_describe(world, options.device);
   world.agree([&] {
     machine.mesh = planned_mesh(options, options.ranks > 0 ? options.ranks : world.size());
     check_precision(options, workload, machine.device);
-    workload.open({.rank = world.rank() % machine.mesh.ranks(), .seed = options.trainer.seed, .mesh = machine.mesh});
+    if (options.run.sample_every > 0) prompts = prompts_of(options.generate);
+    workload.open(facts_of(options, prompts, machine.mesh, world.rank() % machine.mesh.ranks()));
     workload.load();
+    if (options.run.sample_every > 0) check_prompts(prompts, options.generate, workload.sizes().at("vocabulary"));
     refuse_auto_batch(options, machine.device);
   });
   const std::int64_t batch =
@@ -78,7 +90,7 @@ void print_description(const World& world, CommandLine command_line) {
     const RunPlan plan =
         plan_run(options, workload, machine, batch, needs_data(command_line) ? &workload.data() : nullptr);
     if (world.rank() != 0) return;
-    Description description = describe_stages(plan, workload);
+    Description description = describe_stages(plan, workload, options, prompts);
     description.decides_parameters = std::move(command_line.decides_parameters);
     const bool table = command_line.task == Task::dry_run;
     std::fputs((table ? description.table() : description.json()).c_str(), stdout);

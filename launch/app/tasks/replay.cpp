@@ -2,7 +2,6 @@
 #include <numeric>
 
 #include "launch/app/tasks/tasks.h"
-#include "runtime/core/files/writable.h"
 #include "runtime/core/text.h"
 #include "runtime/outer/record.h"
 
@@ -25,8 +24,7 @@ std::string listed(const std::map<std::string, std::int64_t>& counts) {
 void replay_log(const World& world, const std::string& path) {
   world.agree([&] {
     if (world.rank() != 0) return;
-    require_regular("--replay-log", path);
-    const OuterReplay replay = replay_record(path);
+    const OuterReplay replay = about("--replay-log", [&] { return replay_record(path); });
     std::string text = fmt::format("Entries  {} of groups: {}\n", total(replay.applied), listed(replay.applied));
     if (!replay.skipped.empty()) {
       text += fmt::format("Skipped  {}: {}\n", total(replay.skipped), listed(replay.skipped));

@@ -21,10 +21,11 @@ GradientPath gradient_path_of(const Trainer& trainer, const MeshShape& mesh) {
   return path;
 }
 
-RunInfo run_info(const Job& job, const RankDevice& rank, const RunPlan& plan, const Trainer& trainer) {
+RunInfo run_info(const Job& job, const RankDevice& rank, const RunPlan& plan, const Trainer& trainer,
+                 const Model* sampled) {
   RunInfo info;
   info.version = DDPTRAIN_VERSION;
-  info.description = describe_run(plan, job.world.rank(), trainer.replica(), trainer.tree_bytes());
+  info.description = describe_run(plan, job.world.rank(), trainer.replica(), trainer.tree_bytes(), sampled);
   info.description.decides_parameters = job.command_line.decides_parameters;
   info.device_name = rank.device->name();
   info.nodes = job.world.nodes();

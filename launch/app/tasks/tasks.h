@@ -18,9 +18,10 @@ namespace ddptrain {
 /// Collective.
 void inspect_checkpoints(const World& world, const std::string& path);
 
-/// Writes the weights of the checkpoint options.resume to the folder options.export_to, in the format of the model's
-/// Workload. Needs neither data nor flags of the model. Collective.
-void export_weights(const World& world, const Options& options);
+/// Writes the weights of the checkpoint --resume to the folder of --export, in the format of the model's
+/// Workload. Needs neither data nor flags of the model; UsageError if flags name another model or other sizes.
+/// Collective.
+void export_weights(const World& world, const CommandLine& command_line);
 
 /// Rank 0 folds the entries of a file of --outer-record again, and prints the hash of the outer weights. UsageError if
 /// it is no such file. Collective.

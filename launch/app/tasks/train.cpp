@@ -13,6 +13,7 @@
 
 #include "launch/app/job/replica_ranks.h"
 #include "launch/app/tasks/run_info.h"
+#include "launch/app/tasks/text_samples.h"
 #include "runtime/core/error.h"
 #include "runtime/core/text.h"
 #include "runtime/device/sensors.h"
@@ -73,9 +74,10 @@ void log_training(const Job& job, const RunPlan& plan, const Trainer& trainer) {
 
 /// The report of rank 0, which has begun. Nothing on the other ranks.
 std::optional<Report> begin_report(const Job& job, const RankDevice& rank, const TrainingStart& start,
-                                   const Trainer& trainer, std::future<std::string> topology, MetricsFile* metrics) {
+                                   const Trainer& trainer, const TextModel* sampled, std::future<std::string> topology,
+                                   MetricsFile* metrics) {
   if (job.world.rank() != 0) return std::nullopt;
-  RunInfo info = run_info(job, rank, *start.plan, trainer);
+  RunInfo info = run_info(job, rank, *start.plan, trainer, sampled);
   info.other_tensor = start.identity.other_tensor;
   if (start.resumed) info.resumed_at = start.resumed->manifest.progress.step;
   info.topology = topology.get();
@@ -161,6 +163,8 @@ void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator&
                   device, communicator, replica.stages());
   if (start.resumed) restore(job, *start.resumed, trainer);
   job.clock.mark("replica");
+  std::optional<TextSamples> samples;
+  if (job.takes_samples()) samples.emplace(job, trainer);
   std::optional<OuterLoop> outer;
   if (!job.options().outer.address.empty()) {
     outer.emplace(job.options().outer, settings_of_groups(job, plan), plan.length->steps, trainer, world,
@@ -182,17 +186,19 @@ void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator&
   const auto save_tuned = [tuned] {
     if (tuned != nullptr) tuned->save();
   };
-  const RunHooks hooks{checkpoints ? &*checkpoints : nullptr,
-                       job.early.signals.get(),
-                       start.resumed ? &start.resumed->manifest.progress : nullptr,
-                       sensors ? &*sensors : nullptr,
-                       save_tuned,
-                       outer ? &*outer : nullptr};
+  RunHooks hooks{checkpoints ? &*checkpoints : nullptr,
+                 job.early.signals.get(),
+                 start.resumed ? &start.resumed->manifest.progress : nullptr,
+                 sensors ? &*sensors : nullptr,
+                 save_tuned,
+                 outer ? &*outer : nullptr};
+  if (samples) hooks.sample_texts = [&] { return samples->take(); };
   heed_signals(job);
   log_training(job, plan, trainer);
   const Watch::Phase phase(*world.watch(), "training");
   work_or_end_job(job, plan, [&] {
-    std::optional<Report> report = begin_report(job, rank, start, trainer, std::move(topology), metrics);
+    std::optional<Report> report =
+        begin_report(job, rank, start, trainer, samples ? samples->model() : nullptr, std::move(topology), metrics);
     std::optional<CoreShare> cores;
     if (device.kind() == DeviceKind::cpu) cores.emplace(world, device.options().threads);
     RunResult result = run_training(trainer, world, run, report ? &*report : nullptr, hooks);

@@ -50,7 +50,9 @@ def groups_table(groups: Groups, exchanges: list[Exchange]) -> Table:
          f"{each.wire_seconds:.3g}", f"{each.still_seconds:.3g}", f"{100 * each.efficiency:.1f}%", f"{each.fewer:.0f}"]
         for each in exchanges
     ]  # fmt: skip
-    caption = f"{groups.count} groups, an exchange every {groups.steps} steps, {groups.dtype}, {groups.gbit:g} Gbit/s:"
+    count = f"{groups.count} group{'s' if groups.count > 1 else ''}"
+    every = f"every {groups.steps} steps" if groups.steps > 1 else "every step"
+    caption = f"{count}, an exchange {every}, {groups.dtype}, {groups.gbit:g} Gbit/s:"
     header = ["GPUs of a group", "sent MB", "received MB", "sent by the server MB", "wire s", "stands still s",
               "throughput", "times fewer bytes"]  # fmt: skip
     footnote = "Throughput: of groups without exchange. Fewer bytes: than fp32 all-reduces of every step over these connections."

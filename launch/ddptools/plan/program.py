@@ -178,7 +178,7 @@ def add_machine(add: Any) -> None:
 def add_groups(add: Any) -> None:
     add("--outer-groups", type=whole(1024), metavar="N", help="also print what so many groups exchange, each of the GPUs above")
     add("--outer-steps", type=whole(10**9), metavar="N", help="steps between two exchanges (50)")
-    add("--outer-delay", type=whole(10**9), metavar="N", help="steps of training while a difference travels (0)")
+    add("--outer-delay", type=whole(10**9, 0), metavar="N", help="steps of training while a difference travels (0)")
     add("--outer-dtype", choices=tuple(BYTES), help="number format of differences (int8)")
     add("--wire", type=number(1e-6, 1e6), metavar="GBIT",
         help="Gbit/s of the connection of each group and of the server (1)")  # fmt: skip

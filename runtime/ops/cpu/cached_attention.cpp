@@ -94,6 +94,14 @@ class CpuCachedAttention final : public CachedAttentionOps, CpuOps {
       });
     });
   }
+
+  void rotate_and_attend(const Tensor& qkv, const GroupedHeads& heads, const Tensor& frequencies,
+                         const std::int64_t* first_position, const Tensor& keys, const Tensor& values,
+                         const Tensor& out) override {
+    auto& grouped = device_.get<GroupedAttentionOps>();
+    grouped.rotate(qkv, heads, frequencies, first_position, GroupedAttentionOps::Turn::forward);
+    attention(qkv, heads, first_position, keys, values, out);
+  }
 };
 
 }  // namespace

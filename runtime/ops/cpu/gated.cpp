@@ -27,8 +27,9 @@ class CpuGated final : public GatedOps, CpuOps {
     });
   }
 
-  void swiglu_backward(const Tensor& pre, const Tensor& dy, const Tensor& dpre) override {
+  void swiglu_backward(const Tensor& pre, const Tensor& dy, const Tensor& dpre, const Tensor& y) override {
     const MatrixShape s = check_swiglu("swiglu_backward", pre, dy, dpre, dtype());
+    if (y) swiglu(pre, y);
     with_scalar([&]<class T>(T) {
       parallel_each(s.rows, 64, [&](std::int64_t row, int) {
         const ConstRowView<T> gate(pre.as<T>() + 2 * row * s.columns, s.columns);

@@ -20,7 +20,7 @@ template <class T, class G>
 struct Update {
   StepFactors<T> factors;
   T decay;
-  const G* gradients;
+  G* gradients;
 
   Update(const OptimizerSettings& s, const UpdateSlice& slice, std::uint64_t step)
       : factors{static_cast<T>(s.schedule.at(step)),
@@ -30,12 +30,19 @@ struct Update {
                 static_cast<T>(s.beta2),
                 static_cast<T>(s.epsilon),
                 correction(s.beta1, step),
-                correction(s.beta2, step)},
+                correction(s.beta2, step),
+                static_cast<T>(s.muon_momentum),
+                false},
         decay(static_cast<T>(s.weight_decay)),
-        gradients(static_cast<const G*>(slice.gradients)) {}
+        gradients(static_cast<G*>(slice.gradients)) {}
 
   static T correction(float beta, std::uint64_t step) {
     return static_cast<T>(1.0 / (1.0 - std::pow(static_cast<double>(beta), static_cast<double>(step + 1))));
+  }
+  StepFactors<T> factors_of(const UpdateChunk& chunk) const {
+    StepFactors<T> f = factors;
+    f.of_matrix = chunk.of_matrix != 0;
+    return f;
   }
   T decay_of(const UpdateChunk& chunk) const { return chunk.decays != 0 ? decay : T{0}; }
 };
@@ -59,7 +66,7 @@ void note_nonfinite(const Update<T, G>& u, const UpdateChunk& chunk, NonFinite& 
 template <OptimizerKind kKind, class T, class G>
 void update_chunk(const Update<T, G>& u, const UpdateChunk& chunk, T* __restrict w, T* __restrict m, T* __restrict v) {
   constexpr bool kTwoSlots = rule_of(kKind).slots > 1;
-  const StepFactors<T> f = u.factors;
+  const StepFactors<T> f = u.factors_of(chunk);
   const T decay = u.decay_of(chunk);
   const G* __restrict g = u.gradients + chunk.begin;
   T none{};
@@ -96,7 +103,15 @@ class Widened {
   }
 
   T* values() { return values_.data(); }
-  void store() const { std::copy_n(values_.data(), chunk_.count, static_cast<T*>(array_) + chunk_.begin); }
+  /// Stores them rounded to the nearest number of the array's type.
+  void store() const {
+    if (type_ == DType::bf16) {
+      std::transform(values_.data(), values_.data() + chunk_.count, static_cast<Bf16*>(array_) + chunk_.begin,
+                     [](T value) { return to_bf16(static_cast<float>(value)); });
+    } else {
+      std::copy_n(values_.data(), chunk_.count, static_cast<T*>(array_) + chunk_.begin);
+    }
+  }
   /// Stores them rounded to bf16; bits(i): the random bits of number i.
   template <class Bits>
   void store_at_random(const Bits& bits) const {
@@ -148,6 +163,22 @@ void update_at_random(const Update<T, G>& u, const UpdateSlice& slice, const Upd
   }
 }
 
+/// Adds the momentum of a chunk of a matrix to its gradients.
+template <class T, class G>
+void add_momentum_to(const Update<T, G>& u, const UpdateSlice& slice, const UpdateChunk& chunk,
+                     const OptimizerSettings& settings, std::uint64_t step) {
+  constexpr DType kWide = std::is_same_v<T, double> ? DType::f64 : DType::f32;
+  constexpr DType kGradients = std::is_same_v<G, Bf16> ? DType::bf16 : kWide;
+  Widened<T> g(u.gradients, kGradients, chunk);
+  Widened<T> m(slice.state[0], slice.state_type, chunk);
+  for (std::uint32_t i = 0; i < chunk.count; ++i) add_momentum(u.factors, g.values()[i], m.values()[i]);
+  g.store();
+  if (slice.state_type != DType::bf16) return m.store();
+  const RoundedParameter& parameter = slice.parameters[chunk.parameter];
+  const RoundingBits bits(settings.rounding_seed, step, parameter.identity);
+  m.store_at_random([&](std::uint32_t i) { return bits.of(parameter.element(chunk.element + i)).first_moment; });
+}
+
 /// Rounds the master weights of a chunk to bf16.
 void round_weights(const UpdateSlice& slice, const UpdateChunk& chunk) {
   const float* master = static_cast<const float*>(slice.master) + chunk.begin;
@@ -176,6 +207,14 @@ class CpuOptimizer final : public OptimizerOps, CpuOps {
     parallel_each(slice.chunk_count, 64, [&](std::int64_t i, int) { round_weights(slice, slice.chunks[i]); });
   }
 
+  void add_momentum(const OptimizerSettings& settings, const UpdateSlice& slice, StepRef step, Stream) override {
+    check_update(settings.kind, slice, dtype());
+    with_scalar([&]<class T>(T) {
+      if (slice.gradient_type == DType::bf16) return add_momentum_as<T, Bf16>(settings, slice, step.value());
+      add_momentum_as<T, T>(settings, slice, step.value());
+    });
+  }
+
   std::size_t inbox_bytes(const UpdateSlice&, int) const override { return 0; }
 
   void sum_and_update(const OptimizerSettings&, const UpdateSlice&, const PeerInboxes&, StepRef, Stream) override {
@@ -183,6 +222,17 @@ class CpuOptimizer final : public OptimizerOps, CpuOps {
   }
 
  private:
+  template <class T, class G>
+  void add_momentum_as(const OptimizerSettings& settings, const UpdateSlice& slice, std::uint64_t step) {
+    const Update<T, G> u(settings, slice, step);
+    parallel_each(slice.chunk_count, 64, [&](std::int64_t i, int) {
+      const UpdateChunk& chunk = slice.chunks[i];
+      if (chunk.of_matrix == 0) return;
+      if (slice.nonfinite != nullptr) note_nonfinite(u, chunk, *slice.nonfinite, step);
+      if (!std::isnan(u.factors.gradient_scale)) add_momentum_to(u, slice, chunk, settings, step);
+    });
+  }
+
   template <class T, class G>
   void update_as(const OptimizerSettings& settings, const UpdateSlice& slice, std::uint64_t step) {
     const Update<T, G> u(settings, slice, step);

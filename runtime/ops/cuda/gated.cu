@@ -41,9 +41,10 @@ __global__ void __launch_bounds__(kThreads)
   store<V>(value, y + at.y);
 }
 
+/// y may be null.
 template <class T, int V>
 __global__ void __launch_bounds__(kThreads)
-    swiglu_backward_kernel(const T* pre, const T* dy, std::uint32_t packs, std::uint32_t count, T* dpre) {
+    swiglu_backward_kernel(const T* pre, const T* dy, std::uint32_t packs, std::uint32_t count, T* dpre, T* y) {
   const std::uint32_t index = blockIdx.x * kThreads + threadIdx.x;
   if (index >= count) return;
   const PackOfRow<V> at(index, packs);
@@ -58,6 +59,11 @@ __global__ void __launch_bounds__(kThreads)
   }
   store<V>(dgate, dpre + at.gate);
   store<V>(dup, dpre + at.up);
+  if (y == nullptr) return;
+  float value[V];
+#pragma unroll
+  for (int i = 0; i < V; ++i) value[i] = swiglu_of<T>(gate[i], up[i]);
+  store<V>(value, y + at.y);
 }
 
 class CudaGated final : public GatedOps, CudaOps {
@@ -75,16 +81,19 @@ class CudaGated final : public GatedOps, CudaOps {
               });
   }
 
-  void swiglu_backward(const Tensor& pre, const Tensor& dy, const Tensor& dpre) override {
+  void swiglu_backward(const Tensor& pre, const Tensor& dy, const Tensor& dpre, const Tensor& y) override {
     const MatrixShape s = check_swiglu("swiglu_backward", pre, dy, dpre, dtype());
     if (dy.size() == 0) return;
     if (is_fp8(dpre.dtype)) {
+      if (y) swiglu(pre, y);
       return quantize_swiglu_gradient(pre.data, dy.data, fp8_output(dpre, stream()), stream());
     }
-    for_packs(s, {pre, dy, dpre},
+    if (y) check_swiglu("swiglu_backward", pre, y, {}, dtype());
+    require(!is_fp8(y.dtype), "swiglu_backward: y in FP8, and dpre is not");
+    for_packs(s, {pre, dy, dpre, y},
               [&]<class T, int V>(T, std::integral_constant<int, V>, std::uint32_t packs, std::uint32_t count) {
                 launch_kernel(swiglu_backward_kernel<T, V>, ceil_div(count, kThreads), kThreads, 0, stream(),
-                              pre.as<T>(), dy.as<T>(), packs, count, dpre.as<T>());
+                              pre.as<T>(), dy.as<T>(), packs, count, dpre.as<T>(), y.as<T>());
               });
   }
 

@@ -12,6 +12,7 @@
 #include "runtime/ops/loss.h"
 #include "runtime/ops/norm.h"
 #include "runtime/ops/optimizer.h"
+#include "runtime/ops/orthogonal.h"
 #include "runtime/ops/quantisation.h"
 #include "runtime/ops/reduction.h"
 #include "runtime/ops/rms_norm.h"
@@ -39,6 +40,7 @@ std::unique_ptr<LinearOps> LinearOps::on_cuda(Device&) { not_built(); }
 std::unique_ptr<LossOps> LossOps::on_cuda(Device&) { not_built(); }
 std::unique_ptr<NormOps> NormOps::on_cuda(Device&) { not_built(); }
 std::unique_ptr<OptimizerOps> OptimizerOps::on_cuda(Device&) { not_built(); }
+std::unique_ptr<OrthogonalOps> OrthogonalOps::on_cuda(Device&) { not_built(); }
 std::unique_ptr<QuantisationOps> QuantisationOps::on_cuda(Device&) { not_built(); }
 std::unique_ptr<ReductionOps> ReductionOps::on_cuda(Device&) { not_built(); }
 std::unique_ptr<RmsNormOps> RmsNormOps::on_cuda(Device&) { not_built(); }

@@ -45,6 +45,9 @@ std::map<std::int64_t, fs::path> checkpoints_in(const fs::path& folder) {
     if (failed == std::errc{} && step >= 0 && entry->path() == checkpoint_path(folder, step))
       found.emplace(step, entry->path());
   }
+  if (error == std::errc::not_a_directory) {
+    usage_error("{}: it is no folder. Name a checkpoint, or a folder of checkpoints.", folder.string());
+  }
   if (error && error != std::errc::no_such_file_or_directory) {
     usage_error("{}: its checkpoints cannot be listed: {}", folder.string(), error.message());
   }

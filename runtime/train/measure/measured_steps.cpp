@@ -38,6 +38,7 @@ StepGraph::Step MeasuredSteps::communication() {
     optimizer.begin_step({trainer_.state().step(), offset}, weights);
     for (const Pass& pass : trainer_.order().passes) communicate(pass, *reducer, weights);
     if (updates) return optimizer.finish_step();
+    optimizer.send_directions();
     weights.finish();
   };
 }

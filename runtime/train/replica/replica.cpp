@@ -43,10 +43,14 @@ Replica::Replica(const TrainerOptions& options, ReplicaUse use, std::unique_ptr<
 
 void Replica::initialise(std::uint64_t seed, int rank) {
   for (const auto& model : models_) {
-    model->bind({arena_.weights(), arena_.gradients(), state_.buffers(), stages().group});
+    model->bind({arena_.weights(), arena_.gradients(), state_.buffers(), stages().tensor});
   }
   for (std::int64_t i = 0; i < ranks_.count; ++i) state_.save_buffers(i);
   arena_.initialise(seed, rank);
+}
+
+void Replica::lend_weights(Model& model) const {
+  model.bind({arena_.weights(), arena_.gradients(), {}, stages().tensor});
 }
 
 void Replica::restored() {
@@ -72,17 +76,17 @@ void Replica::rewind_buffers() {
 std::string Replica::parameter_hash() const {
   Hash128 hash;
   for (int stage = stages().count() - 1; stage >= 0; --stage) {
-    if (stage == stages().index()) state_.add_parameters(hash, stages().group);
+    if (stage == stages().index()) state_.add_parameters(hash, stages().tensor);
     if (stages().count() == 1) break;
     std::string so_far = hash.state();
-    stages().world->broadcast(so_far.data(), so_far.size(), stage);
+    stages().ranks->broadcast(so_far.data(), so_far.size(), stage);
     hash.go_on_from(so_far);
   }
   return hash.hex();
 }
 
 MetricSums Replica::from_last_stage(MetricSums sums) const {
-  if (stages().count() > 1) stages().world->broadcast(&sums, sizeof(sums), stages().count() - 1);
+  if (stages().count() > 1) stages().ranks->broadcast(&sums, sizeof(sums), stages().count() - 1);
   return sums;
 }
 

@@ -38,6 +38,8 @@ class Replica {
   /// Binds the model to its memory, and sets parameters to the initial values of rank 0; `rank` is this rank among
   /// those with replicas of the model. A replica that is only described needs none of this. Collective; waits.
   void initialise(std::uint64_t seed, int rank);
+  /// Binds another model with the same parameters to the weights. It has no buffers, and does not train.
+  void lend_weights(Model& model) const;
   /// Call it after values have been copied into state().arrays().
   void restored();
 

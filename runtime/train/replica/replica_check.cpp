@@ -74,7 +74,7 @@ std::string differing_replicas(const TrainingState& state, const World* replicas
   std::string difference = replicas == nullptr ? "" : differences_of(arrays, *replicas, device);
   if (group == nullptr) return difference;
   std::erase_if(arrays, [](const StateArray& array) { return !array.slice.has_all(); });
-  const std::string of_group = differences_of(arrays, group->world(), device);
+  const std::string of_group = differences_of(arrays, group->ranks(), device);
   return difference.empty() ? of_group : difference;
 }
 

@@ -23,12 +23,12 @@ float gradient_scale_of(const DistributedSampler& sampler, const Model& model) {
 
 }  // namespace
 
-Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, const Dataset& data, const World& world,
-                 Device& device, Communicator& communicator, const Stages& stages)
+Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, const Dataset& data,
+                 const World& replicas, Device& device, Communicator& communicator, const Stages& stages)
     : options_(capturable(options, communicator, stages)),
-      world_(world),
+      replicas_(replicas),
       device_(device),
-      sampler_(make_sampler(options, data, world.rank(), world.size())),
+      sampler_(make_sampler(options, data, replicas.rank(), replicas.size())),
       replica_(options, ReplicaUse::training, std::move(model), device, communicator, stages),
       order_(order_of(replica_, options.grad_accum)),
       gradient_scale_(gradient_scale_of(sampler_, replica_.model())),
@@ -37,12 +37,12 @@ Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, co
           replica_.arena(), *updates_.communication.gradients, chosen_overlap(),
           [this](std::size_t bucket, Stream stream) { updates_.optimizer.bucket_reduced(bucket, stream); },
           updates_.communication.virtual_ranks.get()),
-      metrics_(replica_.ranks(), options.on_nonfinite == OnNonFinite::skip, world, device),
+      metrics_(replica_.ranks(), options.on_nonfinite == OnNonFinite::skip, replicas, device),
       evaluator_(replica_, data.test_count(), options.batch, *updates_.communication.weights, metrics_),
       training_(device, replica_.state().step(), [this](std::uint32_t offset) { train_step(offset); },
                 {.enabled = options_.graph}) {
-  replica_.initialise(options.seed, world.rank());
-  const std::string difference = differing_replicas(replica_.state(), &world, stages.group, device);
+  replica_.initialise(options.seed, replicas.rank());
+  const std::string difference = differing_replicas(replica_.state(), &replicas, stages.tensor, device);
   if (!difference.empty()) throw Error(fmt::format("the parameters at the start differ: {}", difference), true);
 }
 
@@ -166,7 +166,7 @@ double Trainer::gradient_norm() {
 std::vector<MetricSums> Trainer::training_totals(const std::vector<MetricSums>& mine) {
   std::vector<MetricSums> totals = metrics_.totals(mine);
   if (stages().count() > 1) {
-    stages().world->broadcast(totals.data(), totals.size() * sizeof(MetricSums), stages().count() - 1);
+    stages().ranks->broadcast(totals.data(), totals.size() * sizeof(MetricSums), stages().count() - 1);
   }
   return totals;
 }

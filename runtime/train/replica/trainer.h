@@ -27,11 +27,11 @@ namespace ddptrain {
 /// Trains this rank's replica of a model, or its stage of a replica, on this rank's share of the data.
 class Trainer {
  public:
-  /// `data` is the data set of `model`. `world` and `communicator` connect the ranks with replicas of this model, and
-  /// `stages` the ranks with the other stages and parts of this replica. With several stages, the model must support
-  /// sibling(). All replicas start with rank 0's parameters; Error if they differ nevertheless. References outlive the
-  /// trainer. Collective.
-  Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, const Dataset& data, const World& world,
+  /// `data` is the data set of `model`. `replicas` and `communicator` connect the ranks with replicas of this model,
+  /// and `stages` the ranks with the other stages and parts of this replica. With several stages, the model must
+  /// support sibling(). All replicas start with rank 0's parameters; Error if they differ nevertheless. References
+  /// outlive the trainer. Collective.
+  Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, const Dataset& data, const World& replicas,
           Device& device, Communicator& communicator, const Stages& stages = {});
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
@@ -46,7 +46,7 @@ class Trainer {
   const TrainingState& state() const { return replica_.state(); }
   const Model& model() const { return replica_.model(); }
   Model& model() { return replica_.model(); }
-  const World& replicas() const { return world_; }
+  const World& replicas() const { return replicas_; }
   const Stages& stages() const { return replica_.stages(); }
   MetricBuffers& metrics() { return metrics_; }
   const MetricBuffers& metrics() const { return metrics_; }
@@ -61,7 +61,7 @@ class Trainer {
   /// Whether reductions overlap with the next forward pass and use the cores that compute it.
   bool overlaps_next_forward() const { return reducer_.overlaps_next_forward(); }
   /// Whether all replicas have the same parameters. With OverlapMode::none each trains on its own.
-  bool replicas_agree() const { return communicates() || world_.size() == 1; }
+  bool replicas_agree() const { return communicates() || replicas_.size() == 1; }
   OnNonFinite on_nonfinite() const { return options_.on_nonfinite; }
   /// The learning rate of step number `step`, counted from 1.
   double learning_rate(std::int64_t step) const {
@@ -117,7 +117,7 @@ class Trainer {
   OverlapMode chosen_overlap() const;
 
   TrainerOptions options_;
-  const World& world_;
+  const World& replicas_;
   Device& device_;
   DistributedSampler sampler_;
   Replica replica_;

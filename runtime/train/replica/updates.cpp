@@ -6,7 +6,7 @@ namespace {
 /// The other ranks of the replica, for the norm of its whole gradient. A stage that is only described has none.
 Pipeline* other_ranks(Replica& replica) {
   const Stages& stages = replica.stages();
-  return stages.world != nullptr || stages.group != nullptr ? &replica.pipeline() : nullptr;
+  return stages.ranks != nullptr || stages.tensor != nullptr ? &replica.pipeline() : nullptr;
 }
 
 OptimizerSettings settings_of(const TrainerOptions& options) {

@@ -151,6 +151,12 @@ void add_calibration(Json& line, const std::optional<Calibration>& calibration, 
   for (const CalibrationRound& round : c.rounds) line["calibration"].push_back(round_fields(round));
 }
 
+/// A sample as a terminal can show it.
+std::string visible(const SampledText& sample) {
+  if (sample.text) return without_controls(*sample.text);
+  return fmt::format("{} | {}", fmt::join(sample.prompt, " "), fmt::join(sample.tokens, " "));
+}
+
 /// Removes the beginning of a line that a killed run or a full disk has left at the end of the file.
 void drop_cut_line(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -234,6 +240,20 @@ void Report::evaluation(std::int64_t step, double loss, double accuracy) {
   Json line = {{"event", "evaluation"}, {"step", step}, {"test_loss", loss}, {"accuracy", accuracy}};
   if (has_text()) line["perplexity"] = std::exp(loss);
   write(std::move(line));
+}
+
+void Report::samples(std::int64_t step, const std::vector<SampledText>& samples) {
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    const SampledText& sample = samples[i];
+    const std::string number = samples.size() > 1 ? fmt::format(" {}", i + 1) : "";
+    print(fmt::format("step {}  sample{}: {}\n", step, number, visible(sample)));
+    if (!sample.finite) spdlog::warn("Sample{}: it ends because a logit is NaN or infinite", number);
+    Json line = {{"event", "sample"},       {"step", step},
+                 {"number", i + 1},         {"prompt", sample.prompt},
+                 {"tokens", sample.tokens}, {"seconds", sample.seconds}};
+    if (sample.text) line["text"] = *sample.text;
+    write(std::move(line));
+  }
 }
 
 void Report::restart(std::int64_t step, const std::string& checkpoint) {

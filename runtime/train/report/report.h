@@ -15,6 +15,7 @@
 #include "runtime/train/results/checkpoints.h"
 #include "runtime/train/results/gradient_path.h"
 #include "runtime/train/results/run_result.h"
+#include "runtime/train/results/sampled_text.h"
 #include "runtime/train/results/steps.h"
 
 namespace ddptrain {
@@ -68,6 +69,7 @@ class Report {
   void step(const StepResult& result);
   void epoch(const EpochResult& result);
   void evaluation(std::int64_t step, double loss, double accuracy);  ///< Within an epoch.
+  void samples(std::int64_t step, const std::vector<SampledText>& samples);
   void checkpoint(const WrittenCheckpoint& checkpoint);
   void exchange(const OuterExchange& exchange);
   void interrupted(std::int64_t step, const std::string& signal, const std::string& checkpoint);

@@ -6,6 +6,7 @@
 
 #include "runtime/comm/meta_communicator.h"
 #include "runtime/ops/meta_device.h"
+#include "runtime/train/step/matrix_directions.h"
 #include "runtime/train/step/store/weight_store.h"
 
 namespace ddptrain {
@@ -42,7 +43,7 @@ std::int64_t reductions_of(const ParameterArena& arena, const StepOrder& order) 
 }  // namespace
 
 std::vector<Sent> sends_of(const Model& model, const ParameterArena& arena, const MeshShape& mesh, int rank,
-                           const StepOrder& order, std::int64_t gradient_bytes) {
+                           const StepOrder& order, std::int64_t gradient_bytes, bool whole_matrices) {
   std::vector<Sent> sends;
   const auto add = [&](Sent sent, double ring = 1.0) {
     sent.bytes = std::llround(static_cast<double>(sent.bytes) * ring);
@@ -54,6 +55,7 @@ std::vector<Sent> sends_of(const Model& model, const ParameterArena& arena, cons
   add({"data", "backward", sums * std::ssize(arena.plan().buckets), sums * gradient_bytes},
       divided ? others : 2.0 * others);
   if (divided && gradient_bytes > 0) add(gathers_of(arena, mesh, rank, order), others);
+  if (whole_matrices && gradient_bytes > 0) add(MatrixDirections::sends(arena), others);
   for (Sent& sent : model.sends(std::ssize(order.passes))) add(std::move(sent));
   return sends;
 }

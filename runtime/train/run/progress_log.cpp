@@ -40,6 +40,7 @@ std::string activity_text(std::string_view phase, Watch::Part part, const std::s
     const std::string batch = part.total > 0 ? fmt::format(": batch {} of {}", part.done, part.total) : "";
     return fmt::format("Evaluating{}{}", batch, after);
   }
+  if (phase == "generation") return "Writing a sample" + after;
   if (phase == "checkpoint") return "Writing a checkpoint" + after;
   if (phase == "tuning") return "Timing GPU kernels" + after;
   if (phase == "trace") return "Recording a trace";

@@ -94,7 +94,7 @@ void RunGuard::check_finite() {
 }
 
 void RunGuard::check_replicas(std::int64_t step) {
-  TensorGroup* const group = trainer_.stages().group;
+  TensorGroup* const group = trainer_.stages().tensor;
   const World* const replicas = trainer_.replicas_agree() ? &trainer_.replicas() : nullptr;
   if (replicas == nullptr && group == nullptr) return;
   device_.finish_unfinished();

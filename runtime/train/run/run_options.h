@@ -20,6 +20,7 @@ struct RunOptions {
   std::optional<std::int64_t> log_every;  ///< Steps between logged steps; 0: none; empty: about 100 are logged.
   std::int64_t eval_every = 0;            ///< Steps between evaluations within an epoch; 0: none.
   std::int64_t eval_samples = 0;          ///< Maximum of an evaluation; 0: the whole test set.
+  std::int64_t sample_every = 0;          ///< Steps between samples of text, also after the last step; 0: none.
   std::int64_t verify_every = 0;          ///< Steps between RunGuard::check_replicas(); 0: none.
   std::string trace;                      ///< File for a trace of a few steps after training; empty: none.
   std::function<void()> trained;  ///< Called on all ranks after the last step, before measurements change parameters.

@@ -64,6 +64,7 @@ class TrainingRun {
     if (options.verify_every > 0) after_windows_.push_back({options.verify_every, [this] { check_replicas(); }});
     if (options.eval_every > 0) after_windows_.push_back({options.eval_every, [this] { evaluate_within_epoch(); }});
     after_windows_.push_back({steps_per_epoch(), [this] { finish_epoch(); }, true});
+    if (options.sample_every > 0) after_windows_.push_back({options.sample_every, [this] { sample_texts(); }, true});
   }
 
   RunResult run() {
@@ -245,6 +246,11 @@ class TrainingRun {
     if (step_ == epoch_end()) return;
     const MetricSums test = trainer_.evaluate(options_.eval_samples);
     if (report_ != nullptr) report_->evaluation(step_, test.mean_loss(), test.accuracy());
+  }
+
+  void sample_texts() {
+    const std::vector<SampledText> samples = hooks_.sample_texts();
+    if (report_ != nullptr) report_->samples(step_, samples);
   }
 
   void finish_epoch() {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <vector>
 
 #include "runtime/comm/world.h"
 #include "runtime/core/process/signal_requests.h"
@@ -9,6 +10,7 @@
 #include "runtime/train/groups/outer_loop.h"
 #include "runtime/train/replica/trainer.h"
 #include "runtime/train/report/report.h"
+#include "runtime/train/results/sampled_text.h"
 #include "runtime/train/run/run_options.h"
 
 namespace ddptrain {
@@ -21,6 +23,8 @@ struct RunHooks {
   SensorSampler* sensors = nullptr;         ///< This rank's GPU.
   std::function<void()> after_first_steps;  ///< Called after the eager steps, when the other steps are captured.
   OuterLoop* outer = nullptr;               ///< Exchanges weights with other groups.
+  /// Writes texts with the weights of the moment, for RunOptions::sample_every. They are on rank 0. Collective; waits.
+  std::function<std::vector<SampledText>()> sample_texts = nullptr;
 };
 
 /// Trains, evaluates after every epoch, and measures the baseline. Reports through `report`, which is null except on

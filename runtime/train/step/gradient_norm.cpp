@@ -59,8 +59,8 @@ void GradientNorm::count_squares() {
   }
   count_ = arena_.whole_chunks() ? static_cast<std::size_t>(arena_.square_count()) : arena_.plan().buckets.size();
   if (pipeline_ == nullptr) return;
-  if (const TensorGroup* group = pipeline_->stages().group) {  // ranks may have slices of different sizes
-    count_ = static_cast<std::size_t>(group->world().max(static_cast<double>(count_)));
+  if (const TensorGroup* group = pipeline_->stages().tensor) {  // ranks may have slices of different sizes
+    count_ = static_cast<std::size_t>(group->ranks().max(static_cast<double>(count_)));
   }
   const StageShare share = share_of(pipeline_->stages(), static_cast<std::int64_t>(count_));
   first_ = static_cast<std::size_t>(share.before);
@@ -71,7 +71,7 @@ void GradientNorm::find_shared_buckets() {
   const Stages& stages = pipeline_->stages();
   const BucketPlan& all = arena_.stage_plan()->all;
   const auto mine = static_cast<std::int64_t>(arena_.specs().size());
-  const std::vector<std::int64_t> counts = stages.world->all_gather(std::vector{mine});
+  const std::vector<std::int64_t> counts = stages.ranks->all_gather(std::vector{mine});
   for (std::size_t bucket = 0; bucket < arena_.plan().buckets.size(); ++bucket) {
     const std::size_t number = number_of(bucket);
     SharedBucket shared{bucket, number, ranges_by_stage(all, all.buckets[number], counts)};

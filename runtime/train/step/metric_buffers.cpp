@@ -4,11 +4,11 @@
 
 namespace ddptrain {
 
-MetricBuffers::MetricBuffers(const VirtualRanks& ranks, bool may_skip, const World& world, Device& device)
+MetricBuffers::MetricBuffers(const VirtualRanks& ranks, bool may_skip, const World& replicas, Device& device)
     : ranks_(ranks),
       count_(ranks.count),
       may_skip_(may_skip),
-      world_(world),
+      replicas_(replicas),
       device_(device),
       sums_(device.allocate(4 * static_cast<std::size_t>(ranks.count) * sizeof(MetricSums))) {}
 
@@ -53,8 +53,8 @@ MetricSums MetricBuffers::take(Kind kind) {
 }
 
 std::vector<MetricSums> MetricBuffers::totals(const std::vector<MetricSums>& mine) const {
-  const std::vector<MetricSums> all = world_.all_gather(mine);
-  const auto ranks = static_cast<std::size_t>(world_.size());
+  const std::vector<MetricSums> all = replicas_.all_gather(mine);
+  const auto ranks = static_cast<std::size_t>(replicas_.size());
   std::vector<MetricSums> totals(mine.size() / count());
   for (std::size_t state = 0; state < totals.size(); ++state) {
     for (std::size_t k = 0; k < ranks * count(); ++k) {

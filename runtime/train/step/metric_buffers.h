@@ -15,7 +15,7 @@ namespace ddptrain {
 class MetricBuffers {
  public:
   /// `may_skip`: skipped steps do not count. World and device outlive the buffers.
-  MetricBuffers(const VirtualRanks& ranks, bool may_skip, const World& world, Device& device);
+  MetricBuffers(const VirtualRanks& ranks, bool may_skip, const World& replicas, Device& device);
 
   /// The sums to which a training step of virtual rank `i` adds.
   MetricSums* step(std::int64_t i) const { return at(may_skip_ ? Kind::step : Kind::training, i); }
@@ -51,7 +51,7 @@ class MetricBuffers {
   VirtualRanks ranks_;
   std::int64_t count_;
   bool may_skip_;
-  const World& world_;
+  const World& replicas_;
   Device& device_;
   Buffer sums_;  ///< Kind by kind.
 };

@@ -13,9 +13,10 @@ Optimizer::Optimizer(const OptimizerSettings& settings, float clip_norm, const P
       ops_(device_.get<OptimizerOps>()),
       nonfinite_(nonfinite),
       pipeline_(pipeline),
-      clips_(clip_norm > 0.0f || on_nonfinite == OnNonFinite::skip) {
-  DDP_CHECK(!clips_ || nonfinite != nullptr, "a norm that is not finite must be noted");
-  if (clips_) norm_.emplace(arena, pipeline);
+      waits_(clip_norm > 0.0f || on_nonfinite == OnNonFinite::skip || rule_of(settings.kind).matrices) {
+  DDP_CHECK(!waits_ || nonfinite != nullptr, "a norm that is not finite must be noted");
+  if (waits_) norm_.emplace(arena, pipeline);
+  if (rule_of(settings.kind).matrices) directions_.emplace(arena);
 }
 
 void Optimizer::begin_step(StepRef step, WeightStore& weights) {
@@ -26,11 +27,11 @@ void Optimizer::begin_step(StepRef step, WeightStore& weights) {
     step_ = {&begun_, 0};
   }
   weights_ = &weights;
-  if (clips_) norm_->begin();
+  if (waits_) norm_->begin();
 }
 
 void Optimizer::bucket_reduced(std::size_t bucket, Stream stream) {
-  if (clips_) {
+  if (waits_) {
     norm_->add(bucket, stream);
     return;
   }
@@ -43,21 +44,36 @@ void Optimizer::sum_and_update(std::size_t bucket, const PeerInboxes& peers, Str
 
 void Optimizer::finish_step() {
   const ProfilerRange range("optimizer");
-  if (clips_) {
+  if (waits_) {
     const Stream compute = device_.compute_stream();
     norm_->finish(*weights_);
     device_.get<ReductionOps>().clip_scale(norm_->squares(), clip_norm_, step_, nonfinite_, norm_->clip_scale(),
                                            compute);
+    if (directions_) find_directions();
     for (std::size_t bucket = 0; bucket < arena_.plan().buckets.size(); ++bucket) update(bucket, compute);
   }
   weights_->finish();
+}
+
+void Optimizer::find_directions() {
+  for (std::size_t bucket = 0; bucket < arena_.plan().buckets.size(); ++bucket) {
+    UpdateSlice slice = slice_of(bucket);
+    slice.gradient_scale = norm_->clip_scale();
+    ops_.add_momentum(settings_, slice, step_, device_.compute_stream());
+  }
+  directions_->find(weights_->working_ranks());
+}
+
+void Optimizer::send_directions() {
+  Communicator* const ranks = weights_->working_ranks();
+  if (directions_ && ranks != nullptr) directions_->send(*ranks);
 }
 
 void Optimizer::update(std::size_t bucket, Stream stream) {
   {
     const Span span(device_.timeline(), Lane::compute, stream, fmt::format("bucket {} update", bucket));
     UpdateSlice slice = slice_of(bucket);
-    if (clips_) slice.gradient_scale = norm_->clip_scale();
+    if (waits_) slice.gradient_scale = norm_->clip_scale();
     weights_->add_copies(slice, bucket);
     ops_.update(settings_, slice, step_, stream);
   }
@@ -72,7 +88,7 @@ UpdateSlice Optimizer::slice_of(std::size_t bucket) const {
 
 /// With clipping, the step has computed it.
 const GradientNorm& Optimizer::queue_norm(WeightStore& weights) {
-  if (!clips_) {
+  if (!waits_) {
     if (!norm_) norm_.emplace(arena_, pipeline_);
     norm_->begin();
     for (std::size_t bucket = 0; bucket < arena_.plan().buckets.size(); ++bucket) {

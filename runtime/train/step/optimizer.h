@@ -7,6 +7,7 @@
 #include "runtime/device/device.h"
 #include "runtime/ops/optimizer.h"
 #include "runtime/train/step/gradient_norm.h"
+#include "runtime/train/step/matrix_directions.h"
 #include "runtime/train/step/store/parameter_arena.h"
 #include "runtime/train/step/store/weight_store.h"
 
@@ -18,8 +19,8 @@ enum class OnNonFinite : std::uint8_t {
   skip,  ///< The step changes no weights, master weights or slots.
 };
 
-/// Updates the arena bucket by bucket. A bucket is updated as soon as its gradients are reduced. With clipping or
-/// skipped steps, all buckets wait for the norm of the whole gradient.
+/// Updates the arena bucket by bucket. A bucket is updated as soon as its gradients are reduced. With clipping, skipped
+/// steps, or a rule that needs whole matrices, all buckets wait for the norm of the whole gradient.
 class Optimizer {
  public:
   /// `clip_norm` 0: no clipping. `nonfinite` is in device memory; null: gradients are not checked. For `pipeline` see
@@ -28,7 +29,7 @@ class Optimizer {
             NonFinite* nonfinite = nullptr, OnNonFinite on_nonfinite = OnNonFinite::stop, Pipeline* pipeline = nullptr);
 
   /// Whether a bucket is updated as soon as it is reduced.
-  bool updates_at_once() const { return !clips_; }
+  bool updates_at_once() const { return !waits_; }
 
   /// Call it before the first bucket of a step, after all buckets of the step before. On a CPU, `step` may advance
   /// while buckets still wait for their update. `weights` distributes the updated weights of this step.
@@ -39,6 +40,8 @@ class Optimizer {
   void sum_and_update(std::size_t bucket, const PeerInboxes& peers, Stream stream);
   /// Call it after all buckets. Work queued on the compute stream from now on sees the new weights.
   void finish_step();
+  /// The communication of finish_step() about whole matrices, without compute.
+  void send_directions();
 
   /// Logs the norm of the last step's whole gradient before clipping (StepLog); the same on all ranks. All buckets must
   /// be reduced. `weights` is the store of that step. Does not wait on GPUs. Collective.
@@ -48,6 +51,7 @@ class Optimizer {
 
  private:
   const GradientNorm& queue_norm(WeightStore& weights);
+  void find_directions();
   void update(std::size_t bucket, Stream stream);
   UpdateSlice slice_of(std::size_t bucket) const;
 
@@ -58,8 +62,9 @@ class Optimizer {
   OptimizerOps& ops_;
   NonFinite* nonfinite_;
   Pipeline* pipeline_;
-  bool clips_;                        ///< All updates wait for the norm.
-  std::optional<GradientNorm> norm_;  ///< Made on first use.
+  bool waits_;                                  ///< All updates wait for the norm.
+  std::optional<GradientNorm> norm_;            ///< Made on first use.
+  std::optional<MatrixDirections> directions_;  ///< Of a rule that needs whole matrices.
   StepRef step_;
   StepState begun_;  ///< On a CPU: the number of the step.
   WeightStore* weights_ = nullptr;

@@ -26,7 +26,7 @@ void add_gradients(std::vector<Message>& messages, const StageBoundary& boundary
 StageShare share_of(const Stages& stages, std::int64_t mine) {
   if (stages.count() == 1) return {0, mine};
   StageShare share;
-  const std::vector<std::int64_t> counts = stages.world->all_gather(std::vector{mine});
+  const std::vector<std::int64_t> counts = stages.ranks->all_gather(std::vector{mine});
   for (int stage = 0; stage < stages.count(); ++stage) {
     const std::int64_t count = counts[static_cast<std::size_t>(stage)];
     share.all += count;
@@ -56,7 +56,7 @@ void Pipeline::send_to_stages(const std::vector<Message>& sends, const std::vect
 }
 
 void Pipeline::sum_over_replica(const Tensor& squares) {
-  if (stages_.group != nullptr) stages_.group->run({TensorGroup::sum(squares)});
+  if (stages_.tensor != nullptr) stages_.tensor->run({TensorGroup::sum(squares)});
   if (stages_.count() == 1) return;
   const Clocked clocked(seconds_waited_);
   device_.in_communication_stream(

@@ -14,14 +14,14 @@
 
 namespace ddptrain {
 
-/// This rank's place in its replica: its stage, the other stages, the tensor ranks. `world` null: one stage.
+/// This rank's place in its replica: its stage, the other stages, the tensor ranks. `ranks` null: one stage.
 struct Stages {
-  const World* world = nullptr;          ///< Rank s has stage s.
-  Communicator* communicator = nullptr;  ///< Connects the ranks of `world`.
-  TensorGroup* group = nullptr;          ///< The ranks that split this stage's layers; null: layers are not split.
+  const World* ranks = nullptr;          ///< Rank s has stage s.
+  Communicator* communicator = nullptr;  ///< Connects `ranks`.
+  TensorGroup* tensor = nullptr;         ///< The ranks that split this stage's layers; null: layers are not split.
 
-  int count() const { return world == nullptr ? 1 : world->size(); }
-  int index() const { return world == nullptr ? 0 : world->rank(); }
+  int count() const { return ranks == nullptr ? 1 : ranks->size(); }
+  int index() const { return ranks == nullptr ? 0 : ranks->rank(); }
   bool is_last() const { return index() + 1 == count(); }
 };
 
@@ -64,7 +64,7 @@ class Pipeline {
   void send_to_stages(const std::vector<Message>& sends, const std::vector<Message>& receives);
   /// squares = the sum of all ranks' squares in the replica, in the order of the compute stream.
   void sum_over_replica(const Tensor& squares);
-  ReplicaSeconds seconds() const { return {seconds_waited_, stages_.group ? stages_.group->seconds_waited() : 0.0}; }
+  ReplicaSeconds seconds() const { return {seconds_waited_, stages_.tensor ? stages_.tensor->seconds_waited() : 0.0}; }
 
  private:
   Stages stages_;

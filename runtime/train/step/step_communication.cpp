@@ -41,7 +41,8 @@ class Chooser {
   }
 
   std::unique_ptr<WeightStore> weights() {
-    if (!sharded_ || options_.overlap == OverlapMode::none) return make_replicated_weights();
+    if (options_.overlap == OverlapMode::none) return make_replicated_weights();
+    if (!sharded_) return make_replicated_weights(&communicator_);
     if (arena_.zero() == Zero::weights) return make_sharded_weights(arena_, device_, communicator_);
     if (!arena_.reaches_peers()) return make_gathered_weights(arena_);
     PeerMemory memory = communicator_.allocate_for_peers(device_.get<ReductionOps>().meeting_bytes());
@@ -115,6 +116,7 @@ class Chooser {
   std::string what_forbids_fusing() const {
     if (!options_.fused_sum || ranks_.count > 1) return "the fused sum is off";
     if (options_.clip_norm > 0.0f) return "clipping needs all sums before the first update";
+    if (rule_of(options_.optimizer.kind).matrices) return "matrices need all sums before the first update";
     if (!optimizer_.updates_at_once()) return "a step that may be left out needs all sums before the first update";
     if (sharded_) return "optimizer state is sharded";
     if (options_.bf16_moments || !options_.has_masters) return "the update rounds at random";

@@ -14,15 +14,16 @@ ArenaOptions arena_options(const TrainerOptions& options, const Model& model) {
 }
 
 ArenaOptions arena_options(const TrainerOptions& options, const std::vector<Unit>& units) {
+  const OptimizerRule& rule = rule_of(options.optimizer.kind);
   return {options.bucket_bytes,
           options.last_bucket_bytes,
-          rule_of(options.optimizer.kind).slots,
+          rule.slots,
           options.gradient_type,
           options.bf16_moments,
           options.has_masters,
           options.zero,
           options.virtual_ranks > 0,
-          options.fused_sum && options.virtual_ranks == 0,
+          options.fused_sum && options.virtual_ranks == 0 && !rule.matrices,
           units};
 }
 
@@ -63,7 +64,7 @@ DistributedSampler make_sampler(const TrainerOptions& options, const Dataset& da
 
 TrainerOptions capturable(TrainerOptions options, const Communicator& communicator, const Stages& stages) {
   const bool between_stages = stages.communicator == nullptr || stages.communicator->capturable();
-  const bool within_layers = stages.group == nullptr || stages.group->capturable();
+  const bool within_layers = stages.tensor == nullptr || stages.tensor->capturable();
   options.graph = options.graph && communicator.capturable() && between_stages && within_layers;
   return options;
 }

@@ -53,7 +53,7 @@ class TextRun {
 
   std::vector<float> logits(const std::vector<std::uint32_t>& text, std::int64_t done) {
     model_->begin_text(text, done);
-    model_->forward_text();
+    model_->forward_text(nullptr);
     const std::span<const float> logits = model_->next_logits();
     if (all_finite(logits)) {
       EXPECT_EQ(model_->likeliest_token(), sample_token(logits, {.temperature = 0.0}, 0, 0));

@@ -233,7 +233,15 @@ TEST_F(Gpt2FolderTest, ShardsAreRead) {
   map.erase("transformer.more");
   map["transformer.wte.weight"] = "../elsewhere.safetensors";
   write_index({{"weight_map", map}});
+  EXPECT_CONTAINS(fault(), "'transformer.wte.weight' is in '../elsewhere.safetensors': only files of the same folder");
+  map["transformer.wte.weight"] = 1;
+  write_index({{"weight_map", map}});
   EXPECT_CONTAINS(fault(), "'transformer.wte.weight' has no file");
+  const bool is_in_first = file == "model-00001-of-00002.safetensors";
+  const std::string other = is_in_first ? "model-00002-of-00002.safetensors" : "model-00001-of-00002.safetensors";
+  map["transformer.wte.weight"] = other;
+  write_index({{"weight_map", map}});
+  EXPECT_CONTAINS(fault(), "tensor 'transformer.wte.weight' is");
   write_index(json::object());
   EXPECT_CONTAINS(fault(), "no weight_map");
 }

@@ -52,6 +52,8 @@ class Half {
     const Lifetime always(0, 1);
     layer_->norm().request_input(memory_, "norm", always);
     if constexpr (std::is_same_v<Layer, Mlp>) {
+      layer_->request(memory_, "layer", always, always, always, false);
+    } else if constexpr (std::is_same_v<Layer, Attention>) {
       layer_->request(memory_, "layer", always, always);
     } else {
       layer_->request(memory_, "layer", always);

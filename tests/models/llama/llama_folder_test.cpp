@@ -182,6 +182,10 @@ TEST_F(LlamaFolderTest, WhatTheNetworkDoesNotHaveIsRefusedByNameAndValue) {
   EXPECT_CONTAINS(fault_with("rope_scaling", json({{"type", "linear"}})), "rope_scaling: type \"linear\"");
   EXPECT_CONTAINS(fault_with("rope_scaling", json({{"rope_type", "llama3"}})), "rope_scaling: factor null");
   EXPECT_CONTAINS(fault_with("rope_scaling", 2), "rope_scaling 2: not an object");
+  const json default_rope = {{"rope_type", "default"}, {"rope_theta", 2.0}};
+  EXPECT_CONTAINS(fault_with("rope_parameters", json({{"full_attention", default_rope}})),
+                  "rope_parameters: full_attention {");
+  EXPECT_CONTAINS(fault_with("rope_scaling", json({{"mrope_section", {8, 12}}})), "rope_scaling: mrope_section [8,12]");
   EXPECT_CONTAINS(fault_with("rope_theta", 0), "rope_theta 0");
   EXPECT_CONTAINS(fault_with("rms_norm_eps", 0), "rms_norm_eps 0");
   EXPECT_CONTAINS(fault_with("tie_word_embeddings", "no"), "tie_word_embeddings \"no\"");

@@ -58,7 +58,7 @@ class LlamaReferenceTest : public ::testing::TestWithParam<DeviceCase> {
     std::vector<std::vector<float>> logits;
     for (std::size_t size = 1; size <= text_.size(); ++size) {
       model->begin_text({text_.data(), size}, static_cast<std::int64_t>(size) - 1);
-      model->forward_text();
+      model->forward_text(nullptr);
       const std::span<const float> next = model->next_logits();
       logits.emplace_back(next.begin(), next.end());
     }

@@ -155,6 +155,20 @@ class DescribeTest(unittest.TestCase):
             self.assertAlmostEqual(libraries(ranks, *flags) / 1e9, gigabytes, places=3, msg=flags)
             self.assertAlmostEqual(libraries(ranks, *flags, "--share-gpu") / 1e9, shared, places=3, msg=flags)
 
+    def test_memory_of_a_group(self) -> None:
+        group = ["--device=cpu", "--outer=redis://here/run", "--group=a"]
+        plain = described(*GPT, "--device=cpu")
+        if "without hiredis" in run_ranks(1, *GPT, *group, "--print-config", code=None).stderr:
+            self.skipTest("this build has no hiredis")
+        count = plain["parameters"]
+        int8, fp32 = -(-count // 64) * 2 + count, 4 * count
+        for flags, expected in (([], 24 * count + 2 * int8),
+                                (["--outer-dtype=fp32", "--outer-groups=4"], 28 * count + 9 * fp32),
+                                (["--outer-fragments=4"], 15 * count + 1.25 * int8)):  # fmt: skip
+            memory = described(*GPT, *group, *flags)["memory"]
+            self.assertAlmostEqual(memory["outer state"] / expected, 1.0, places=3, msg=flags)
+            self.assertEqual(memory | plain["memory"], memory, flags)
+
     def test_memory_of_a_process_is_what_a_run_takes(self) -> None:
         """On CPUs. A layer of 67 MB shows copies of buckets at the start and at the end."""
         run = ["--model=mlp", "--hidden=4096", "--data=synthetic:600", "--batch=8", "--eval-samples=8", "--device=cpu"]

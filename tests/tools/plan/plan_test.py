@@ -63,6 +63,8 @@ class ArithmeticTest(unittest.TestCase):
         self.assertAlmostEqual(delayed["still_seconds"], max(0.0, delayed["wire_seconds"] - 50 * step))
         self.assertLess(delayed["wire_seconds"], 0.6 * exchange["wire_seconds"])
         self.assertRegex(output(*flags), r"4 groups, an exchange every 100 steps, int8, 10 Gbit/s:")
+        least = output(*EXPERIMENT_7, "--outer-groups", "1", "--outer-steps", "1", "--outer-delay", "0")
+        self.assertIn("1 group, an exchange every step, int8, 1 Gbit/s:", least)
         for wrong, says in ((["--outer-steps", "5"], "add --outer-groups N"), (["--wire", "1"], "add --outer-groups N"),
                             (["--outer-groups", "2", "--outer-delay", "50"], "give less than --outer-steps 50"),
                             (["--outer-groups", "2", "--mesh", "8"], "leave it or --mesh out")):  # fmt: skip

@@ -315,13 +315,13 @@ class PageTest(ReportCase):
 
     def test_huge(self) -> None:
         records = []
-        for i in range(100_000):
+        for i in range(20_000):
             settings = {"ranks": 4, "batch": i // 20, "NCCL_ALGO": ("", "Ring")[i % 2]}
             rate = None if i % 1000 == 999 else 100.0 + i % 7
             records.append(record(f"c{i // 20}-{i % 2}", i // 2 % 10, rate, settings))
         self.report_of(records)
         self.assertLess(len(self.page), 3_000_000)
-        self.assertIn("9800 more rows are in results.jsonl", self.page)
+        self.assertIn("1800 more rows are in results.jsonl", self.page)
 
     def test_a_run_that_was_made_again_counts_once(self) -> None:
         records = algo("", [None, 2.0]) + [record("algo-", 0, 4.0, algo("", [1.0])[0]["settings"])]

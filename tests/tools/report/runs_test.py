@@ -188,6 +188,19 @@ class RunsTest(FolderCase):
             self.assertIn("## Evaluation\n\nTest loss 0.2500, accuracy 90.0%", text)
             self.assertNotIn("perplexity", text)
 
+    def test_generated_texts_are_a_table(self) -> None:
+        line = {"event": "generated", "model": "gpt", "precision": "fp32", "world_size": 2, "prompts": 300,
+                "prompt_tokens": 9000, "generated_tokens": 6000, "seconds": 11.39, "seconds_to_first_token": 0.0125,
+                "prefill_tokens_per_second": 4000.0, "decode_tokens_per_second": 325.66,
+                "generated_tokens_per_second": 526.9}  # fmt: skip
+        row = "| m | gpt, fp32 | 2 | 300 | 9,000 | 6,000 | 12.5 | 4,000 | 325.7 | 526.9 |"
+        for lines in ([], WHOLE):
+            self.report(self.write("m.jsonl", [*lines, line]), "--md", "r.md")
+            text = (self.folder / "r.md").read_text()
+            self.assertIn(row, text)
+            self.assertEqual("has no lines of training" in text, not lines)
+            self.assertNotIn("not complete", text)
+
     def test_the_title_has_machine_and_date(self) -> None:
         (run,) = runs.load_runs([self.write("a.jsonl", [start(86400.0 * 365, device_name="H200")])])
         self.assertEqual(page.title_of_runs([run]), "Training cnn on H200, 1971-01-01")

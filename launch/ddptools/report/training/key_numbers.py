@@ -124,8 +124,9 @@ def _hash(run: TrainingRun) -> KeyNumber | None:
 
 def in_words(run: TrainingRun) -> str:
     """What the run was, on one line."""
-    if not run.start and not run.lines and run.summary is None:
-        return f"{run.name} has no lines yet."
+    if not run.has_training:
+        has_others = run.generations or run.evaluation is not None
+        return f"{run.name} has no lines {'of training' if has_others else 'yet'}."
     start = run.start or run.summary or {}
     ranks, epochs = finite(start.get("world_size")), finite(start.get("epochs"))
     told = [f"{ranks:.0f} rank{'s' if ranks > 1 else ''}"] if ranks else []

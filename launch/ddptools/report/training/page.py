@@ -44,13 +44,14 @@ def blocks_of_runs(runs: list[TrainingRun]) -> list[Block]:
     blocks: list[Block] = [*disturbed_runs(runs), *(in_words(run) for run in runs if len(runs) == 1)]
     blocks += [key_numbers(run) for run in runs if len(runs) == 1]
     blocks += [Notes(notes)] if notes else []
-    tables = [run_table(runs), *mesh_tables(runs), *group_tables(runs)]
+    trained = [run for run in runs if run.has_training]
+    tables = [*([run_table(trained)] if trained else []), *mesh_tables(runs), *group_tables(runs), *generation_tables(runs)]
     if len(runs) > 1:
         blocks += [*words(runs), *tables]
     blocks += run_pictures(runs)
     blocks += step_parts(runs)
     if len(runs) == 1:
-        blocks += [Heading(2, "Results"), *words(runs), *tables]
+        blocks += [Heading(2, "Results"), *words(runs), *tables] if tables else []
     for run in runs:
         if run.evaluation is not None:
             title = f"Evaluation of {run.name}" if len(runs) > 1 else "Evaluation"
@@ -152,12 +153,30 @@ def group_tables(runs: list[TrainingRun]) -> list[Table]:
             continue
         group = str(table_of(run.start.get("configuration")).get("group", "")).strip('"')
         sizes = [_shown(summary.get(f"exchange_bytes_{way}"), lambda v: f"{1e-6 * v:.3g}") for way in ("sent", "received")]
-        rows.append([run.name, group, _shown(summary.get("exchanges"), number),
+        rows.append([run.name, group, _shown(summary.get("exchanges"), "{:,.0f}".format),
                      _shown(summary.get("exchange_seconds"), duration), *sizes,
                      f"{sum(ages) / len(ages):.2g}, at most {max(ages):g}" if ages else "",
-                     _shown(summary.get("exchange_entries_skipped"), number), str(summary.get("outer_hash", ""))])  # fmt: skip
+                     _shown(summary.get("exchange_entries_skipped"), "{:,.0f}".format), str(summary.get("outer_hash", ""))])  # fmt: skip
     header = ["run", "group", "exchanges", "stood still", "MB sent", "MB received", "age", "skipped", "outer hash"]
     caption = "Groups that share a log. Age: versions of the outer weights, mean. Skipped: entries that did not fit."
+    return [Table(caption, header, rows)] if rows else []
+
+
+def generation_tables(runs: list[TrainingRun]) -> list[Table]:
+    """What `ddptrain --generate` measured. None if no file has such lines."""
+    rates = [("prefill tokens/s", "prefill_tokens_per_second"), ("decoding tokens/s", "decode_tokens_per_second"),
+             ("generated tokens/s", "generated_tokens_per_second")]  # fmt: skip
+    counts = [("prompts", "prompts"), ("their tokens", "prompt_tokens"), ("tokens generated", "generated_tokens")]
+    rows = []
+    for run in runs:
+        for line in run.generations:
+            model = ", ".join(str(line[name]) for name in ("model", "precision") if name in line)
+            rows.append([run.name, model, _shown(line.get("world_size"), "{:.0f}".format),
+                         *(_shown(line.get(field), "{:,.0f}".format) for _, field in counts),
+                         _shown(line.get("seconds_to_first_token"), lambda seconds: f"{1e3 * seconds:.3g}"),
+                         *(_shown(line.get(field), number) for _, field in rates)])  # fmt: skip
+    header = ["run", "model", "ranks", *(name for name, _ in counts), "first token ms", *(name for name, _ in rates)]
+    caption = "Generated texts. Prefill and decoding: on one replica. Generated: of all replicas, by the time for all texts."
     return [Table(caption, header, rows)] if rows else []
 
 

@@ -31,6 +31,7 @@ class TrainingRun:
     interruption: Record | None = None
     restarts: list[Record] = dataclasses.field(default_factory=list)
     evaluation: Record | None = None  # the last one of its weights, by ddptrain --evaluate
+    generations: list[Record] = dataclasses.field(default_factory=list)  # by ddptrain --generate
     bad_lines: list[int] = dataclasses.field(default_factory=list)  # their numbers
     began: float | None = None  # Unix time
 
@@ -47,6 +48,8 @@ class TrainingRun:
             self.interruption = line
         elif event == "evaluated":
             self.evaluation = line
+        elif event == "generated":
+            self.generations.append(line)
         elif event in ("step", "epoch", "evaluation", "exchange"):
             if not self._repeats(line):
                 self.lines.append(line)
@@ -69,6 +72,11 @@ class TrainingRun:
     @property
     def steps(self) -> int:
         return max((step_of(line) for line in self.lines), default=0)
+
+    @property
+    def has_training(self) -> bool:
+        """False of a file that only other tasks have written to."""
+        return bool(self.start or self.lines or self.summary)
 
     @property
     def end(self) -> str:

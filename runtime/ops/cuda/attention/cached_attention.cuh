@@ -11,8 +11,8 @@
 
 // A thread block has a row of a text, some heads of queries that share a key, and a stretch of the positions that the
 // row sees. Its warps take these positions in turn, and keep for each query the running softmax of the scores. A lane
-// has neighbouring elements of a head. If there are few rows, several blocks share the positions of a row, and a second
-// kernel adds up what they found, in the order of the positions.
+// has neighbouring elements of a head. If there are few rows, several blocks share the positions of a row, and the last
+// of them to end adds up what all found, in the order of the positions.
 
 namespace ddptrain::cuda::cached_attention {
 
@@ -34,6 +34,7 @@ struct Cached {
   std::uint32_t stretches;  ///< Blocks that share the positions of a row.
   float scale;              ///< Of scores, with log2 e.
   const std::int64_t* first_position;
+  const float* frequencies;  ///< [head_size / 2]: of rotate_and_attend().
 
   __device__ std::uint32_t queries() const { return heads / key_heads; }
   __device__ std::size_t columns() const { return static_cast<std::size_t>(heads + 2 * key_heads) * head_size; }
@@ -62,6 +63,33 @@ __device__ __forceinline__ void load_head(const T* head, std::uint32_t head_size
   }
 }
 
+/// Rotary positions of heads whose elements fill the lanes: see GroupedAttentionOps::rotate().
+template <int E>
+class Turn {
+ public:
+  __device__ __forceinline__ void set(const float* frequencies, std::uint32_t position) {
+#pragma unroll
+    for (int i = 0; i < E; ++i) {
+      const float angle = static_cast<float>(position) * frequencies[threadIdx.x % kHalf * E + i];
+      sincosf(angle, &sine_[i], &cosine_[i]);
+      if (threadIdx.x % 32 < kHalf) sine_[i] = -sine_[i];
+    }
+  }
+  /// Rounds as if the head were stored. Called by all lanes.
+  template <class T>
+  __device__ __forceinline__ void apply(float (&x)[E]) const {
+#pragma unroll
+    for (int i = 0; i < E; ++i) {
+      const float partner = __shfl_xor_sync(kAllLanes, x[i], kHalf);
+      x[i] = to_float(from_float<T>(x[i] * cosine_[i] + partner * sine_[i]));
+    }
+  }
+
+ private:
+  static constexpr int kHalf = 16;  // lanes that have the first half of a head
+  float sine_[E], cosine_[E];
+};
+
 /// The softmax of one query over the positions that a warp has seen.
 template <int E>
 struct Running {
@@ -88,8 +116,8 @@ struct Running {
   }
 };
 
-/// What a block reads and writes.
-template <class T, int E>
+/// What a block reads and writes. kTurns: its text has one row, which is group by group.
+template <class T, int E, bool kTurns>
 struct BlockPlace {
   static constexpr std::uint32_t kQueries = queries_of(E);
 
@@ -115,23 +143,32 @@ struct BlockPlace {
     keeps = own < begin + a.stretch && first_query == 0;
     wide = a.head_size % E == 0;
     const std::size_t head = static_cast<std::size_t>(group) * a.head_size;
-    query = qkv + row * a.columns() + static_cast<std::size_t>(first_head) * a.head_size;
-    new_keys = qkv + (static_cast<std::size_t>(text) * a.sequence * a.columns() + a.heads * a.head_size + head);
-    new_values = new_keys + a.cache_width();
+    if constexpr (kTurns) {
+      const T* const of_group = qkv + row * a.columns() + head * (a.queries() + 2);
+      query = of_group + static_cast<std::size_t>(first_query) * a.head_size;
+      new_keys = of_group + static_cast<std::size_t>(a.queries()) * a.head_size;
+      new_values = new_keys + a.head_size;
+    } else {
+      query = qkv + row * a.columns() + static_cast<std::size_t>(first_head) * a.head_size;
+      new_keys = qkv + (static_cast<std::size_t>(text) * a.sequence * a.columns() + a.heads * a.head_size + head);
+      new_values = new_keys + a.cache_width();
+    }
     cache = static_cast<std::size_t>(text) * a.capacity * a.cache_width() + head;
   }
 };
 
-/// This warp's positions.
-template <class T, int E>
-__device__ __forceinline__ void attend_positions(const Cached& a, const BlockPlace<T, E>& b, const T* keys,
-                                                 const T* values, Running<E> (&running)[queries_of(E)]) {
+/// This warp's positions. `turn` is for queries and the new key.
+template <class T, int E, bool kTurns>
+__device__ __forceinline__ void attend_positions(const Cached& a, const BlockPlace<T, E, kTurns>& b, const T* keys,
+                                                 const T* values, const Turn<E>& turn,
+                                                 Running<E> (&running)[queries_of(E)]) {
   constexpr int kQueries = queries_of(E);
   float query[kQueries][E];
 #pragma unroll
   for (int j = 0; j < kQueries; ++j) {
     const std::uint32_t head = min(static_cast<std::uint32_t>(j), b.count - 1);
     load_head<E>(b.query + static_cast<std::size_t>(head) * a.head_size, a.head_size, b.wide, query[j]);
+    if constexpr (kTurns) turn.template apply<T>(query[j]);
 #pragma unroll
     for (float& q : query[j]) q *= a.scale;
   }
@@ -145,6 +182,9 @@ __device__ __forceinline__ void attend_positions(const Cached& a, const BlockPla
       const std::size_t old_row = b.cache + static_cast<std::size_t>(position) * a.cache_width();
       load_head<E>(is_new ? b.new_keys + new_row : keys + old_row, a.head_size, b.wide, key[k]);
       load_head<E>(is_new ? b.new_values + new_row : values + old_row, a.head_size, b.wide, value[k]);
+      if constexpr (kTurns) {
+        if (is_new) turn.template apply<T>(key[k]);  // the same position in all lanes
+      }
     }
 #pragma unroll
     for (int j = 0; j < kQueries; ++j) {
@@ -185,9 +225,9 @@ struct Found {
 };
 
 /// Adds up what the warps found: to `out`, or to `partials` if several blocks share the positions of a row.
-template <class T, int E>
-__device__ __forceinline__ void store_found(const Cached& a, const BlockPlace<T, E>& b, const Found<E>& found, T* out,
-                                            float* partials) {
+template <class T, int E, bool kTurns>
+__device__ __forceinline__ void store_found(const Cached& a, const BlockPlace<T, E, kTurns>& b, const Found<E>& found,
+                                            T* out, float* partials) {
   for (std::uint32_t i = threadIdx.x; i < b.count * a.head_size; i += kThreads) {
     const std::uint32_t j = i / a.head_size, element = i % a.head_size;
     float top = kLeast;
@@ -214,8 +254,8 @@ __device__ __forceinline__ void store_found(const Cached& a, const BlockPlace<T,
 
 /// Fetches what a block reads of a cache into the L2 cache: a thread each a key and its value. The position comes from
 /// before the predecessor's end. If it is wrong, this is of no use, and does no harm.
-template <class T, int E>
-__device__ __forceinline__ void prefetch_cache(const Cached& a, const BlockPlace<T, E>& b, const T* keys,
+template <class T, int E, bool kTurns>
+__device__ __forceinline__ void prefetch_cache(const Cached& a, const BlockPlace<T, E, kTurns>& b, const T* keys,
                                                const T* values) {
   const std::uint32_t position = b.begin + threadIdx.x, bytes = a.head_size * sizeof(T);
   if (threadIdx.x >= a.stretch || position >= min(b.before, a.capacity) || bytes % 16 != 0) return;
@@ -224,49 +264,82 @@ __device__ __forceinline__ void prefetch_cache(const Cached& a, const BlockPlace
   prefetch_to_l2(values + at, bytes);
 }
 
-template <class T, int E>
-__global__ void __launch_bounds__(kThreads)
-    attend_kernel(const Cached a, const T* qkv, T* keys, T* values, T* out, float* partials) {
-  __shared__ Found<E> found;
-  if (a.stretches > 1) prefetch_cache(a, BlockPlace<T, E>(a, qkv), keys, values);
-  follow_predecessor();
-  const BlockPlace<T, E> b(a, qkv);
-  if (b.begin >= b.end) return;
-  Running<E> running[queries_of(E)];
-  attend_positions<T, E>(a, b, keys, values, running);
-  if (b.keeps) {  // nobody reads them before the next pass
-    const std::size_t to = b.cache + static_cast<std::size_t>(b.own) * a.cache_width();
-    const std::size_t from = static_cast<std::size_t>(b.own - b.before) * a.columns();
-    for (std::uint32_t i = threadIdx.x; i < a.head_size; i += kThreads) {
-      keys[to + i] = b.new_keys[from + i];
-      values[to + i] = b.new_values[from + i];
-    }
+/// Writes key and value of the row to the cache. Nobody reads them there before the next pass.
+template <class T, int E, bool kTurns>
+__device__ __forceinline__ void keep_row(const Cached& a, const BlockPlace<T, E, kTurns>& b, const Turn<E>& turn,
+                                         T* keys, T* values) {
+  const std::size_t to = b.cache + static_cast<std::size_t>(b.own) * a.cache_width();
+  const std::size_t from = static_cast<std::size_t>(b.own - b.before) * a.columns();
+  for (std::uint32_t i = threadIdx.x; i < a.head_size; i += kThreads) {
+    if constexpr (!kTurns) keys[to + i] = b.new_keys[from + i];
+    values[to + i] = b.new_values[from + i];
   }
-  found.put(running);
-  __syncthreads();
-  store_found<T, E>(a, b, found, out, partials);
+  if constexpr (kTurns) {
+    if (threadIdx.x >= 32) return;
+    float key[E];
+    load_head<E>(b.new_keys, a.head_size, b.wide, key);
+    turn.template apply<T>(key);
+    store<E>(key, keys + to + threadIdx.x * E);
+  }
 }
 
-/// A block per row and head.
-template <class T>
-__global__ void __launch_bounds__(kThreads) combine_kernel(const Cached a, const float* partials, T* out) {
-  follow_predecessor();
-  const std::uint32_t row = blockIdx.x / a.heads;
-  const std::uint32_t stretches = a.position(row) / a.stretch + 1;
-  const float* const first = partials + static_cast<std::size_t>(blockIdx.x) * a.stretches * a.partial_size();
-  for (std::uint32_t element = threadIdx.x; element < a.head_size; element += kThreads) {
+/// Whether this block is the last one of `blocks` to call it with this counter, which is 0 before and after. The last
+/// one can read what the others wrote, past the L1 cache.
+__device__ __forceinline__ bool is_last(std::uint32_t* arrived, std::uint32_t blocks) {
+  __shared__ bool last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    last = atomicAdd(arrived, 1u) + 1 == blocks;
+    if (last) *arrived = 0;
+  }
+  __syncthreads();
+  __threadfence();
+  return last;
+}
+
+/// Adds up `blocks` blocks' partials.
+template <class T, int E, bool kTurns>
+__device__ __forceinline__ void combine(const Cached& a, const BlockPlace<T, E, kTurns>& b, std::uint32_t blocks,
+                                        const float* partials, T* out) {
+  for (std::uint32_t i = threadIdx.x; i < b.count * a.head_size; i += kThreads) {
+    const std::size_t head = static_cast<std::size_t>(b.row) * a.heads + b.first_head + i / a.head_size;
+    const std::uint32_t element = i % a.head_size;
+    const float* const first = partials + head * a.stretches * a.partial_size();
     float top = kLeast, all = 0.0f, sum = 0.0f;
 #pragma unroll 8
-    for (std::uint32_t s = 0; s < stretches; ++s) {
+    for (std::uint32_t s = 0; s < blocks; ++s) {
       const float* const partial = first + s * a.partial_size();
-      const float next = fmaxf(top, partial[0]);
-      const float kept = exp2_approximate(top - next), share = exp2_approximate(partial[0] - next);
-      all = all * kept + share * partial[1];
-      sum = sum * kept + share * partial[2 + element];
+      const float largest = __ldcg(partial), next = fmaxf(top, largest);
+      const float kept = exp2_approximate(top - next), share = exp2_approximate(largest - next);
+      all = all * kept + share * __ldcg(partial + 1);
+      sum = sum * kept + share * __ldcg(partial + 2 + element);
       top = next;
     }
-    out[static_cast<std::size_t>(blockIdx.x) * a.head_size + element] = from_float<T>(sum / all);
+    out[head * a.head_size + element] = from_float<T>(sum / all);
   }
+}
+
+/// kTurns: of rotate_and_attend(). The head size is then 32 E, and texts have one row each.
+template <class T, int E, bool kTurns>
+__global__ void __launch_bounds__(kThreads)
+    attend_kernel(const Cached a, const T* qkv, T* keys, T* values, T* out, float* partials, std::uint32_t* arrived) {
+  __shared__ Found<E> found;
+  if (a.stretches > 1) prefetch_cache(a, BlockPlace<T, E, kTurns>(a, qkv), keys, values);
+  follow_predecessor();
+  const BlockPlace<T, E, kTurns> b(a, qkv);
+  if (b.begin >= b.end) return;
+  Running<E> running[queries_of(E)];
+  Turn<E> turn;
+  if constexpr (kTurns) turn.set(a.frequencies, b.own);
+  attend_positions(a, b, keys, values, turn, running);
+  if (b.keeps) keep_row(a, b, turn, keys, values);
+  found.put(running);
+  __syncthreads();
+  store_found(a, b, found, out, partials);
+  if (a.stretches == 1) return;
+  const std::uint32_t blocks = b.own / a.stretch + 1;
+  if (is_last(arrived + b.row * gridDim.y + blockIdx.y, blocks)) combine(a, b, blocks, partials, out);
 }
 
 }  // namespace ddptrain::cuda::cached_attention

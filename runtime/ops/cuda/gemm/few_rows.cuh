@@ -101,6 +101,7 @@ __global__ void __launch_bounds__(kThreads) few_rows_kernel(const FewRows a) {
   if (own_column < a.prefetched && member == 0 && lane < kParts) {
     prefetch_to_l2(a.row(column + lane * a.columns), a.in * static_cast<std::uint32_t>(sizeof(__nv_bfloat16)));
   }
+  if (a.bias != nullptr && member == 0 && lane < kParts) prefetch_to_l2(a.bias + column + lane * a.columns);
   let_successor_start();
   wait_for_predecessor();
   float bias[kParts] = {};

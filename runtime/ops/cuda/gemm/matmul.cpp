@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <compare>
+#include <cstddef>
 #include <limits>
 #include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "runtime/core/error.h"
@@ -29,6 +31,7 @@ using LayoutHandle = Handle<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>
 using PreferenceHandle = Handle<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
 
 constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
+constexpr std::size_t kLargeWorkspaceBytes = std::size_t{128} << 20;
 constexpr int kCandidates = 8;               // that are timed
 constexpr std::uint32_t kMaxAlignment = 16;  // more makes no difference to speed, but would to the choice of algorithm
 
@@ -64,12 +67,22 @@ struct Key {
   auto operator<=>(const Key&) const = default;
 };
 
+/// Bytes of memory for partial sums. Large results of long sums (3,584 columns of 37,888 terms, at 4,096 rows) get
+/// more, so that a sum may be split in two: they have few tiles, and the last of them would leave many multiprocessors
+/// idle.
+std::size_t workspace_bytes(const Gemm& g) {
+  const bool has_long_sums = !g.transpose_a && g.k >= 4 * std::max(g.m, g.n);
+  const std::size_t halves = 2 * sizeof(float) * static_cast<std::size_t>(g.m * g.n);
+  return has_long_sums && halves > kWorkspaceBytes ? kLargeWorkspaceBytes : kWorkspaceBytes;
+}
+
 struct Plan {
   DescHandle desc;
   LayoutHandle left;
   LayoutHandle right;
   LayoutHandle result;
   float beta = 0.0f;  ///< 1 adds to the result.
+  std::size_t workspace_bytes = kWorkspaceBytes;
   cublasLtMatmulAlgo_t algorithm = {};
   bool provisional = false;  ///< The heuristic's first choice, where timing was not possible yet.
 };
@@ -124,8 +137,8 @@ struct MatmulPlans::Impl {
   Precision precision;
   TunedChoices* choices;  ///< Null without DeviceOptions::tune.
   LtHandle handle;
-  std::map<cudaStream_t, DeviceMemory> workspaces;
-  std::map<Key, std::optional<Plan>> plans;  ///< Empty where cuBLASLt has no algorithm.
+  std::map<std::pair<cudaStream_t, std::size_t>, DeviceMemory> workspaces;  ///< By stream and bytes.
+  std::map<Key, std::optional<Plan>> plans;                                 ///< Empty where cuBLASLt has no algorithm.
 
   /// cuBLASLt is column-major, where every row-major matrix appears as its transpose. So it is given
   /// c^T = op(b)^T op(a)^T: left = b, right = a, each transposed where op transposes it.
@@ -135,6 +148,7 @@ struct MatmulPlans::Impl {
     const bool tf32 = g.in == DType::f32 && precision == Precision::tf32;
     Plan plan;
     plan.beta = g.accumulate ? 1.0f : 0.0f;
+    plan.workspace_bytes = workspace_bytes(g);
     DDP_CUBLAS(cublasLtMatmulDescCreate(plan.desc.out(), tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F,
                                         CUDA_R_32F));
     set(plan.desc, CUBLASLT_MATMUL_DESC_TRANSA, g.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
@@ -159,7 +173,7 @@ struct MatmulPlans::Impl {
   std::vector<cublasLtMatmulAlgo_t> candidates(const Key& key, const Plan& plan) const {
     PreferenceHandle preference;
     DDP_CUBLAS(cublasLtMatmulPreferenceCreate(preference.out()));
-    set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes);
+    set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, plan.workspace_bytes);
     set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
         static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.align_b);
@@ -212,7 +226,7 @@ struct MatmulPlans::Impl {
     return read_choice(kept, &plan.algorithm, sizeof(plan.algorithm)) &&
            cublasLtMatmulAlgoCheck(handle.get(), plan.desc.get(), plan.left.get(), plan.right.get(), plan.result.get(),
                                    plan.result.get(), &plan.algorithm, &checked) == CUBLAS_STATUS_SUCCESS &&
-           checked.workspaceSize <= kWorkspaceBytes;
+           checked.workspaceSize <= plan.workspace_bytes;
   }
 
   void pick_fastest(const Key& key, Plan& plan, const std::vector<cublasLtMatmulAlgo_t>& algorithms,
@@ -242,17 +256,17 @@ struct MatmulPlans::Impl {
     const float alpha = 1.0f;
     return cublasLtMatmul(handle.get(), plan.desc.get(), &alpha, t.b, plan.left.get(), t.a, plan.right.get(),
                           &plan.beta, t.c, plan.result.get(), t.c, plan.result.get(), &algorithm,
-                          workspaces.at(stream).get(), kWorkspaceBytes, stream);
+                          workspaces.at({stream, plan.workspace_bytes}).get(), plan.workspace_bytes, stream);
   }
 
-  void prepare(cudaStream_t stream) {
-    if (workspaces.contains(stream)) return;
+  void prepare(std::size_t bytes, cudaStream_t stream) {
+    if (workspaces.contains({stream, bytes})) return;
     DDP_CHECK(!is_capturing(stream), "a matrix product must run once on a stream before it is captured there");
-    DDP_CUDA(cudaMalloc(workspaces[stream].out(), kWorkspaceBytes));
+    DDP_CUDA(cudaMalloc(workspaces[{stream, bytes}].out(), bytes));
   }
 
   bool run(const Gemm& gemm, Epilogue epilogue, const GemmTensors& tensors, cudaStream_t stream) {
-    prepare(stream);
+    prepare(workspace_bytes(gemm), stream);
     const Key key{gemm, epilogue, alignment_of(tensors.a), alignment_of(tensors.b), alignment_of(tensors.c)};
     auto found = plans.find(key);
     if (found != plans.end() && found->second && found->second->provisional && can_time(stream)) {

@@ -28,11 +28,38 @@ __global__ void __launch_bounds__(kThreads, resident_at_most(kThreads, A::kRound
 #pragma unroll
   for (std::uint32_t round = 0; round < kRounds; ++round)
     elements[round] = load_elements<rule_of(kKind).slots, A>(u, chunk, round);
-  const StepFactors<float> f = u.factors();
+  const StepFactors<float> f = u.factors(chunk);
   const auto rounding = rounding_of<A>(u, chunk);
 #pragma unroll
   for (std::uint32_t round = 0; round < kRounds; ++round) {
     if (elements[round].count > 0) update_elements<kKind, A>(u, f, rounding, chunk, round, elements[round]);
+  }
+}
+
+/// One block per chunk. G: of gradients; S: of the state.
+template <class G, class S>
+__global__ void __launch_bounds__(kThreads) add_momentum_kernel(const Update u) {
+  const UpdateChunk chunk = u.slice.chunks[blockIdx.x];
+  if (chunk.of_matrix == 0) return;
+  const StepFactors<float> f = u.factors(chunk);
+  const auto rounding = rounding_of<Arrays<float, G, S>>(u, chunk);
+#pragma unroll
+  for (std::uint32_t round = 0; round < kRounds; ++round) {
+    const std::uint32_t offset = offset_in_chunk(round);
+    Elements e{};
+    e.count = count_at(chunk, offset);
+    if (e.count == 0) continue;
+    G* const gradients = static_cast<G*>(u.slice.gradients) + chunk.begin + offset;
+    S* const moments = static_cast<S*>(u.slice.state[0]) + chunk.begin + offset;
+    load_some(gradients, e.count, e.g);
+    load_some(moments, e.count, e.m);
+    note_nonfinite(u, chunk.parameter, e);
+    if (isnan(f.gradient_scale)) continue;
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) ddptrain::add_momentum(f, e.g[i], e.m[i]);
+    if constexpr (!std::is_same_v<S, float>) round_at_random<Arrays<float, G, S>, 1>(rounding, chunk, offset, e);
+    store_some(e.g, e.count, gradients);
+    store_some(e.m, e.count, moments);
   }
 }
 
@@ -70,6 +97,18 @@ class CudaOptimizer final : public OptimizerOps, CudaOps {
       });
     };
     slice.rounds_at_random() ? optimizer::with_rounded_types(slice, launch) : optimizer::with_types(slice, launch);
+  }
+
+  void add_momentum(const OptimizerSettings& settings, const UpdateSlice& slice, StepRef step, Stream stream) override {
+    if (slice.chunk_count == 0) return;
+    check_update(settings.kind, slice, dtype());
+    const optimizer::Update u(settings, slice, step);
+    cuda::with_element(slice.gradient_type, [&]<class G>(G) {
+      cuda::with_element(slice.state_type, [&]<class S>(S) {
+        cuda::launch_kernel(optimizer::add_momentum_kernel<G, S>, slice.chunk_count, optimizer::kThreads, 0,
+                            static_cast<cudaStream_t>(stream.handle), u);
+      });
+    });
   }
 
   std::size_t inbox_bytes(const UpdateSlice& slice, int ranks) const override {

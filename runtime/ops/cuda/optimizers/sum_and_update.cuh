@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kThreads)
   const std::uint32_t round = rounds[block] + 1;
   Elements e = load_elements<rule_of(kKind).slots, A>(u, chunk, blockIdx.y);
   if (e.count > 0) {
-    const StepFactors<float> f = u.factors();
+    const StepFactors<float> f = u.factors(chunk);
     sum_over_ranks<typename A::Gradient>(peers, layout, block, round, e);
     update_elements<kKind, A>(u, f, NoRounding{}, chunk, blockIdx.y, e);
   }

@@ -29,7 +29,7 @@ struct Update {
       : settings(s), slice(what), step(when), log_beta1(log_of(s.beta1)), log_beta2(log_of(s.beta2)) {}
 
   __device__ float decay_of(const UpdateChunk& chunk) const { return chunk.decays != 0 ? settings.weight_decay : 0.0f; }
-  __device__ StepFactors<float> factors() const {
+  __device__ StepFactors<float> factors(const UpdateChunk& chunk) const {
     const std::uint64_t now = step.value();
     const auto t = static_cast<float>(now + 1);
     return {settings.schedule.at(now),
@@ -39,7 +39,9 @@ struct Update {
             settings.beta2,
             settings.epsilon,
             -1.0f / expm1f(t * log_beta1),
-            -1.0f / expm1f(t * log_beta2)};
+            -1.0f / expm1f(t * log_beta2),
+            settings.muon_momentum,
+            chunk.of_matrix != 0};
   }
 
  private:

@@ -21,6 +21,11 @@ __device__ __forceinline__ void prefetch_to_l2(const void* address, std::uint32_
 #endif
 }
 
+/// The same for the 32 bytes around an address.
+__device__ __forceinline__ void prefetch_to_l2(const void* address) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+}
+
 /// Reads what no thread of the multiprocessor reads again: the L1 cache does not keep it.
 __device__ __forceinline__ uint4 load_once(const uint4* from) {
   uint4 x;

@@ -156,6 +156,7 @@ std::vector<UpdateChunk> chunks_of(std::size_t index, const BucketPlan& plan, co
                         .element = static_cast<std::uint32_t>(at - origin),
                         .parameter = static_cast<std::uint16_t>(parameter),
                         .count = static_cast<std::uint16_t>(std::min<std::int64_t>(kChunkElements, end - at)),
+                        .of_matrix = !specs[parameter].matrix_rows.empty(),
                         .decays = specs[parameter].decays});
     }
   }

@@ -5,7 +5,15 @@
 namespace ddptrain {
 namespace {
 
-class ReplicatedWeights final : public WeightStore {};
+class ReplicatedWeights final : public WeightStore {
+ public:
+  explicit ReplicatedWeights(Communicator* working_ranks) : working_ranks_(working_ranks) {}
+
+  Communicator* working_ranks() override { return working_ranks_; }
+
+ private:
+  Communicator* working_ranks_;
+};
 
 class GatheredWeights final : public WeightStore {
  public:
@@ -18,6 +26,7 @@ class GatheredWeights final : public WeightStore {
     newest_ = communicator_.all_gather(arena_.bucket_weights(bucket), communication);
   }
   Communicator* shard_ranks() override { return &communicator_; }
+  Communicator* working_ranks() override { return &communicator_; }
   void finish() override {
     communicator_.wait(newest_);
     device_.wait_for(device_.compute_stream(), device_.communication_stream());
@@ -50,7 +59,9 @@ class PeerWeights final : public WeightStore {
 
 }  // namespace
 
-std::unique_ptr<WeightStore> make_replicated_weights() { return std::make_unique<ReplicatedWeights>(); }
+std::unique_ptr<WeightStore> make_replicated_weights(Communicator* working_ranks) {
+  return std::make_unique<ReplicatedWeights>(working_ranks);
+}
 
 std::unique_ptr<WeightStore> make_gathered_weights(const ParameterArena& arena) {
   return std::make_unique<GatheredWeights>(arena);

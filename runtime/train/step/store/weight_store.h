@@ -31,13 +31,16 @@ class WeightStore {
   virtual void updated(std::size_t /*bucket*/, Stream /*stream*/) {}
   /// Connects the ranks that update the other shards. Null if this rank updates everything.
   virtual Communicator* shard_ranks() { return nullptr; }
+  /// The ranks to which the step deals work on whole matrices. Null: this rank does all of it.
+  virtual Communicator* working_ranks() { return nullptr; }
   /// Call it after the last bucket of a step. Work queued on the compute stream from now on can use all weights, or
   /// those that it acquires.
   virtual void finish() {}
 };
 
 /// For ranks that update all weights. Also for steps without communication, in which other ranks' shards do not change.
-std::unique_ptr<WeightStore> make_replicated_weights();
+/// `working_ranks`: see WeightStore; it outlives the store.
+std::unique_ptr<WeightStore> make_replicated_weights(Communicator* working_ranks = nullptr);
 /// ZeRO-1 and ZeRO-2: all-gathers each bucket while the next one is updated.
 std::unique_ptr<WeightStore> make_gathered_weights(const ParameterArena& arena);
 /// ZeRO-3: all-gathers the weights of a unit before their use, one unit ahead. `device` and `communicator` are the

@@ -6,6 +6,7 @@ namespace ddptrain::cuda {
 
 inline float exp2_approximate(float x) { return std::exp2(x); }
 inline void prefetch_to_l2(const void*, std::uint32_t) {}
+inline void prefetch_to_l2(const void*) {}
 inline uint4 load_once(const uint4* from) { return *from; }
 
 inline void add_to_global(float4* sum, float4 x) {
