@@ -51,7 +51,7 @@ OuterFold::Outcome OuterFold::add(const OuterEntry& entry) {
   if (entry.base > part.version || entry.round > kMostVersion) return Outcome::ahead;
   if (rule_.groups > 0 && entry.round != entry.base) return Outcome::ahead;
   const bool known = part.next_round.contains(entry.group);
-  const std::size_t most = rule_.groups > 0 ? static_cast<std::size_t>(rule_.groups) : kMostGroups;
+  const std::size_t most = rule_.groups > 0 ? static_cast<std::size_t>(rule_.groups) : most_groups(layout_.fragments);
   if (!known && part.next_round.size() == most) return Outcome::foreign;
   std::uint64_t& next_round = part.next_round[entry.group];
   if (entry.round < next_round) return Outcome::repeated;

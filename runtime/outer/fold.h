@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <span>
@@ -47,6 +48,15 @@ class OuterFold {
     foreign,   ///< The group is none of the groups of the rounds, or there are too many groups.
   };
   static constexpr std::size_t kMostGroups = 1024;
+  /// Without rounds, entries of further groups are `foreign`.
+  static constexpr std::size_t most_groups(std::int64_t fragments) {
+    const std::size_t each = most_record_bytes(fragments) / static_cast<std::size_t>(fragments);
+    return std::min(kMostGroups, (each - kPartBytes) / kGroupBytes);
+  }
+  /// Of record(), as text within JSON, and of a group's place in each fragment.
+  static constexpr std::size_t most_record_bytes(std::int64_t fragments) {
+    return std::max(std::size_t{1} << 20, static_cast<std::size_t>(fragments) * 4096);
+  }
 
   /// `weights` has layout.size values, and `velocity` as many with OuterOptimizer::nesterov, else none. Both outlive
   /// the fold, which changes them in add() only.
@@ -77,6 +87,9 @@ class OuterFold {
     std::map<std::string, std::uint64_t> next_round;  ///< Of each group that has been seen.
     std::map<std::string, std::string> waiting;       ///< The payloads of the current round, by group.
   };
+
+  static constexpr std::size_t kPartBytes = 256;
+  static constexpr std::size_t kGroupBytes = 96;  ///< The longest name and number.
 
   Outcome add_to_round(Part& part, const OuterEntry& entry);
   Outcome apply_at_once(Part& part, const OuterEntry& entry);

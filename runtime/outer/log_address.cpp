@@ -21,7 +21,9 @@ int port_of(const std::string& text) {
 }  // namespace
 
 std::string LogAddress::text() const {
-  return fmt::format("{}://{}{}{}:{}/{}", tls ? "rediss" : "redis", user, user.empty() ? "" : "@", host, port, name);
+  const bool is_ipv6 = host.find(':') != host.npos;
+  return fmt::format("{}://{}{}{}{}{}:{}/{}", tls ? "rediss" : "redis", user, user.empty() ? "" : "@",
+                     is_ipv6 ? "[" : "", host, is_ipv6 ? "]" : "", port, name);
 }
 
 LogAddress parse_log_address(const std::string& url) {

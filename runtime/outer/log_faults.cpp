@@ -7,6 +7,7 @@
 namespace ddptrain {
 namespace {
 
+constexpr std::chrono::minutes kQuiet{1};        // between two lines about a full log
 constexpr std::chrono::milliseconds kLook{200};  // between two looks at a server that reads its file
 
 const char* remedy(const LogAddress& address, const RedisFault& fault) {
@@ -24,7 +25,8 @@ const char* remedy(const LogAddress& address, const RedisFault& fault) {
            "host in --outer as the certificate names it.";
   }
   if (has(kNoTlsFault)) return "If the server has no TLS, the address begins with redis://.";
-  if (!address.tls && (has("closed the connection") || has("reset by peer") || has("Protocol error"))) {
+  if (has("Protocol error")) return "It is no Redis server, or it has TLS: then the address begins with rediss://.";
+  if (!address.tls && (has("closed the connection") || has("reset by peer"))) {
     return "If the server has TLS, the address begins with rediss://.";
   }
   return "launch/outer-log starts a server.";
@@ -68,12 +70,14 @@ void open_log(RedisConnection& connection, const LogAddress& address, const std:
 
 void LogOutage::failed(const RedisConnection& connection, const RedisFault& fault) {
   const std::lock_guard lock(mutex_);
+  const Clock::time_point now = Clock::now();
   if (failing_.empty()) {
-    begin_ = std::chrono::steady_clock::now();
+    begin_ = now;
     is_told_away_ = false;
     is_told_full_ = false;
   }
   failing_.insert(&connection);
+  if (is_full(fault) && full_until_ && begin_ < *full_until_ + kQuiet && now < begin_ + kQuiet) return;
   if (std::exchange(is_full(fault) ? is_told_full_ : is_told_away_, true)) return;
   if (is_full(fault)) {
     spdlog::warn(
@@ -89,7 +93,10 @@ void LogOutage::failed(const RedisConnection& connection, const RedisFault& faul
 void LogOutage::answered(const RedisConnection& connection) {
   const std::lock_guard lock(mutex_);
   if (failing_.erase(&connection) == 0 || !failing_.empty()) return;
-  const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin_;
+  const Clock::time_point now = Clock::now();
+  if (is_told_full_) full_until_ = now;
+  if (!is_told_away_ && !is_told_full_) return;
+  const std::chrono::duration<double> time = now - begin_;
   spdlog::info("The log {} {} again, after {:.1f} s", log_, is_told_away_ ? "answers" : "has room", time.count());
 }
 

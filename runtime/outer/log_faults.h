@@ -3,6 +3,7 @@
 #include <chrono>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -28,7 +29,8 @@ void ask_log(const LogAddress& address, const std::function<void()>& commands);
 void open_log(RedisConnection& connection, const LogAddress& address, const std::function<bool()>& is_interrupted);
 
 /// Tells of an outage of the log in one line when it begins and in one when it ends, however many connections notice
-/// it. A log that is full has a line of its own. For any thread.
+/// it. A log that is full has a line of its own. If it is full again within a minute, that is told only if it lasts for
+/// a minute. For any thread.
 class LogOutage {
  public:
   explicit LogOutage(std::string log) : log_(std::move(log)) {}
@@ -37,10 +39,13 @@ class LogOutage {
   void answered(const RedisConnection& connection);
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   const std::string log_;
   std::mutex mutex_;
   std::set<const RedisConnection*> failing_;
-  std::chrono::steady_clock::time_point begin_;
+  Clock::time_point begin_;
+  std::optional<Clock::time_point> full_until_;  ///< Of the outage before.
   bool is_told_away_ = false;
   bool is_told_full_ = false;
 };

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <hiredis.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #ifdef DDPTRAIN_HIREDIS_TLS
 #include <hiredis_ssl.h>
@@ -11,6 +12,7 @@
 #include <openssl/x509v3.h>
 #endif
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
@@ -27,6 +29,8 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kConnectTime{5000};
 constexpr milliseconds kReplyTime{10000};  // without a byte in either direction
+constexpr std::size_t kLeastRate = 8;      // bytes per millisecond, of what takes longer
+constexpr std::size_t kMostRead = 16384;   // by one call of hiredis
 constexpr milliseconds kSlice{100};        // between looks at is_interrupted()
 constexpr timeval kSocketTime = {1, 0};    // for a call that poll() has said is possible
 
@@ -78,7 +82,7 @@ struct RedisConnection::Impl {
   void log_in();
   void start_tls();
   void wait_for(short events, Clock::time_point deadline, milliseconds longest) const;
-  void send();
+  void send(std::size_t bytes);
   std::unique_ptr<redisReply, Free> receive();
   RedisReply command(const std::vector<std::string_view>& words);
 
@@ -203,9 +207,12 @@ void RedisConnection::Impl::shake_hands(SSL& session) const {
 void RedisConnection::Impl::start_tls() { require_redis(address); }
 #endif
 
-void RedisConnection::Impl::send() {
+/// Of a command of this size.
+void RedisConnection::Impl::send(std::size_t bytes) {
+  const Clock::time_point end = Clock::now() + limit + milliseconds(bytes / kLeastRate);
   int is_done = 0;
   while (is_done == 0) {
+    if (Clock::now() > end) throw RedisFault("the server takes a command too slowly");
     wait_for(POLLOUT, Clock::now() + limit, limit);
     redisBufferWrite(context.get(), &is_done);
     check_context();
@@ -213,12 +220,19 @@ void RedisConnection::Impl::send() {
 }
 
 std::unique_ptr<redisReply, RedisConnection::Impl::Free> RedisConnection::Impl::receive() {
+  const Clock::time_point start = Clock::now();
+  std::size_t received = 0;
   while (true) {
     void* answer = nullptr;
     redisReaderGetReply(context->reader, &answer);
     if (context->reader->err != 0) throw RedisFault(printable(context->reader->errstr));
     if (answer != nullptr) return std::unique_ptr<redisReply, Free>(static_cast<redisReply*>(answer));
     wait_for(POLLIN, Clock::now() + limit, limit);
+    int readable = 0;
+    if (ioctl(context->fd, FIONREAD, &readable) == 0) received += std::min<std::size_t>(readable, kMostRead);
+    if (Clock::now() > start + limit + milliseconds(received / kLeastRate)) {
+      throw RedisFault("the server answers too slowly");
+    }
     redisBufferRead(context.get());
     check_context();
   }
@@ -227,13 +241,15 @@ std::unique_ptr<redisReply, RedisConnection::Impl::Free> RedisConnection::Impl::
 RedisReply RedisConnection::Impl::command(const std::vector<std::string_view>& words) {
   std::vector<const char*> pointers;
   std::vector<std::size_t> lengths;
+  std::size_t bytes = 0;
   for (const std::string_view word : words) {
     pointers.push_back(word.data());
     lengths.push_back(word.size());
+    bytes += word.size();
   }
   redisAppendCommandArgv(context.get(), static_cast<int>(words.size()), pointers.data(), lengths.data());
   check_context();
-  send();
+  send(bytes);
   const auto reply = receive();
   if (reply->type == REDIS_REPLY_ERROR) {
     throw RedisRefusal(without_stop(printable(std::string_view(reply->str, reply->len), 200)));

@@ -63,7 +63,8 @@ class RedisConnection {
   void close();
   /// RedisFault if there is no answer within 5 s.
   void open();
-  /// RedisFault if no byte is sent or received for 10 s, RedisRefusal if the answer is an error.
+  /// RedisFault if no byte is sent or received for 10 s, or longer fewer than 8 kB/s; RedisRefusal if the answer is an
+  /// error.
   RedisReply command(const std::vector<std::string_view>& words);
 
  private:

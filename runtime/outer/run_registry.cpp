@@ -68,6 +68,7 @@ struct RunRegistry::Impl {
 
   void keep(const std::stop_token& stop);
   void keep_once();
+  void lose_run();
   void note(const RedisFault& error);
   void wait(const std::stop_token& stop, bool until_work);
   void renew_claim();
@@ -97,6 +98,7 @@ struct RunRegistry::Impl {
   RedisConnection connection{address, [this] { return Clock::now().time_since_epoch().count() > ends_at; }};
 
   // The thread's.
+  std::string run;  ///< The settings, which have the run's id.
   Clock::time_point last_renewal;
   std::optional<std::string> told_position;
   std::uint64_t due_version = 0;  ///< Of the next snapshot.
@@ -108,6 +110,7 @@ struct RunRegistry::Impl {
   std::string other_holder;
   std::optional<std::string> position;
   std::uint64_t version = 0;
+  bool has_lost_run = false;
   bool has_lease = false;
   std::optional<std::pair<SnapshotHead, std::string>> to_write;
 
@@ -166,7 +169,7 @@ std::vector<std::string> RunRegistry::Impl::groups(RedisConnection& connection) 
 void RunRegistry::join() {
   Impl& impl = *impl_;
   const std::string& group = impl.options.group;
-  const std::size_t most = impl.rounds() ? static_cast<std::size_t>(impl.options.rounds_of) : OuterFold::kMostGroups;
+  const std::size_t most = impl.options.most_groups;
   std::vector<std::string> names;
   ask_log(impl.address, [&] {
     while (names.size() < most && (names.empty() || names.back() != group)) {
@@ -208,6 +211,7 @@ void RunRegistry::claim() {
     if (impl.is_interrupted()) throw RedisInterrupted("interrupted");
     std::this_thread::sleep_for(kLook);
   }
+  impl.run = settings().value_or("");
   impl.thread = std::jthread([&impl](const std::stop_token& stop) { impl.keep(stop); });
 }
 
@@ -249,6 +253,11 @@ std::optional<std::string> RunRegistry::values_of(const SnapshotHead& head) {
 std::string RunRegistry::other_holder() const {
   const std::lock_guard lock(impl_->mutex);
   return impl_->other_holder;
+}
+
+bool RunRegistry::has_lost_run() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->has_lost_run;
 }
 
 void RunRegistry::publish(const std::optional<std::string>& position, std::uint64_t version) {
@@ -307,7 +316,10 @@ void RunRegistry::Impl::keep(const std::stop_token& stop) {
 }
 
 void RunRegistry::Impl::keep_once() {
-  if (!connection.is_open()) connection.open();
+  if (!connection.is_open()) {
+    connection.open();
+    if (get(connection, key + "run") != run) return lose_run();
+  }
   try {
     renew_claim();
     tell_position();
@@ -316,6 +328,13 @@ void RunRegistry::Impl::keep_once() {
     if (is_full(error)) remove_older_snapshot();
     throw;
   }
+}
+
+/// The server was started without its data. What it has is not this group's.
+void RunRegistry::Impl::lose_run() {
+  connection.close();
+  const std::lock_guard lock(mutex);
+  has_lost_run = true;
 }
 
 void RunRegistry::Impl::note(const RedisFault& error) {

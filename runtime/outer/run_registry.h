@@ -23,6 +23,7 @@ class RunRegistry {
   struct Options {
     std::string group;
     std::int64_t rounds_of = 0;       ///< Groups of each synchronous round; 0: no rounds.
+    std::size_t most_groups = 0;      ///< Of the run. In rounds: rounds_of.
     std::int64_t snapshot_every = 0;  ///< Versions between two snapshots; 0: none, and the log keeps all entries.
     /// With fewer free bytes in the server, entries are removed at once, and the older snapshot, and a new snapshot is
     /// due.
@@ -59,6 +60,8 @@ class RunRegistry {
 
   // --- While training ---
 
+  /// After an outage, the server has not the run any more, or has another one of its name.
+  bool has_lost_run() const;
   /// The job that has taken the name of the group since, while this one gave no sign of life; empty: none.
   std::string other_holder() const;
   /// The group has come to `version`, and needs no entry up to `position` again, also after a failure. Nothing: what

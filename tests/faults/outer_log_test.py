@@ -1,11 +1,13 @@
 """Servers of the log that fail, are full, or have TLS, launch/outer-log itself, and the tools that start a log."""
 
+import contextlib
 import json
 import pathlib
 import shutil
 import signal
 import socket
 import subprocess
+import time
 import unittest
 from typing import Any
 
@@ -64,6 +66,52 @@ class OuterLogTest(OuterCase):
                 kill(job.ranks()[0], signal.SIGTERM)
                 self.assertEqual(job.wait(), 128 + signal.SIGTERM, job.text())
             self.assertIn("before the first step; nothing was trained", job.text())
+
+    def test_servers_that_answer_too_slowly_or_not_as_redis_does(self) -> None:
+        for answer, says in ((b"HTTP/1.1 400", 'Protocol error.*It is no Redis server'), (None, "answers too slowly")):
+            with socket.create_server(("127.0.0.1", 0)) as server:
+                job = self.job(1, *TINY, "--steps", "4", "--group", "a", "--outer",
+                               f"redis://127.0.0.1:{server.getsockname()[1]}/x")  # fmt: skip
+                server.settimeout(PATIENCE)
+                connection, _ = server.accept()
+                with connection, contextlib.suppress(OSError):
+                    connection.sendall(answer or b"$100000\r\n")
+                    while answer is None:
+                        time.sleep(0.5)
+                        connection.sendall(b"x")
+                self.assertEqual(job.wait(), 2, job.text())
+                self.assertRegex(job.text(), says)
+
+    def test_a_log_that_has_lost_the_run(self) -> None:
+        for groups in ("0", "2"):
+            with self.subTest(groups):
+                flags = [*FREE, "--steps", "100000000", "--outer-groups", groups]
+                job = self.group("a", "lost", *flags)
+                job.wait_until(lambda: self.log.entries("lost") > 0)
+                self.log.kill()
+                shutil.rmtree(self.log.folder / "appendonlydir")
+                self.log.start()
+                self.assertEqual(job.wait(), 2, job.text())
+                self.assertIn("the log has lost the run lost of this group", job.text())
+
+    def test_a_group_that_has_trained_ends_without_the_log(self) -> None:
+        job = self.group("a", "free", *FREE, "--steps", "3000", "--save", "trained", ranks=2)
+        job.wait_until(lambda: job.said("^Epoch") is not None)
+        self.log.kill()
+        job.wait_until(lambda: job.said("Step 3000: waiting for the log") is not None)
+        kill(job.ranks()[0], signal.SIGTERM)
+        kill(job.ranks()[1], signal.SIGTERM)
+        job.wait()
+        self.assertIn("ends before the log has this group's last difference", job.text())
+        self.assertIn("after the last step: what was trained is kept", job.text())
+        self.assertTrue((job.folder / "trained" / "model.safetensors").exists(), job.text())
+
+    def test_a_refused_command_leaves_no_trace(self) -> None:
+        outer = ["--outer", self.log.url("x"), "--group", "a"]
+        self.refused(*outer, "--outer-record", "nowhere/x", says="--outer-record nowhere/x: the file cannot be written")
+        most = ["--outer-groups", "1024", "--outer-fragments", "1000"]
+        self.refused(*outer, *most, says="--outer-groups 1024: with --outer-fragments 1000 there can be 40 groups")
+        self.assertEqual(self.log.do(b"GET", self.log.key("x", "run")), b"")
 
     def test_passwords(self) -> None:
         outer = ["--outer", self.log.url("x"), "--group", "a"]
@@ -142,6 +190,11 @@ class OuterLogTest(OuterCase):
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertIn(f"--bind {bind} --port {port}: ", done.stderr)
             self.assertNotIn("export", done.stdout)
+
+    def test_a_server_of_all_addresses_tells_one(self) -> None:
+        server = LogServer(self.folder / "all", "--bind", "0.0.0.0")
+        server.kill()
+        self.assertRegex(server.said(), r"--outer redis://(?!0\.0\.0\.0)[0-9.]+:\d+/RUN")
 
     def test_one_server_for_a_folder(self) -> None:
         before = {path: path.read_bytes() for path in self.log.folder.glob("*.conf")}

@@ -112,6 +112,15 @@ class OuterTest(OuterCase):
         self.assertEqual(again.wait(), 0, again.text())
         self.assertIn(results[0]["parameter_hash"], again.text())
 
+    def test_the_last_checkpoint_is_what_was_trained(self) -> None:
+        flags = [*FREE, "--steps", "20", "--outer-groups", "2", "--checkpoint", "c", "--save", "saved"]
+        jobs = [self.group(name, "last", *flags) for name in "ab"]
+        self.results(jobs)
+        for job in jobs:
+            run([BIN / "ddptrain", "--resume", "c", "--export", "exported"], cwd=job.folder, env=ENVIRONMENT)
+            saved, exported = (job.folder / name / "model.safetensors" for name in ("saved", "exported"))
+            self.assertEqual(saved.read_bytes(), exported.read_bytes())
+
     # --- without rounds ----------------------------------------------------------------------------------------------
 
     def test_a_killed_group_stops_nobody(self) -> None:
@@ -125,7 +134,7 @@ class OuterTest(OuterCase):
         self.assertEqual(result["parameter_hash"], result["outer_hash"])
 
     def test_training_goes_on_without_the_server(self) -> None:
-        job = self.group("a", "free", *FREE, "--steps", "1500", "--outer-delay", "2", "--log-every", "100")
+        job = self.group("a", "free", *FREE, "--steps", "40000", "--outer-delay", "2", "--log-every", "100")
         job.wait_until(lambda: job.said(r"Step 200/") is not None)
         self.log.kill()
         job.wait_until(lambda: job.said("out of reach") is not None)
@@ -156,6 +165,8 @@ class OuterTest(OuterCase):
             done = run([BIN / "ddptrain", "--replay-log", file], code=2, env=ENVIRONMENT)
             self.assertEqual((done.stdout, done.stderr.count("/record: ")), ("", 1), done.stderr)
         file.write_bytes(whole[:-5])
+        done = run([BIN / "ddptrain", "--replay-log", self.folder], code=2, env=ENVIRONMENT)
+        self.assertRegex(done.stderr, "--replay-log: .*: is not a regular file")
         done = run([BIN / "ddptrain", "--replay-log", file], env=ENVIRONMENT)
         self.assertIn("the last entry is cut off and left out", done.stdout)
 
@@ -232,6 +243,10 @@ class OuterTest(OuterCase):
             self.assertEqual(again.wait(), 2, again.text())
             self.assertRegex(again.text(), says)
 
+        fragments = Job([str(BIN / "ddptrain"), *flags, "--outer", self.log.url("one"), "--group", "a",
+                         "--outer-fragments", "2", "--allow-change"], job.folder)  # fmt: skip
+        self.assertEqual(fragments.wait(), 2, fragments.text())
+        self.assertRegex(fragments.text(), "--resume c/step-0*10: .*Continue with the --outer- flags")
         refused("two", "--resume c/step-0*10: that checkpoint is of another run than two in the log .*run id")
         refused("three", "--resume c/step-0*10: the log .* has no run three")
         self.log.kill()

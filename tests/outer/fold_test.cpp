@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <nlohmann/json.hpp>
 
 #include "runtime/core/error.h"
 #include "tests/outer/outer_rig.h"
@@ -130,6 +131,29 @@ TEST(FoldTest, ManyGroupsDoNotTakeMemoryWithoutEnd) {
     EXPECT_EQ(copy.add(copy.entry("g" + std::to_string(i), 0, 0, 1)), Outcome::applied);
   }
   EXPECT_EQ(copy.add(copy.entry("more", 0, 0, 1)), Outcome::foreign);
+}
+
+TEST(FoldTest, TheRecordOfTheMostGroupsFits) {
+  for (const std::int64_t fragments : {1, 16, 300}) {
+    Copy copy({0, OuterOptimizer::sgd, 1.0f, 0.0f, 1 << 20}, fragments);
+    const std::string number = std::to_string(std::uint64_t{1} << 53);
+    std::string rounds;
+    for (std::size_t i = 0; i < OuterFold::most_groups(fragments); ++i) {
+      const std::string name = std::to_string(i);
+      rounds += fmt::format("{}\"{}{}\":{}", i == 0 ? "" : ",", std::string(64 - name.size(), 'g'), name, number);
+    }
+    std::string record;
+    for (std::int64_t i = 0; i < fragments; ++i) {
+      record += fmt::format(R"({}{{"version":{},"next_round":{{{}}}}})", i == 0 ? "" : ",", number, rounds);
+    }
+    copy.fold.restore(fmt::format(R"({{"fragments":[{}]}})", record));
+    const std::size_t bytes = nlohmann::json(copy.fold.record()).dump().size();
+    const std::size_t of_group = static_cast<std::size_t>(fragments) * 140;  // positions and rounds of its differences
+    EXPECT_LE(bytes + of_group, OuterFold::most_record_bytes(fragments)) << fragments;
+    EXPECT_GE(OuterFold::most_groups(fragments), 40u);
+    if (copy.layout.range(0).count() == 0) continue;
+    EXPECT_EQ(copy.add(copy.entry("more", 0, 0, 1)), Outcome::foreign);
+  }
 }
 
 TEST(FoldTest, FragmentsAreIndependent) {

@@ -21,6 +21,7 @@ TEST(LogAddressTest, Parts) {
   EXPECT_EQ(full.text(), "rediss://me@10.0.0.1:7000/a.b-c_1");
   EXPECT_EQ(parse_log_address("redis://[::1]:7000/x").host, "::1");
   EXPECT_EQ(parse_log_address("redis://[::1]/x").port, 6379);
+  EXPECT_EQ(parse_log_address("redis://[::1]/x").text(), "redis://[::1]:6379/x");
 }
 
 TEST(LogAddressTest, ThePasswordComesFromTheEnvironmentOnly) {

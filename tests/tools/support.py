@@ -104,7 +104,8 @@ class LogServer:
     def start(self) -> None:
         command = [str(ROOT / "launch" / "outer-log"), "--dir", str(self.folder), "--port", str(self.port),
                    "--memory", self.memory, *self.flags]  # fmt: skip
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        with (self.folder.parent / f"{self.folder.name}.txt").open("w") as output:
+            self.process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
         wait_for(self.answers, "the log does not start", PATIENCE)
         self.password = (self.folder / "password").read_text()
 
@@ -116,7 +117,10 @@ class LogServer:
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
         self.process.send_signal(number)
         self.process.wait(PATIENCE)
-        self.process.stdout.close()
+
+    def said(self) -> str:
+        """Since its last start."""
+        return (self.folder.parent / f"{self.folder.name}.txt").read_text()
 
     def url(self, name: str) -> str:
         scheme = "rediss" if any(flag.startswith("--tls") for flag in self.flags) else "redis"

@@ -18,11 +18,11 @@
 namespace ddptrain {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kWaitSlice{100};           // between looks at signals while waiting
 constexpr std::chrono::seconds kFirstNotice{10};  // of waiting until a line says for whom
+constexpr std::chrono::seconds kLastWait{120};    // after the last step, for a log that fails
 
 enum class Wait : std::uint8_t { give_up, go_on, done, lost };
 
@@ -160,6 +160,7 @@ std::int64_t OuterLoop::next_stop(std::int64_t step) const {
 
 std::optional<int> OuterLoop::exchange(std::int64_t step, std::optional<std::int64_t> kept) {
   const Watch::Phase phase(device_.watch(), "exchange");
+  exchange_began_ = Clock::now();
   world_.agree([&] {
     if (!state_) return;
     state_->require_place();
@@ -170,6 +171,14 @@ std::optional<int> OuterLoop::exchange(std::int64_t step, std::optional<std::int
     signal = exchange_fragment(fragment, step);
   }
   if (!state_) return signal;
+  if (!signal && step == steps_ && std::ranges::any_of(parts_, &OuterPart::in_flight)) {
+    const std::string fault = state_->log->fault();
+    spdlog::warn(
+        "The run ends before the log has this group's last difference{}: other groups lack it, and this one keeps its "
+        "own "
+        "weights",
+        fault.empty() ? "" : fmt::format(" ({})", fault));
+  }
   state_->write_record(parts_);
   state_->tell(step, kept);
   const bool is_finished = !signal && step == steps_ && options_.rule.groups > 0;
@@ -211,7 +220,9 @@ std::optional<int> OuterLoop::merge(std::int64_t fragment, std::int64_t step) {
       OuterState& state = *state_;
       state.take_entries();
       const bool done = rounds ? state.fold_round(fragment) : state.fold_own(fragment);
-      const bool keeps_waiting = must_wait || (options_.delay == 0 && state.log->fault().empty());
+      const bool fails = !state.log->fault().empty();
+      const bool is_over = !rounds && fails && Clock::now() > exchange_began_ + kLastWait;
+      const bool keeps_waiting = must_wait ? !is_over : options_.delay == 0 && !fails;
       wait = done ? Wait::done : keeps_waiting ? Wait::go_on : Wait::give_up;
       if (!done && !state.has_place()) wait = Wait::lost;
     }
@@ -219,7 +230,9 @@ std::optional<int> OuterLoop::merge(std::int64_t fragment, std::int64_t step) {
     if (wait == Wait::give_up) return std::nullopt;
     if (wait == Wait::done) break;
     if (wait == Wait::lost) require_place();
-    if (const std::optional<int> signal = agreed_end_signal(world_)) return signal;
+    if (const std::optional<int> signal = agreed_end_signal(world_)) {
+      return rounds || step < steps_ ? signal : std::nullopt;  // all is trained: the group keeps what it has
+    }
     if (state_) state_->log->wait(kWaitSlice);
     if (state_ && !rounds) state_->tell(step, std::nullopt);  // a full log may wait for a snapshot of this group
     if (state_ && Clock::now() >= notice) {

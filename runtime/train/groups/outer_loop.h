@@ -47,8 +47,10 @@ class OuterLoop {
 
   /// Sends and takes what is due after `step` steps. In rounds, and after the last step, it waits for other groups or
   /// the log. Returns the signal that ended a wait, if one has. Then it must be called again for the same step, also
-  /// after a resume. `kept`: step of a complete checkpoint of this run from which it may have to be repeated; empty:
-  /// there is none. UsageError if the group has lost its place in the run: see OuterState::require_place(). Collective.
+  /// after a resume. Without rounds, the wait after the last step ends without the log if a signal asks for the end, or
+  /// if the log fails for two minutes: the group keeps its own weights. `kept`: step of a complete checkpoint of this
+  /// run from which it may have to be repeated; empty: there is none. UsageError if the group has lost its place in the
+  /// run: see OuterState::require_place(). Collective.
   std::optional<int> exchange(std::int64_t step, std::optional<std::int64_t> kept = std::nullopt);
   /// What exchange() has done since the last call. Empty except on rank 0.
   std::vector<OuterExchange> take_exchanges() { return std::exchange(exchanges_, {}); }
@@ -69,6 +71,8 @@ class OuterLoop {
   void take_outer_weights(std::int64_t fragment, bool keep_since_sent);
   void catch_up();
 
+  using Clock = std::chrono::steady_clock;
+
   OuterOptions options_;
   std::int64_t steps_;
   const World& world_;
@@ -79,6 +83,7 @@ class OuterLoop {
   std::unique_ptr<OuterState> state_;  ///< Null except on rank 0.
   std::vector<OuterExchange> exchanges_;
   double seconds_ = 0.0;  ///< In exchange().
+  Clock::time_point exchange_began_;
 };
 
 }  // namespace ddptrain

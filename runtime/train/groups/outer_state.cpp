@@ -11,6 +11,7 @@
 
 #include "runtime/core/error.h"
 #include "runtime/core/files/json.h"
+#include "runtime/core/files/writable.h"
 #include "runtime/core/hash.h"
 #include "runtime/core/text.h"
 #include "runtime/outer/redis.h"
@@ -18,8 +19,7 @@
 namespace ddptrain {
 namespace {
 
-constexpr std::chrono::milliseconds kFlushTime{2000};  // for the last entries of a run that ends early
-constexpr std::size_t kRecordBytes = std::size_t{1} << 20;
+constexpr std::chrono::milliseconds kFlushTime{2000};         // for the last entries of a run that ends early
 constexpr std::size_t kEntryOverhead = 512;                   // bytes of an entry besides its payload, at most
 constexpr std::size_t kMostPayload = std::size_t{256} << 20;  // Redis takes 512 MB, launch/outer-log sets 300
 constexpr int kEntriesOnTheirWay = 8;                         // of groups that append at the same time
@@ -37,7 +37,7 @@ OuterState::OuterState(const OuterOptions& options, OuterLayout& layout, Device&
   std::size_t payload_size = 0;
   for (std::int64_t i = 0; i < layout.fragments; ++i) payload_size += payload_bytes(i);
   payload = device.allocate_pinned(payload_size);
-  record = device.allocate_pinned(kRecordBytes);
+  record = device.allocate_pinned(OuterFold::most_record_bytes(layout.fragments));
   received_.resize(static_cast<std::size_t>(layout.fragments));
   added_.resize(received_.size());
   folded_.resize(received_.size());
@@ -66,6 +66,15 @@ std::size_t OuterState::largest_payload() const {
   return largest;
 }
 
+/// Refusals that no other group must notice.
+void OuterState::require_limits() const {
+  const std::size_t most = OuterFold::most_groups(layout_.fragments);
+  if (options_.rule.groups > static_cast<std::int64_t>(most)) {
+    usage_error("--outer-groups {}: with --outer-fragments {} there can be {}. Give fewer fragments.",
+                options_.rule.groups, layout_.fragments, counted(static_cast<std::int64_t>(most), "group"));
+  }
+}
+
 /// For a snapshot, and for entries of other groups that come before it. Nothing where the log keeps all entries.
 std::uint64_t OuterState::bytes_kept_free(std::size_t entry) const {
   if (options_.snapshot_every == 0) return 0;
@@ -82,15 +91,21 @@ bool OuterState::connect(GroupSettings settings, const std::vector<OuterParamete
   settings.emplace_back("the hash of the initial weights", initial);
   const LogAddress address = parse_log_address(options_.address);
   run_name_ = address.name;
+  require_limits();
+  std::optional<Descriptor> record_file;
+  if (!options_.record.empty()) record_file = require_writable("--outer-record", options_.record);
   const std::size_t entry = largest_payload() + kEntryOverhead;
   const std::uint64_t kept_free = bytes_kept_free(entry);
   const std::uint64_t scarce = kept_free + kEntriesOnTheirWay / 2 * entry;
+  const std::size_t most_groups =
+      rounds() ? static_cast<std::size_t>(options_.rule.groups) : OuterFold::most_groups(layout_.fragments);
   try {
     outage.emplace(address.text());
     log.emplace(address, entry, kept_free, *outage, is_interrupted);
-    registry.emplace(address,
-                     RunRegistry::Options{options_.group, options_.rule.groups, options_.snapshot_every, scarce},
-                     *outage, is_interrupted);
+    registry.emplace(
+        address,
+        RunRegistry::Options{options_.group, options_.rule.groups, most_groups, options_.snapshot_every, scarce},
+        *outage, is_interrupted);
     enter_run(settings, resumed);
     registry->join();
     registry->claim();
@@ -209,7 +224,9 @@ void OuterState::free_folded_parts(std::vector<OuterPart>& parts) const {
   }
 }
 
-bool OuterState::has_place() const { return !log->has_gap() && registry->other_holder().empty(); }
+bool OuterState::has_place() const {
+  return !log->has_gap() && !registry->has_lost_run() && registry->other_holder().empty();
+}
 
 void OuterState::require_place() const {
   if (const std::string holder = registry->other_holder(); !holder.empty()) {
@@ -217,6 +234,13 @@ void OuterState::require_place() const {
         "--group {}: {} has taken this name in the run {}, because this job gave no sign of life for seconds. Let one "
         "of them train.",
         options_.group, holder, run_name_);
+  }
+  if (registry->has_lost_run()) {
+    usage_error(
+        "the log has lost the run {} of this group: its server was started without its data, or begun anew. Start it "
+        "with the folder that has the run and continue with --resume, or begin a new run under another name in "
+        "--outer.",
+        run_name_);
   }
   if (!log->has_gap()) return;
   usage_error(
@@ -392,13 +416,13 @@ void OuterState::write_record(const std::vector<OuterPart>& parts) {
     json["parts"].push_back({parts[i].in_flight, parts[i].sent_at, mine[i].round, mine[i].base});
   }
   const std::string text = json.dump();
-  if (text.size() > kRecordBytes) fail("the record of the outer state takes {} bytes of {}", text.size(), kRecordBytes);
-  std::memset(record.data(), ' ', kRecordBytes);
+  DDP_CHECK(text.size() <= record.bytes(), "the record of the outer state takes {} bytes", text.size());
+  std::memset(record.data(), ' ', record.bytes());
   std::memcpy(record.data(), text.data(), text.size());
 }
 
 void OuterState::read_record(const std::string& path, std::vector<OuterPart>& parts) {
-  const std::string_view text(static_cast<const char*>(record.data()), kRecordBytes);
+  const std::string_view text(static_cast<const char*>(record.data()), record.bytes());
   const nlohmann::json json = parse_json_object(text, path);
   try {
     fold->restore(json.at("fold").get<std::string>());
@@ -413,6 +437,8 @@ void OuterState::read_record(const std::string& path, std::vector<OuterPart>& pa
     }
   } catch (const nlohmann::json::exception&) {
     usage_error("--resume {}: its record of the outer state is damaged", path);
+  } catch (const UsageError& fault) {
+    usage_error("--resume {}: {}. Continue with the --outer- flags with which it was written.", path, fault.what());
   }
   if (folded_.size() != parts.size()) usage_error("--resume {}: its record of the outer state is damaged", path);
 }

@@ -112,6 +112,7 @@ class OuterState {
     return encoded_bytes(layout_.codec, layout_.range(fragment).count());
   }
   std::size_t largest_payload() const;
+  void require_limits() const;
   std::uint64_t bytes_kept_free(std::size_t entry) const;
   void enter_run(const GroupSettings& settings, const std::string& resumed);
   void begin_with_snapshot(std::vector<OuterPart>& parts);

@@ -111,7 +111,11 @@ class TrainingRun {
       if (report_ != nullptr) report_->exchange(exchange);
     }
     if (step_ == steps_) result_.outer = hooks_.outer->totals();
-    if (!signal) return;
+    if (!signal) {
+      // The last one was written before the wait for other groups, and lacks what came of it.
+      if (step_ == steps_ && checkpoints_.enabled()) write_checkpoint();
+      return;
+    }
     checkpoints_.ask();
     if (checkpoints_.is_due(step_)) write_checkpoint();
     end_run(*signal);
