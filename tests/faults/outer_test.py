@@ -166,7 +166,7 @@ class OuterTest(OuterCase):
             self.assertEqual((done.stdout, done.stderr.count("/record: ")), ("", 1), done.stderr)
         file.write_bytes(whole[:-5])
         done = run([BIN / "ddptrain", "--replay-log", self.folder], code=2, env=ENVIRONMENT)
-        self.assertRegex(done.stderr, "--replay-log: .*: is not a regular file")
+        self.assertRegex(done.stderr, "--replay-log: .*: is a folder")
         done = run([BIN / "ddptrain", "--replay-log", file], env=ENVIRONMENT)
         self.assertIn("the last entry is cut off and left out", done.stdout)
 
