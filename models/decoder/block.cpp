@@ -62,8 +62,7 @@ DecoderBlock::DecoderBlock(Device& device, const DecoderConfig& config, std::int
     : device_(device),
       recompute_(recompute),
       attention_(device, config.width, config.attention(), config.norm, slices, config.epsilon()),
-      mlp_(device, config.width, config.mlp(), config.norm, slices, config.epsilon(),
-           recompute == Recompute::gelu || recompute == Recompute::selective) {}
+      mlp_(device, config.width, config.mlp(), config.norm, slices, config.epsilon(), restores_hidden(recompute)) {}
 
 void DecoderBlock::request(Activations& memory, const std::string& name, const BlockLifetimes& lifetimes, bool restores,
                            bool fp8) {
@@ -72,7 +71,7 @@ void DecoderBlock::request(Activations& memory, const std::string& name, const B
   attention_.request(memory, name + ".attention", lifetimes.others, lifetimes.normalised);
   mlp_.norm().request_input(memory, name + ".mlp norm", lifetimes.middle);
   mlp_.request(memory, name + ".mlp", lifetimes.others, lifetimes.normalised, lifetimes.activated,
-               restores_ && recompute_ != Recompute::block);
+               restores_ && restores_hidden(recompute_));
   if (!fp8) return;
   attention_.request_fp8(memory, name + ".attention", lifetimes.kept, lifetimes.others);
   mlp_.request_fp8(memory, name + ".mlp", lifetimes.kept, lifetimes.others);

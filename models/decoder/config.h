@@ -102,5 +102,9 @@ enum class Recompute : std::uint8_t {
   selective,  ///< The outputs of norms. No matrix multiplication is repeated.
   block,      ///< All activations of a block but its input.
 };
+/// Whether the output of an MLP's activation is computed again from its input, without a matrix multiplication.
+constexpr bool restores_hidden(Recompute recompute) {
+  return recompute == Recompute::gelu || recompute == Recompute::selective;
+}
 
 }  // namespace ddptrain

@@ -159,8 +159,8 @@ TEST(Gpt, MuonEndsWithTheSameBitsInEveryMesh) {
   }
 }
 
-/// A rank sends directions of all matrices once, and with --zero 1 also the gradients of their buckets. The workspace has
-/// twice the largest matrix and twice its smaller product.
+/// A rank sends directions of all matrices once, and with --zero 1 also the gradients of their buckets. The workspace
+/// has twice the largest matrix and twice its smaller product.
 TEST(Gpt, MuonIsDescribed) {
   const auto description_of = [](const std::string& flags) {
     const Outcome outcome = train_on_cpu(1, kStaged + "--ranks 2 --describe --log-level off " + flags);
