@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Greedy generation by transformers with a static key-value cache and a compiled forward pass, for comparison.
+"""Greedy generation by transformers with a static key-value cache, for which it compiles the forward pass.
 
 The model is the folder that `ddptrain --save` wrote. Prints one JSON line: the time of a decoded token, as the median of
 --repeats generations after the first two, which compile; and the rate at which this GPU copies memory (bytes read and
@@ -14,6 +14,7 @@ import statistics
 import time
 
 import torch
+import transformers
 from transformers import AutoModelForCausalLM
 
 
@@ -44,19 +45,16 @@ def main():
     parser.add_argument("folder")
     parser.add_argument("--tokens", type=int, default=512)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--compile", default="reduce-overhead", help="mode of torch.compile; off: none")
     args = parser.parse_args()
     model = AutoModelForCausalLM.from_pretrained(args.folder, dtype=torch.bfloat16).to("cuda").eval()
     model.generation_config.pad_token_id = 0
-    if args.compile != "off":
-        model.forward = torch.compile(model.forward, mode=args.compile, fullgraph=True)
     prompt = torch.arange(1, 5, device="cuda")[None]
     for _ in range(2):
         seconds_of(model, prompt, args.tokens)
     times = [seconds_of(model, prompt, args.tokens) for _ in range(args.repeats)]
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     print(json.dumps({
-        "framework": "transformers", "compile": args.compile, "tokens": args.tokens,
+        "framework": "transformers", "version": transformers.__version__, "tokens": args.tokens,
         "milliseconds_per_token": 1e3 * statistics.median(times) / args.tokens,
         "spread": [1e3 * min(times) / args.tokens, 1e3 * max(times) / args.tokens],
         "weights_bytes": weights, "copy_bytes_per_second": copy_rate(),

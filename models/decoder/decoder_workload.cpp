@@ -93,10 +93,12 @@ void DecoderWorkload::check_family() const {
   const std::optional<std::filesystem::path> config = about("--init", [&] { return find_model_config(init_); });
   if (!config) return;
   const nlohmann::json type = about("--init", [&] { return ModelConfig(*config, "models").entry("model_type"); });
+  if (!type.is_string()) return;
+  const auto name = type.get<std::string>();
   for (const std::string& other : model_names()) {
     const std::vector<std::string> types = make_workload(other)->model_types();
-    if (other == model_ || std::find(types.begin(), types.end(), type) == types.end()) continue;
-    usage_error("--init {}: {} has model_type {}. Use --model {}.", init_, config->string(), type.dump(), other);
+    if (other == model_ || std::find(types.begin(), types.end(), name) == types.end()) continue;
+    usage_error("--init {}: {} has model_type \"{}\". Use --model {}.", init_, config->string(), name, other);
   }
 }
 

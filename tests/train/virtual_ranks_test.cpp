@@ -202,6 +202,7 @@ TEST_P(VirtualRanksTest, RoundingAtRandomIsTheSameOnAnyNumber) {
 
 /// Neither do updates of whole matrices depend on who works on them.
 TEST_P(VirtualRanksTest, MatricesMoveAlikeWhoeverWorksOnThem) {
+  if (compares_with_itself()) GTEST_SKIP() << "needs several ranks";
   TrainerOptions reference = options(4);
   reference.optimizer.kind = OptimizerKind::muon;
   reference.bucket_bytes = std::size_t{1} << 30;
@@ -211,7 +212,7 @@ TEST_P(VirtualRanksTest, MatricesMoveAlikeWhoeverWorksOnThem) {
     TrainerOptions run = reference;
     run.bucket_bytes = 20000;
     run.zero = zero;
-    expect_same(run, reference);
+    expect(run, results_of_one(reference));
   }
 }
 

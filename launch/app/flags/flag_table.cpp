@@ -79,7 +79,8 @@ Flags optimizer_flags(Options& o) {
   OptimizerSettings& settings = o.trainer.optimizer;
   LrSchedule& schedule = settings.schedule;
   return {
-      {"--optimizer", choice(settings.kind, kinds), "Update rule"},
+      {"--optimizer", choice(settings.kind, kinds),
+       "Update rule. muon: Muon for the matrices of hidden layers, adamw for all other parameters"},
       {"--lr", number(schedule.peak, kPositive), "Learning rate after warm-up, before --lr-scaling"},
       {"--momentum", number(settings.momentum, kBelowOne), "Momentum of sgd"},
       {"--muon-momentum", number(settings.muon_momentum, kBelowOne), "Momentum of muon (Nesterov), for matrices"},

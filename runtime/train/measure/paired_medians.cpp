@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -18,6 +19,9 @@ namespace {
 
 constexpr double kDoubtOfWaits = 0.1;  // of the time without waits, per share of waits taken out
 constexpr unsigned kResamples = 500;
+constexpr std::size_t kHalves = 2;        // of a round
+constexpr double kSameSpeed = 1.15;       // ratio up to which two speeds count as equal
+constexpr std::size_t kFewestHalves = 4;  // with equal cores, for the others not to count
 
 using Rounds = std::vector<const CalibrationRound*>;
 
@@ -28,24 +32,54 @@ double median(std::vector<double> values) {
   return 0.5 * (*middle + *std::max_element(values.begin(), middle));
 }
 
-/// Of each half round in turn: seconds per step of each rank that takes part.
-std::vector<std::vector<double>> windows_of(const Rounds& rounds, TimedWork work) {
-  std::vector<std::vector<double>> result;
+/// Seconds per step in the windows of half a round.
+struct HalfRound {
+  double alone;
+  std::vector<double> step;  ///< Of each rank, as the next one.
+  std::vector<double> compute_step;
+};
+
+/// In the order of the windows: those of a kind are in as many half rounds.
+std::vector<HalfRound> half_rounds_of(const Rounds& rounds) {
+  std::vector<HalfRound> halves;
   for (const CalibrationRound* round : rounds) {
+    std::size_t alone = halves.size();
+    std::size_t step = halves.size();
+    std::size_t compute_step = halves.size();
+    halves.resize(halves.size() + kHalves);
     for (const TimedWindow& window : round->windows) {
-      if (window.work == work) result.push_back(window.undelayed);
+      if (window.work == TimedWork::alone) halves.at(alone++).alone = window.undelayed.front();
+      if (window.work == TimedWork::step) halves.at(step++).step = window.undelayed;
+      if (window.work == TimedWork::compute_step) halves.at(compute_step++).compute_step = window.undelayed;
     }
   }
-  return result;
+  return halves;
+}
+
+/// How much longer rank 0 computes beside the other ranks than alone.
+double slowed_by_others(const HalfRound& half) { return half.compute_step.front() / half.alone; }
+
+/// The half rounds in which the cores had the same speed: all ranks computed about as fast, and rank 0 was slowed down
+/// by the others as much as it usually is. All of them if these are too few, such as where a rank is always slower.
+std::vector<HalfRound> of_equal_cores(const std::vector<HalfRound>& halves) {
+  std::vector<double> slowed;
+  for (const HalfRound& half : halves) slowed.push_back(slowed_by_others(half));
+  const double usually = median(std::move(slowed));
+  std::vector<HalfRound> equal;
+  std::ranges::copy_if(halves, std::back_inserter(equal), [usually](const HalfRound& half) {
+    const auto [fastest, slowest] = std::ranges::minmax(half.compute_step);
+    const double change = slowed_by_others(half) / usually;
+    return slowest < kSameSpeed * fastest && change < kSameSpeed && kSameSpeed * change > 1.0;
+  });
+  return equal.size() < kFewestHalves ? halves : equal;
 }
 
 /// Per rank: the median of its windows relative to the baseline's.
-std::vector<double> relative_to(const std::vector<std::vector<double>>& baseline,
-                                const std::vector<std::vector<double>>& windows) {
+std::vector<double> relative_to_alone(const std::vector<HalfRound>& halves, std::vector<double> HalfRound::*seconds) {
   std::vector<double> result;
-  for (std::size_t rank = 0; rank < windows.front().size(); ++rank) {
+  for (std::size_t rank = 0; rank < (halves.front().*seconds).size(); ++rank) {
     std::vector<double> ratios;
-    for (std::size_t i = 0; i < windows.size(); ++i) ratios.push_back(windows[i][rank] / baseline[i].front());
+    for (const HalfRound& half : halves) ratios.push_back((half.*seconds)[rank] / half.alone);
     result.push_back(median(std::move(ratios)));
   }
   return result;
@@ -68,15 +102,15 @@ struct Times {
 };
 
 Times times_of(const Rounds& rounds) {
-  const auto baseline = windows_of(rounds, TimedWork::alone);
+  const std::vector<HalfRound> halves = of_equal_cores(half_rounds_of(rounds));
   std::vector<double> alone;
-  for (const std::vector<double>& window : baseline) alone.push_back(window.front());
+  for (const HalfRound& half : halves) alone.push_back(half.alone);
   Times times{.alone = median(std::move(alone)),
-              .step = std::ranges::max(relative_to(baseline, windows_of(rounds, TimedWork::step))),
+              .step = std::ranges::max(relative_to_alone(halves, &HalfRound::step)),
               .communication = median_of(rounds, &CalibrationRound::communication),
               .compute_beside = median_of(rounds, &CalibrationRound::compute_beside),
               .compute_without = median_of(rounds, &CalibrationRound::compute_without),
-              .compute_step = relative_to(baseline, windows_of(rounds, TimedWork::compute_step))};
+              .compute_step = relative_to_alone(halves, &HalfRound::compute_step)};
   times.step *= times.alone;
   for (double& seconds : times.compute_step) seconds *= times.alone;
   return times;

@@ -56,7 +56,9 @@ def blocks_of_runs(runs: list[TrainingRun]) -> list[Block]:
         if run.evaluation is not None:
             title = f"Evaluation of {run.name}" if len(runs) > 1 else "Evaluation"
             blocks += [Heading(2, title), evaluated(run.evaluation)]
-    return [*blocks, Heading(2, "Configuration"), configuration_table(runs)]
+    if any(run.configuration() for run in runs):
+        blocks += [Heading(2, "Configuration"), configuration_table(runs)]
+    return blocks
 
 
 def missing_curve(run: TrainingRun) -> str:
