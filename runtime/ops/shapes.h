@@ -7,7 +7,7 @@
 #include "runtime/core/tensor.h"
 #include "runtime/ops/grouped_attention.h"
 #include "runtime/ops/image_batch.h"
-#include "runtime/ops/optimizer.h"
+#include "runtime/ops/optimizers/optimizer.h"
 #include "runtime/ops/token_batch.h"
 
 /// The checks of tensors that CPUs and GPUs share. Each throws Error, which names operation and tensor, unless all

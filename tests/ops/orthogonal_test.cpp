@@ -1,6 +1,6 @@
 // Newton-Schulz iterations against plain loops in double.
 
-#include "runtime/ops/orthogonal.h"
+#include "runtime/ops/optimizers/orthogonal.h"
 
 #include <algorithm>
 #include <cmath>

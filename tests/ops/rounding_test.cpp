@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "runtime/core/bf16.h"
-#include "runtime/ops/optimizer.h"
+#include "runtime/ops/optimizers/optimizer.h"
 #include "tests/ops/bench.h"
 #include "tests/ops/optimizer_case.h"
 

@@ -11,7 +11,7 @@
 #include "runtime/comm/communicator.h"
 #include "runtime/core/error.h"
 #include "runtime/device/device.h"
-#include "runtime/ops/orthogonal.h"
+#include "runtime/ops/optimizers/orthogonal.h"
 #include "runtime/ops/reduction.h"
 #include "tests/train/replay.h"
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <random>
 
-#include "runtime/ops/optimizer.h"
+#include "runtime/ops/optimizers/optimizer.h"
 #include "runtime/train/measure/measured_steps.h"
 #include "tests/train/trainer_rig.h"
 

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "runtime/ops/optimizer.h"
+#include "runtime/ops/optimizers/optimizer.h"
 #include "runtime/train/measure/measured_steps.h"
 #include "runtime/train/replica/evaluator.h"
 #include "tests/support/values.h"

@@ -9,7 +9,7 @@
 #include "runtime/core/clocked.h"
 #include "runtime/core/error.h"
 #include "runtime/ops/cpu/cpu_ops.h"
-#include "runtime/ops/optimizer_rules.h"
+#include "runtime/ops/optimizers/optimizer_rules.h"
 
 namespace ddptrain {
 

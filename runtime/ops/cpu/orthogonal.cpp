@@ -1,4 +1,4 @@
-#include "runtime/ops/orthogonal.h"
+#include "runtime/ops/optimizers/orthogonal.h"
 
 #include <algorithm>
 #include <utility>

@@ -6,7 +6,7 @@
 
 #include "runtime/comm/communicator.h"
 #include "runtime/device/device.h"
-#include "runtime/ops/orthogonal.h"
+#include "runtime/ops/optimizers/orthogonal.h"
 #include "runtime/train/model.h"
 #include "runtime/train/step/store/parameter_arena.h"
 

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "runtime/device/device.h"
-#include "runtime/ops/optimizer.h"
+#include "runtime/ops/optimizers/optimizer.h"
 #include "runtime/train/step/gradient_norm.h"
 #include "runtime/train/step/matrix_directions.h"
 #include "runtime/train/step/store/parameter_arena.h"

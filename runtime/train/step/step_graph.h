@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "runtime/device/device.h"
-#include "runtime/ops/optimizer.h"
+#include "runtime/ops/optimizers/optimizer.h"
 
 namespace ddptrain {
 

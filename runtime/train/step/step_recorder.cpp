@@ -5,7 +5,7 @@
 
 #include "runtime/core/clocked.h"
 #include "runtime/core/error.h"
-#include "runtime/ops/optimizer.h"
+#include "runtime/ops/optimizers/optimizer.h"
 
 namespace ddptrain {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "runtime/comm/world.h"
 #include "runtime/core/tensor.h"
-#include "runtime/ops/optimizer.h"
+#include "runtime/ops/optimizers/optimizer.h"
 #include "runtime/train/dataset.h"
 #include "runtime/train/step/distributed_sampler.h"
 #include "runtime/train/step/gradient_reducer.h"

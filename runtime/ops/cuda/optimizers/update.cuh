@@ -6,7 +6,7 @@
 #include "runtime/core/bf16.h"
 #include "runtime/device/cuda/cuda_utils.h"
 #include "runtime/device/cuda/elements.cuh"
-#include "runtime/ops/optimizer_rules.h"
+#include "runtime/ops/optimizers/optimizer_rules.h"
 
 /// Code of the kernels that update parameters. A thread has kVector neighbouring elements of a chunk in each of kRounds
 /// rounds. They compute in f32.

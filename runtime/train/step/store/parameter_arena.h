@@ -10,7 +10,7 @@
 #include "runtime/comm/communicator.h"
 #include "runtime/device/device.h"
 #include "runtime/device/peer_inboxes.h"
-#include "runtime/ops/optimizer.h"
+#include "runtime/ops/optimizers/optimizer.h"
 #include "runtime/train/model.h"
 #include "runtime/train/step/store/bucket_plan.h"
 #include "runtime/train/step/store/state_array.h"

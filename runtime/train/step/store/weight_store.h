@@ -6,7 +6,7 @@
 
 #include "runtime/comm/communicator.h"
 #include "runtime/device/device.h"
-#include "runtime/ops/optimizer.h"
+#include "runtime/ops/optimizers/optimizer.h"
 #include "runtime/train/step/store/parameter_arena.h"
 
 namespace ddptrain {

@@ -9,7 +9,7 @@
 #include "runtime/core/tensor.h"
 #include "runtime/device/peer_inboxes.h"
 #include "runtime/ops/family.h"
-#include "runtime/ops/learning_rate_schedule.h"
+#include "runtime/ops/optimizers/learning_rate_schedule.h"
 
 namespace ddptrain {
 

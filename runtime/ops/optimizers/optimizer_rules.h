@@ -3,7 +3,7 @@
 #include <cmath>
 #include <type_traits>
 
-#include "runtime/ops/optimizer.h"
+#include "runtime/ops/optimizers/optimizer.h"
 
 /// The rules as steps of one element. CPUs and GPUs run the same code.
 
