@@ -118,9 +118,8 @@ void DecoderWorkload::check_given_sizes() {
 void DecoderWorkload::check_text(std::int64_t tokens) const {
   if (tokens > most_positions()) {
     usage_error(
-        "the longest prompt and its continuation (--max-tokens) have {} tokens together, and the model has {} "
-        "positions. "
-        "Shorten the prompt, or give a smaller --max-tokens.",
+        "the longest prompt and its continuation (--max-tokens) have {} tokens together, and the model has "
+        "{} positions. Shorten the prompt, or give a smaller --max-tokens.",
         tokens, most_positions());
   }
 }

@@ -81,9 +81,8 @@ void LogOutage::failed(const RedisConnection& connection, const RedisFault& faul
   if (std::exchange(is_full(fault) ? is_told_full_ : is_told_away_, true)) return;
   if (is_full(fault)) {
     spdlog::warn(
-        "The log {} is full: {}. Nothing is exchanged until it has room. If that lasts, stop launch/outer-log and "
-        "start "
-        "it again with more --memory.",
+        "The log {} is full: {}. Nothing is exchanged until it has room. If that lasts, stop launch/outer-log "
+        "and start it again with more --memory.",
         log_, fault.what());
   } else {
     spdlog::warn("The log {} is out of reach: {}", log_, fault.what());

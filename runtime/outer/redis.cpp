@@ -261,11 +261,9 @@ void require_redis(const LogAddress& address) {
 #ifndef DDPTRAIN_HIREDIS_TLS
   if (!address.tls) return;
   usage_error(
-      "{}: this program was built without TLS (hiredis {}.{}.{}). Install hiredis 1.0 or newer with libhiredis_ssl, "
-      "and "
-      "libssl-dev, configure with cmake again, and build. Debian 13 and Ubuntu 24.04 have them. Or use redis:// "
-      "through "
-      "an ssh tunnel.",
+      "{}: this program was built without TLS (hiredis {}.{}.{}). Install hiredis 1.0 or newer with "
+      "libhiredis_ssl, and libssl-dev, configure with cmake again, and build. Debian 13 and Ubuntu 24.04 have them. Or "
+      "use redis:// through an ssh tunnel.",
       address.text(), HIREDIS_MAJOR, HIREDIS_MINOR, HIREDIS_PATCH);
 #else
   if (!address.tls || std::getenv(kLogAuthorityVariable) != nullptr) return;

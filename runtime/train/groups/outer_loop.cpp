@@ -174,9 +174,8 @@ std::optional<int> OuterLoop::exchange(std::int64_t step, std::optional<std::int
   if (!signal && step == steps_ && std::ranges::any_of(parts_, &OuterPart::in_flight)) {
     const std::string fault = state_->log->fault();
     spdlog::warn(
-        "The run ends before the log has this group's last difference{}: other groups lack it, and this one keeps its "
-        "own "
-        "weights",
+        "The run ends before the log has this group's last difference{}: other groups lack it, and this one "
+        "keeps its own weights",
         fault.empty() ? "" : fmt::format(" ({})", fault));
   }
   state_->write_record(parts_);

@@ -56,7 +56,7 @@ std::vector<HalfRound> half_rounds_of(const Rounds& rounds) {
   return halves;
 }
 
-/// How much longer rank 0 computes beside the other ranks than alone.
+/// How much longer rank 0 computes if the other ranks compute, too.
 double slowed_by_others(const HalfRound& half) { return half.compute_step.front() / half.alone; }
 
 /// The half rounds in which the cores had the same speed: all ranks computed about as fast, and rank 0 was slowed down

@@ -55,10 +55,7 @@ __global__ void __launch_bounds__(kThreads) polynomial_kernel(const T* gram, std
   }
 }
 
-std::uint32_t blocks_for(std::int64_t count) {
-  return std::clamp<std::uint32_t>(
-      static_cast<std::uint32_t>(std::min<std::int64_t>(ceil_div(count, 4 * kThreads), kMostBlocks)), 1, kMostBlocks);
-}
+std::uint32_t blocks_for(std::int64_t count) { return std::min(ceil_div(count, 4 * kThreads), kMostBlocks); }
 
 class CudaOrthogonal final : public OrthogonalOps, CudaOps {
  public:
