@@ -9,32 +9,46 @@ import time
 import unittest
 
 from outer import FREE, PATIENCE, OuterCase
-from support import BIN, ENVIRONMENT, STARTS, TINY, Job, kill, run, starts, wait_for
+from support import BIN, ENVIRONMENT, SHARE_GPU, SHARING, STARTS, TINY, Job, gpus, kill, run, starts, wait_for
 
-GPT = ["--device", "cpu", "--baseline", "off", "--model", "gpt", "--layers", "2", "--width", "32", "--heads", "2", "--ff",
+SMALL = ["--baseline", "off", "--model", "gpt", "--layers", "2", "--width", "32", "--heads", "2", "--ff",
        "64", "--seq", "16", "--data", "synthetic:4000:200", "--batch", "4", "--eval-samples", "32"]  # fmt: skip
+GPT = ["--device", "cpu", *SMALL]
 
 
-class OuterTest(OuterCase):
-    # --- rounds ------------------------------------------------------------------------------------------------------
-
-    ROUNDS = ["--outer-steps", "4", "--steps", "18"]
+class Rounds(OuterCase):
+    gpt = GPT
 
     def hashes(self, run_name: str, groups: dict[str, tuple[int, list[str]]], *flags: str) -> set[str]:
         """The different hashes of groups of one run: of their weights, and of the outer weights."""
-        flags = (*self.ROUNDS, "--outer-groups", str(len(groups)), *flags)
-        jobs = [self.group(name, run_name, *GPT, *own, *flags, ranks=ranks) for name, (ranks, own) in groups.items()]
+        flags = ("--outer-steps", "4", "--steps", "18", "--outer-groups", str(len(groups)), *flags)
+        jobs = [self.group(name, run_name, *self.gpt, *own, *flags, ranks=ranks) for name, (ranks, own) in groups.items()]
         results = self.results(jobs)
         for result in results:
             self.assertEqual(result["exchange_entries_skipped"], 0)
         return {result[kind] for result in results for kind in ("parameter_hash", "outer_hash")}
 
-    def test_groups_of_every_mesh_have_the_same_weights(self) -> None:
+    def check_groups_of_every_mesh(self) -> None:
         groups = {"a": (2, ["--zero", "3"]), "b": (4, ["--pp", "2", "--grad-accum", "2"]), "c": (1, []),
                   "d": (2, ["--tp", "2"])}  # fmt: skip
         first = self.hashes("first", groups, "--outer-dtype", "int4")
         self.assertEqual(len(first), 1, first)
         self.assertEqual(self.hashes("second", groups, "--outer-dtype", "int4"), first)
+
+
+class OuterOnGpus(Rounds):
+    gpt = ["--device", "cuda", "--tune", "off", *SHARE_GPU, *SMALL]
+
+    @unittest.skipUnless(gpus() >= 4 or SHARING, "four GPUs are needed")
+    def test_groups_of_every_mesh_have_the_same_weights(self) -> None:
+        self.check_groups_of_every_mesh()
+
+
+class OuterTest(Rounds):
+    # --- rounds ------------------------------------------------------------------------------------------------------
+
+    def test_groups_of_every_mesh_have_the_same_weights(self) -> None:
+        self.check_groups_of_every_mesh()
 
     def test_fragments_and_delay(self) -> None:
         groups = {"a": (1, []), "b": (1, [])}
