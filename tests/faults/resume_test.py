@@ -332,6 +332,19 @@ class SignalTest(JobTest):
             self.assertIn("before the first step", job.text())
             self.assertEqual(self.steps("c"), [])
 
+    def test_a_signal_ends_the_writing_of_samples(self) -> None:
+        texts = 5000
+        (self.folder / "prompts").write_text("1 2 3\n" * texts)
+        job = self.job(2, "--device", "cpu", "--model", "gpt", "--layers", 2, "--width", 16, "--heads", 2, "--ff", 32, "--seq", 32,
+                       "--data", "synthetic:4000:50", "--batch", 2, "--steps", 9, "--baseline", "off", "--zero", 3, "--log-every", 1,
+                       "--sample-every", 2, "--prompts", "prompts", "--metrics", "m.jsonl", "--checkpoint", "c")  # fmt: skip
+        metrics = self.folder / "m.jsonl"
+        job.wait_until(lambda: metrics.exists() and '"step":2' in metrics.read_text().replace(" ", ""))
+        kill(job.ranks()[1], signal.SIGTERM)
+        self.assertEqual(job.wait(), 75, job.text())
+        self.assertLess(sum(line["event"] == "sample" for line in self.lines("m.jsonl")), texts)
+        self.assertEqual(self.steps("c"), [self.lines("m.jsonl")[-1]["step"]])
+
     def test_a_closed_terminal_ends_the_run_unless_it_is_ignored(self) -> None:
         for start, code in ([], 75), (["nohup"], 0):
             with self.subTest(start=start):

@@ -2,8 +2,10 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <utility>
 
+#include "runtime/comm/agreed_signal.h"
 #include "runtime/device/queueing.h"
 
 namespace ddptrain {
@@ -12,7 +14,8 @@ TextSamples::TextSamples(const Job& job, Trainer& trainer)
     : job_(job),
       trainer_(trainer),
       weights_(*trainer.updates().communication.weights),
-      turns_(forward_turns(trainer.arena().units().size())) {
+      turns_(forward_turns(trainer.arena().units().size())),
+      texts_(std::max<std::size_t>(job.prompts.size(), 1)) {
   if (trainer.replicas().rank() > 0) return;
   const GenerateOptions& options = job.options().generate;
   const Workload& workload = job.workload();
@@ -26,27 +29,32 @@ TextSamples::TextSamples(const Job& job, Trainer& trainer)
   }
 }
 
+/// With a new generator, because stages pass a tied weight on in its first pass.
 std::vector<SampledText> TextSamples::take() {
   Device& device = trainer_.device();
   const Watch::Phase phase(device.watch(), "generation");
   device.finish_unfinished();
   weights_.changed();
-  if (model_ != nullptr) return generate();
-  give_weights();
-  return {};
+  std::optional<TextGenerator> generator;
+  if (model_ != nullptr) generator.emplace(*model_, trainer_.stages(), device, hooks());
+  std::vector<SampledText> samples;
+  for (std::size_t i = 0; i < texts_ && !agreed_end_signal(job_.world); ++i) {
+    if (generator) {
+      samples.push_back(continued(*generator, i));
+      agree_on_pass(false);
+    } else {
+      give_weights();
+    }
+  }
+  return samples;
 }
 
-/// With a new generator, because stages pass a tied weight on in its first pass.
-std::vector<SampledText> TextSamples::generate() {
+PassHooks TextSamples::hooks() {
   PassHooks hooks = {.before_pass = [this] { agree_on_pass(true); }};
   if (trainer_.arena().zero() == Zero::weights) {
     hooks.before_unit = [this](std::size_t unit) { weights_.acquire(turns_[unit].unit, turns_[unit].next); };
   }
-  TextGenerator generator(*model_, trainer_.stages(), trainer_.device(), std::move(hooks));
-  std::vector<SampledText> samples;
-  for (std::size_t i = 0; i < prompts_.size(); ++i) samples.push_back(continued(generator, i));
-  agree_on_pass(false);
-  return samples;
+  return hooks;
 }
 
 SampledText TextSamples::continued(TextGenerator& generator, std::size_t number) {
@@ -66,7 +74,7 @@ SampledText TextSamples::continued(TextGenerator& generator, std::size_t number)
   return sample;
 }
 
-/// What the other replicas do meanwhile.
+/// What the other replicas do while a text is written.
 void TextSamples::give_weights() {
   while (agree_on_pass(false)) {
     const Queueing queueing(trainer_.device());

@@ -21,11 +21,12 @@ class TextSamples {
 
   /// Its memory is what samples take. Null where other ranks generate.
   const TextModel* model() const { return model_.get(); }
-  /// The texts, on ranks of the first replica; empty on the others. Collective; waits.
+  /// The texts, on ranks of the first replica; empty on the others. Signals that ask for the end are heeded between
+  /// texts (agreed_end_signal()). Collective; waits.
   std::vector<SampledText> take();
 
  private:
-  std::vector<SampledText> generate();
+  PassHooks hooks();
   SampledText continued(TextGenerator& generator, std::size_t number);
   void give_weights();
   bool agree_on_pass(bool follows) const;
@@ -34,6 +35,7 @@ class TextSamples {
   Trainer& trainer_;
   WeightStore& weights_;
   std::vector<UnitTurn> turns_;  ///< Of a pass.
+  std::size_t texts_;
   std::unique_ptr<TextModel> model_;
   std::vector<TokenIds> prompts_;
   bool has_bytes_ = false;
