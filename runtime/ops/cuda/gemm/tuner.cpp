@@ -36,8 +36,8 @@ float milliseconds_of(const std::function<void()>& work, cudaStream_t stream) {
 
 std::size_t fastest_of(const std::vector<std::function<void()>>& works, cudaStream_t stream) {
   constexpr float kFillsGpu = 0.1f;  // ms
-  constexpr std::size_t kFast = 4;
-  constexpr float kSettled = 50.0f;  // ms after which the clock has settled, and then in which a work is timed
+  constexpr std::size_t kFast = 3;
+  constexpr float kSettled = 40.0f;  // ms after which the clock has settled, and then in which a work is timed
   std::vector<float> alone;
   std::vector<std::size_t> order;
   for (std::size_t i = 0; i < works.size(); ++i) {
