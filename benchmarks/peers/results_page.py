@@ -1,5 +1,6 @@
-"""The page of benchmarks/compare: a table for each work and number of ranks."""
+"""The page of benchmarks/compare: one table of all rows, then a table for each work and number of ranks."""
 
+import collections
 import pathlib
 import re
 import statistics
@@ -7,24 +8,24 @@ import tomllib
 from typing import Any
 
 from ddptools.common.table import Table, spread
-from ddptools.common.text import number, percent
+from ddptools.common.text import number, percent, signed_percent
 from ddptools.page.blocks import Block, Heading
-from peers.rows import DDPTRAIN, PYTORCH, Row, Work
-from peers.session import Run, Session, group_name
+from peers.rows import DDPTRAIN, LOSS, PYTORCH, Row
+from peers.session import Group, Session, Trial
 
 QUOTED = tomllib.loads((pathlib.Path(__file__).parent / "quoted.toml").read_text(encoding="utf-8"))["figure"]
 
 
-def title(document: dict[str, Any]) -> str:
-    return f"ddptrain and PyTorch DDP side by side, {document['date']}"
+def title(session: Session) -> str:
+    days = _days(_counted(session))
+    return f"ddptrain and PyTorch side by side, {days or 'nothing measured'}"
 
 
 def blocks(session: Session) -> list[Block]:
-    made: list[Block] = [_how(session)]
-    for work, ranks, wanted in session.groups():
-        made.append(Heading(2, group_name(work, ranks)))
-        made.append(_table(session, work, ranks, wanted))
-    quoted = [figure for figure in QUOTED if any(work.name == figure["work"] for work, _, _ in session.groups())]
+    made: list[Block] = [_how(session), _rows(session)]
+    for group in session.groups:
+        made += [Heading(2, group.name), _losses(session, group) if group.work.field == LOSS else _table(session, group)]
+    quoted = [figure for figure in QUOTED if any(group.work.name == figure["work"] for group in session.groups)]
     if quoted:
         made += [Heading(2, "Figures of others"), _quoted(quoted)]
     trials = _trials(session)
@@ -33,77 +34,190 @@ def blocks(session: Session) -> list[Block]:
     return [*made, Heading(2, "Machine, versions, commands"), *_facts(session)]
 
 
-def results(session: Session, work: Work, ranks: int, row: Row) -> list[dict[str, Any]]:
-    """Records of the runs that count and did not fail."""
-    return [r for r in session.document["runs"]
-            if (r["work"], r["ranks"], r["row"]) == (work.name, ranks, row.name) and r["repeat"] is not None
-            and "result" in r]  # fmt: skip
-
-
-def rates(session: Session, work: Work, ranks: int, row: Row) -> list[float]:
-    return [session.rate(record, work) for record in results(session, work, ranks, row)]
-
-
 def _how(session: Session) -> str:
     settings = session.settings
     return (
-        f"Median of {settings.repeats} runs (smallest to largest), which the programs made in turn on the same devices; a "
-        f"run is the median of its windows of a second, over {settings.seconds:g} s. Synthetic data. Ratio: ddptrain over "
-        f"PyTorch in the same table, whose gradients have the same type where several ranks sum them. Efficiency: rate / "
-        f"ranks / rate of the same row on one rank. PyTorch runs in the fastest of the modes that short trials found. "
-        f"The sensors are read by ddptrain itself and by nvidia-smi beside PyTorch, both from NVML."
+        f"Median of the rounds (smallest to largest; {settings.repeats} are wanted). In a round the programs ran in turn on "
+        f"the same devices; a run is the median of its windows of a second, over {settings.seconds:g} s. Rounds of works for "
+        f"one GPU ran beside each other, each on a GPU of its own. Synthetic data. Ratio: ddptrain over the fastest other "
+        f"program of the table, whose gradients have the same type if several ranks sum them; median of the rounds' ratios. "
+        f"Efficiency: as ddptrain measures it within a run (see measuring); in brackets: rate / ranks / rate of the same row "
+        f"on one rank. PyTorch runs in the fastest of the modes that short trials found. The sensors are read by ddptrain "
+        f"itself and by nvidia-smi beside PyTorch, both from NVML."
     )
 
 
-def _table(session: Session, work: Work, ranks: int, wanted: list[Row]) -> Table:
-    header = ["program", f"{work.unit}/s", "runs", "ratio", "efficiency", "MHz (lowest)", "W", "highest C"]
-    quoted = _quoted_here(session, work, ranks)
+# One table of all rows
+
+
+def _rows(session: Session) -> Table:
+    header = ["work", "ddptrain", "per second", "beside", "its mode", "per second", "ratio", "efficiency", "loss", "rounds",
+              "commit", "day", "machine"]  # fmt: skip
+    table_rows = []
+    for group in session.groups:
+        for row in group.rows:
+            if row.program == DDPTRAIN and group.work.field != LOSS:
+                table_rows.append(_one_row(session, group, row))
+    return Table("All rows.", header, table_rows, _footnote(session))
+
+
+def _one_row(session: Session, group: Group, row: Row) -> list[str]:
+    flags = " ".join(row.flags) or "-"
+    values = session.values(group.work, group.ranks, row)
+    if not values:
+        return [group.name, flags, f"not run: {_reason(session, group, row)}", *[""] * 10]
+    best = _best_peer(session, group, row)
+    peer = ["", "", "", ""]
+    if best is not None:
+        ratio = spread(_ratios(session, group, row, best), lambda value: f"{value:.2f}")
+        peer = [_peer_name(group, best), _modes(session, group, best), spread(_peer_values(session, group, best)), ratio]
+    records = session.rounds(group.work, group.ranks)
+    return [group.name, flags, spread(values), *peer, _efficiency(session, group, row), _loss_of(session, group, row),
+            str(len(values)), str(records[0]["commit"])[:8], _days(records), _machine(records)]  # fmt: skip
+
+
+def _footnote(session: Session) -> str:
+    others = sum(r["kind"] == "round" and any(r.get(k) != v for k, v in session.same.items()) for r in session.records.all)
+    told = f"{others} rounds of another commit, kind of device or duration are in the file and not counted. " if others else ""
+    records = _counted(session)
+    if len({_days([record]) for record in records}) > 1:
+        told += "The rows have different days: README takes rows of one day."
+    return told.strip()
+
+
+def _counted(session: Session) -> list[dict[str, Any]]:
+    return [r for group in session.groups for r in session.rounds(group.work, group.ranks)]
+
+
+def _days(records: list[dict[str, Any]]) -> str:
+    days = sorted({record["began"][:10] for record in records})
+    return f"{days[0]} to {days[-1]}" if len(days) > 1 else "".join(days)
+
+
+def _machine(records: list[dict[str, Any]]) -> str:
+    told = []
+    for record in records:
+        gpus, driver = record["machine"]["gpus"], record["machine"]["driver"]
+        told.append(f"{len(gpus)} x {gpus[0]}, driver {driver}" if gpus else record["machine"]["cpu"])
+    return "; ".join(dict.fromkeys(told))
+
+
+def _peers(group: Group, row: Row) -> list[Row]:
+    """Rows of other programs that do the same as the row."""
+    return [other for other in group.rows if other.program != DDPTRAIN
+            and (group.ranks == 1 or other.gradients == row.gradients)]  # fmt: skip
+
+
+def _best_peer(session: Session, group: Group, row: Row) -> Row | None:
+    known = [(statistics.median(found), index, other) for index, other in enumerate(_peers(group, row))
+             if (found := _peer_values(session, group, other))]  # fmt: skip
+    return max(known)[2] if known and row.program == DDPTRAIN else None
+
+
+def _peer_values(session: Session, group: Group, row: Row) -> list[float]:
+    return session.values(group.work, group.ranks, row)
+
+
+def _peer_name(group: Group, row: Row) -> str:
+    if row.program != PYTORCH:
+        return row.program
+    return f"{PYTORCH} {row.kind}" if group.ranks > 1 else PYTORCH
+
+
+def _modes(session: Session, group: Group, row: Row) -> str:
+    return ", ".join(sorted({run["mode"] for run in session.runs(group.work, group.ranks, row) if "result" in run}))
+
+
+def _ratios(session: Session, group: Group, row: Row, peer: Row) -> list[float]:
+    """Of the rounds in which both have run."""
+    ratios = []
+    for record in session.rounds(group.work, group.ranks):
+        rates = {run["row"]: group.work.value(run["result"]) for run in record["runs"] if "result" in run}
+        if row.name in rates and peer.name in rates:
+            ratios.append(rates[row.name] / rates[peer.name])
+    return ratios
+
+
+def _efficiency(session: Session, group: Group, row: Row) -> str:
+    if group.ranks == 1:
+        return ""
+    results = [run["result"] for run in session.runs(group.work, group.ranks, row) if "result" in run]
+    measured = [result.get("scaling_efficiency") for result in results]
+    told = spread([value for value in measured if value is not None], percent)
+    alone = session.values(group.work, 1, row if row.program == DDPTRAIN else Row(PYTORCH, "fp32"))
+    here = session.values(group.work, group.ranks, row)
+    if alone and here and "--shard" not in row.flags:
+        told += f" ({percent(statistics.median(here) / group.ranks / statistics.median(alone))})"
+    return told.strip()
+
+
+def _loss_of(session: Session, group: Group, row: Row) -> str:
+    """Of the same precision after equal steps."""
+    precision = _precision(row)
+    for work in session.works:
+        for other in work.ddptrain_rows if work.name == group.work.learns_in else ():
+            if _precision(other) == precision and (found := session.values(work, 1, other)):
+                return f"{statistics.median(found):.4f}"
+    return ""
+
+
+def _precision(row: Row) -> str:
+    return row.flags[row.flags.index("--precision") + 1] if "--precision" in row.flags else "bf16"
+
+
+# A table for each group
+
+
+def _table(session: Session, group: Group) -> Table:
+    header = ["program", f"{group.work.unit}/s", "runs", "ratio", "efficiency", "MHz (lowest)", "W", "highest C"]
+    quoted = _quoted_here(session, group)
     if quoted:
         header.append(f"beside {quoted['program']}'s {number(quoted['per_second'])} (quoted)")
     table_rows = []
-    for row in wanted:
-        found = rates(session, work, ranks, row)
+    for row in group.rows:
+        found = session.values(group.work, group.ranks, row)
         if found:
-            cells = [spread(found), str(len(found)), _ratio(session, work, ranks, row),
-                     _efficiency(session, work, ranks, row), *_sensors(results(session, work, ranks, row))]  # fmt: skip
+            best = _best_peer(session, group, row)
+            ratio = f"{statistics.median(_ratios(session, group, row, best) or [float('nan')]):.2f}" if best else ""
+            cells = [spread(found), str(len(found)), ratio, _efficiency(session, group, row),
+                     *_sensors([run for run in session.runs(group.work, group.ranks, row) if "result" in run])]  # fmt: skip
         else:
-            cells = [f"not run: {_reason(session, work, ranks, row)}", "0", *[""] * 5]
+            cells = [f"not run: {_reason(session, group, row)}", "0", *[""] * 5]
         if quoted:
             cells.append(f"{statistics.median(found) / quoted['per_second']:.2f}" if found else "")
-        table_rows.append([_label(session, work, ranks, row), *cells])
-    return Table(f"{group_name(work, ranks)}.", header, table_rows)
+        table_rows.append([_label(session, group, row), *cells])
+    return Table(f"{group.name}.", header, table_rows)
 
 
-def _label(session: Session, work: Work, ranks: int, row: Row) -> str:
-    if row.program == DDPTRAIN:
+def _losses(session: Session, group: Group) -> Table:
+    table_rows = []
+    first = session.values(group.work, group.ranks, group.rows[0])
+    for row in group.rows:
+        found = session.values(group.work, group.ranks, row)
+        shown = spread(found, lambda value: f"{value:.4f}") or f"not run: {_reason(session, group, row)}"
+        change = signed_percent(statistics.median(found) / statistics.median(first) - 1) if found and first else ""
+        table_rows.append([row.name, shown, str(len(found)), change])
+    header = ["program", "loss", "runs", "beside the first row"]
+    return Table("Validation loss in nats per token, on a text.", header, table_rows)
+
+
+def _label(session: Session, group: Group, row: Row) -> str:
+    if row.program != PYTORCH:
         return row.name
-    name = row.name if ranks > 1 else "PyTorch"
-    modes = sorted({record["mode"] for record in results(session, work, ranks, row)})
-    return f"{name}, {', '.join(modes)}" if modes else name
+    name = row.name if group.ranks > 1 else PYTORCH
+    modes = _modes(session, group, row)
+    return f"{name}, {modes}" if modes else name
 
 
-def _reason(session: Session, work: Work, ranks: int, row: Row) -> str:
-    mine = [r for r in session.document["runs"] if (r["work"], r["ranks"], r["row"]) == (work.name, ranks, row.name)]
-    errors = [f"{record['mode']}: {record['error']}".removeprefix(": ") for record in mine if "error" in record]
-    return session.why_not(ranks) or "; ".join(dict.fromkeys(errors)) or "no time was left"
+def _reason(session: Session, group: Group, row: Row) -> str:
+    runs = session.runs(group.work, group.ranks, row)
+    trials = [record for trial in session.trials(group, row) if (record := session.trial_record(trial))]
+    errors = [f"{run['mode']}: {run['error']}".removeprefix(": ") for run in (*runs, *trials) if "error" in run]
+    return session.why_not(group.ranks) or "; ".join(dict.fromkeys(errors)) or "no time was left"
 
 
-def _ratio(session: Session, work: Work, ranks: int, row: Row) -> str:
-    gradients = row.gradients if ranks > 1 else "fp32"
-    peer = rates(session, work, ranks, Row(PYTORCH, gradients))
-    own = rates(session, work, ranks, row)
-    return f"{statistics.median(own) / statistics.median(peer):.2f}" if peer and row.program == DDPTRAIN else ""
-
-
-def _efficiency(session: Session, work: Work, ranks: int, row: Row) -> str:
-    alone = rates(session, work, 1, row if row.program == DDPTRAIN else Row(PYTORCH, "fp32"))
-    if ranks == 1 or not alone:
-        return ""
-    return percent(statistics.median(rates(session, work, ranks, row)) / ranks / statistics.median(alone))
-
-
-def _sensors(records: list[dict[str, Any]]) -> list[str]:
-    known = [record["sensors"] for record in records if record["sensors"]]
+def _sensors(runs: list[dict[str, Any]]) -> list[str]:
+    known = [run["sensors"] for run in runs if run["sensors"]]
 
     def middle(name: str) -> str:
         values = [sensors[name] for sensors in known if sensors.get(name) is not None]
@@ -115,10 +229,9 @@ def _sensors(records: list[dict[str, Any]]) -> list[str]:
     return [f"{middle('sm_mhz')} ({lowest:,.0f})", middle("watts"), middle("celsius_max")]
 
 
-def _quoted_here(session: Session, work: Work, ranks: int) -> dict[str, Any] | None:
-    gpu = (session.machine.gpus or [""])[0]
-    return next((figure for figure in QUOTED if (figure["work"], figure["ranks"]) == (work.name, ranks)
-                 and figure["gpu"] in gpu), None)  # fmt: skip
+def _quoted_here(session: Session, group: Group) -> dict[str, Any] | None:
+    return next((figure for figure in QUOTED if (figure["work"], figure["ranks"]) == (group.work.name, group.ranks)
+                 and figure["gpu"] in session.device_name), None)  # fmt: skip
 
 
 def _quoted(figures: list[dict[str, Any]]) -> Table:
@@ -128,40 +241,56 @@ def _quoted(figures: list[dict[str, Any]]) -> Table:
 
 
 def _trials(session: Session) -> Table:
-    units = {work.name: work.unit for work, _, _ in session.groups()}
+    works = {work.name: work for work in session.works}
     table_rows = []
-    for record in session.document["runs"]:
-        if record["repeat"] is None and record["work"] in units:
-            result = record.get("result", {}).get(f"{units[record['work']]}_per_second")
-            shown = number(result) if result else f"failed: {record['error']}"
-            table_rows.append([record["work"], str(record["ranks"]), record["row"], record["mode"], shown])
+    for record in session.records.all:
+        if record["kind"] == "trial" and record["work"] in works and record["device"] == session.device_name:
+            value = works[record["work"]].value(record["result"]) if "result" in record else None
+            shown = number(value) if value else f"failed: {record['error']}"
+            table_rows.append([record["work"], str(record["ranks"]), record["row"], record["mode"], shown, _days([record])])
     caption = f"One run of {session.settings.trial_seconds:g} s each; on one rank, beside each other on all GPUs."
-    return Table(caption, ["work", "ranks", "row", "mode", "per second"], table_rows)
+    return Table(caption, ["work", "ranks", "row", "mode", "per second", "day"], table_rows)
 
 
 def _facts(session: Session) -> list[Block]:
-    machine, runs = session.document["machine"], session.document["runs"]
+    machine, records = session.about, _counted(session)
+    runs = [run for record in records for run in record["runs"]]
     gpus = f"{len(machine['gpus'])} x {machine['gpus'][0]}, driver {machine['driver']}" if machine["gpus"] else "no GPU"
-    peer = next((r["result"] for r in runs if "torch" in r.get("result", {})), None)
-    versions = f"PyTorch {peer['torch']}, CUDA {peer['cuda']}, cuDNN {peer['cudnn']}, NCCL {peer['nccl']}" if peer else ""
+    peer = next((run["result"] for run in runs if "torch" in run.get("result", {})), None)
+    versions = f"PyTorch {peer['torch']}, CUDA {peer['cuda']}, cuDNN {peer['cudnn']}, NCCL {peer['nccl']}. " if peer else ""
     nccl = " ".join(f"{name}={value}" for name, value in machine["nccl_environment"].items()) or "none"
-    last = {(r["work"], r["ranks"], r["row"]): r["command"] for r in runs if r["repeat"] is not None and "command" in r}
+    last = {(record["work"], record["ranks"], run["row"]): run["command"] for record in records for run in record["runs"]
+            if "command" in run}  # fmt: skip
     python = session.settings.python
-    commands = [[group, str(ranks), f"`{re.sub(r'--metrics .*', '--metrics FILE', command).replace(python, 'python3')}`"]
-                for (group, ranks, _), command in last.items()]  # fmt: skip
+    commands = [[work, str(ranks), f"`{re.sub(r'--metrics .*', '--metrics FILE', command).replace(python, 'python3')}`"]
+                for (work, ranks, _), command in last.items()]  # fmt: skip
     return [
         f"{gpus}; {machine['cores']} x {machine['cpu']}; {machine['system']}; {machine['ddptrain']}; commit "
-        f"{machine['commit']}. {versions}. NCCL variables: {nccl}.",
-        f"Failed: {sum('error' in r for r in runs)} of {len(runs)} runs and trials.",
+        f"{machine['commit']}. {versions}NCCL variables: {nccl}.",
+        f"Failed: {sum('error' in run for run in runs)} of {len(runs)} runs.",
         Table("Commands.", ["work", "ranks", "command"], commands),
     ]
 
 
-def plan_text(session: Session, runs: list[Run]) -> str:
-    lines = ["Trials on one GPU run beside each other, one per GPU.", f"{'seconds':>8}  run"]
-    lines += [f"{session.estimate_seconds(run):8.0f}  {'trial, ' if run.repeat is None else ''}{run.name}" for run in runs]
+def plan_text(session: Session) -> str:
+    units = session.left_over()
+    lines = ["Trials and rounds on one GPU run beside each other, one per GPU.", f"{'seconds':>8}  what"]
+    for (seconds, name), count in collections.Counter((session.estimate_seconds(unit), unit.name) for unit in units).items():
+        lines.append(f"{seconds:8.0f}  {f'{count} x ' if count > 1 else ''}{name}")
     for ranks in session.settings.ranks:
         if why := session.why_not(ranks):
             lines.append(f"{'-':>8}  {ranks} ranks: {why}")
-    seconds = session.pending_seconds(runs)
-    return "\n".join([*lines, f"{len(runs)} runs, about {seconds:.0f} s ({seconds / 60:.0f} minutes) in all"])
+    seconds = sum(_lane_seconds(session, unit) for unit in units)
+    rounds = sum(not isinstance(unit, Trial) for unit in units)
+    return "\n".join([*lines, f"{len(units) - rounds} trials and {rounds} rounds, about {seconds:.0f} s "
+                      f"({seconds / 60:.0f} minutes) in all"])  # fmt: skip
+
+
+def _lane_seconds(session: Session, unit: Any) -> float:
+    ranks = unit.ranks if isinstance(unit, Trial) else unit.group.ranks
+    return session.estimate_seconds(unit) / (len(session.lanes()) if ranks == 1 else 1)
+
+
+def failed(session: Session) -> int:
+    """Runs of the rounds that count."""
+    return sum("error" in run for record in _counted(session) for run in record["runs"])

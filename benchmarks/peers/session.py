@@ -1,33 +1,37 @@
-"""Runs both programs in turn and keeps every run."""
+"""Runs the programs of each work in turn on the same devices, and keeps every round."""
 
-import concurrent.futures
 import contextlib
 import dataclasses
 import datetime
+import functools
 import json
+import math
 import os
 import pathlib
-import queue
 import re
 import shlex
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ddptools.common.errors import UsageError
 from ddptools.common.programs import ask
+from ddptools.common.runner import end_session, start_session
 from ddptools.sweep.machine import Machine
 from peers import rows
-from peers.rows import PYTORCH, ROOT, Row, Work
+from peers.rows import DDPTRAIN, LLMQ, PYTORCH, ROOT, Row, Work
 
-TIMEOUT_SECONDS = 900.0  # of one run, beside its measured steps
 MODES_ON_SEVERAL_RANKS = 2  # the fastest on one rank, of which the fastest on several is found
+MOST_FAILURES = 2  # of a row, after which it is run no more
 SENSORS = ("index", "clocks.sm", "power.draw", "temperature.gpu")
+MARK = "DDPTRAIN_COMPARE_RUN"  # variable by which the processes of a run are found, in whatever session they are
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,236 +43,453 @@ class Settings:
     repeats: int
     only: str  # regular expression, sought in "WORK, RANKS: ROW"
     modes: list[str]  # of PyTorch; empty: all
-    time_limit_seconds: float
+    seconds_left: float
     bin: pathlib.Path
     python: str  # that has PyTorch
+    llmq: pathlib.Path | None = None  # its program `train`
+    variants: bool = False  # the rows that are in no table of README, too
+    short: bool = False
+    text: pathlib.Path | None = None  # None: the project's documentation
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
-    """One start of a program: a trial of a mode on the way to the best one, or a run that counts."""
+class Group:
+    """A work on a number of ranks, and the rows that are wanted of it: they run in turn on the same devices."""
+
+    work: Work
+    ranks: int
+    rows: tuple[Row, ...]
+
+    @property
+    def name(self) -> str:
+        kind = "CPU rank" if self.work.device == "cpu" else "GPU"
+        return f"{self.work.name}, {self.ranks} {kind}{'s' if self.ranks > 1 else ''}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """A short run of PyTorch in one mode, on the way to the fastest."""
 
     work: Work
     ranks: int
     row: Row
-    mode: str = ""  # of PyTorch
-    repeat: int | None = None  # None: a trial
+    mode: str
 
     @property
     def name(self) -> str:
-        mode = f" ({self.mode})" if self.mode else ""
-        return f"{group_name(self.work, self.ranks)}: {self.row.name}{mode}"
+        return f"trial, {Group(self.work, self.ranks, ()).name}: {self.row.name} ({self.mode})"
 
-    def key(self) -> dict[str, Any]:
-        return {"work": self.work.name, "ranks": self.ranks, "row": self.row.name, "mode": self.mode,
-                "repeat": self.repeat}  # fmt: skip
+
+@dataclasses.dataclass(frozen=True)
+class Round:
+    """Every row of a group once."""
+
+    group: Group
+    number: int  # from 0, counted over the rounds that are left
+
+    @property
+    def name(self) -> str:
+        return f"round, {self.group.name}: {', '.join(row.name for row in self.group.rows)}"
 
 
 class OutOfTime(Exception):
-    """The next run would end after the time limit."""
+    """What is being done would end after the time limit, or was interrupted."""
 
 
 class RunFailed(Exception):
     pass
 
 
-def group_name(work: Work, ranks: int) -> str:
-    kind = "CPU rank" if work.device == "cpu" else "GPU"
-    return f"{work.name}, {ranks} {kind}{'s' if ranks > 1 else ''}"
+class Records:
+    """A file of JSON lines: trials and rounds that have ended. Copied to another machine, the work goes on there."""
 
+    def __init__(self, file: pathlib.Path) -> None:
+        self.file, self.lock = file, threading.Lock()
+        self.all: list[dict[str, Any]] = []
+        if not file.exists():
+            return
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+        for number, line in enumerate(lines, 1):
+            try:
+                record = json.loads(line)
+                record["kind"], record["device"], record["work"], record["ranks"]  # noqa: B018
+                self.all.append(record)
+            except (ValueError, KeyError, TypeError) as error:
+                if number == len(lines) and number > 1:  # cut while it was written
+                    break
+                raise UsageError(f"--out {file}, line {number}: it is not a file of benchmarks/compare") from error
+        text = "".join(json.dumps(record) + "\n" for record in self.all)
+        if text != file.read_text(encoding="utf-8", errors="replace"):
+            file.write_text(text, encoding="utf-8")
 
-def is_trial_alone(run: Run) -> bool:
-    return run.repeat is None and run.ranks == 1
+    def add(self, record: dict[str, Any]) -> None:
+        with self.lock:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            with self.file.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            self.all.append(record)
 
 
 class Session:
-    """What there is to run and what has been run. `document` is the JSON file, written after every run."""
+    """What there is to run and what has been run. Rounds of another commit, kind of device or duration are in the file
+    and do not count."""
 
-    def __init__(self, settings: Settings, machine: Machine, file: pathlib.Path, document: dict[str, Any]) -> None:
-        self.settings, self.machine, self.file, self.document = settings, machine, file, document
+    def __init__(self, settings: Settings, machine: Machine, records: Records, about: dict[str, Any]) -> None:
+        """`about` the machine and its versions; with `commit`."""
+        self.settings, self.machine, self.records, self.about = settings, machine, records, about
         self.began = time.monotonic()
-        self.lock = threading.Lock()  # of the document
+        self.interrupted = threading.Event()
+        self.device_name = machine.gpus[0] if settings.device == "cuda" and machine.gpus else machine.cpu
+        self.same = {"device": self.device_name, "commit": about["commit"], "seconds": settings.seconds}
 
     # What is wanted
 
-    def groups(self) -> Iterator[tuple[Work, int, list[Row]]]:
-        for work in rows.works(self.settings.device):
-            for ranks in self.settings.ranks:
-                wanted = [row for row in work.rows(ranks)
-                          if re.search(self.settings.only, f"{group_name(work, ranks)}: {row.name}")]  # fmt: skip
-                if wanted:
-                    yield work, ranks, wanted
+    @functools.cached_property
+    def works(self) -> list[Work]:
+        if self.settings.short:
+            return rows.short_works(self.settings.device)
+        return rows.works(self.settings.device, self.settings.llmq is not None)
+
+    @functools.cached_property
+    def groups(self) -> list[Group]:
+        """One rank first."""
+        return [group for ranks in sorted(self.settings.ranks) for work in self.works
+                if work.fits(ranks) and (group := self.group(work, ranks)).rows]  # fmt: skip
+
+    def group(self, work: Work, ranks: int) -> Group:
+        named = Group(work, ranks, ()).name
+        rows_here = [row for row in work.rows(ranks) if self.settings.variants or not row.variant]
+        wanted = [row for row in rows_here if re.search(self.settings.only, f"{named}: {row.name}")]
+        return Group(work, ranks, tuple(wanted))
 
     def why_not(self, ranks: int) -> str:
-        """Empty where so many ranks can run here."""
+        """Empty if so many ranks can run here."""
         gpus = len(self.machine.gpus)
         if self.settings.device == "cuda" and ranks > gpus:
             return f"needs {ranks} GPU{'s' if ranks > 1 else ''}, and there {'is' if gpus == 1 else 'are'} {gpus}"
         return ""
 
-    def trials(self, work: Work, ranks: int, row: Row) -> list[Run]:
-        """None where there is only one mode to choose."""
-        modes = self.candidates(work, ranks)
-        return [Run(work, ranks, row, mode) for mode in modes] if len(modes) > 1 else []
+    def possible(self) -> list[Group]:
+        return [group for group in self.groups if not self.why_not(group.ranks)]
 
-    def candidates(self, work: Work, ranks: int) -> list[str]:
-        """On one rank, all modes; on several, the fastest ones of one rank."""
-        modes = [mode for mode in work.peer_modes() if not self.settings.modes or mode in self.settings.modes]
-        if ranks == 1 or len(modes) == 1:
-            return modes
-        alone = [Run(work, 1, Row(PYTORCH, "fp32"), mode) for mode in modes]
-        known = all(self.record(trial) for trial in alone)
-        return (self.fastest(alone) if known else modes)[:MODES_ON_SEVERAL_RANKS]  # before: any, for the plan
+    def modes(self, work: Work, row: Row) -> list[str]:
+        return [mode for mode in work.modes(row) if not mode or not self.settings.modes or mode in self.settings.modes]
 
-    def fastest(self, trials: list[Run]) -> list[str]:
-        """Their modes, the fastest first; without those that failed."""
-        found = [(self.rate(record, trials[0].work), record["mode"]) for trial in trials
-                 if (record := self.record(trial)) and "result" in record]  # fmt: skip
-        return [mode for _, mode in sorted(found, reverse=True)]
+    def trials_alone(self, work: Work) -> list[Trial]:
+        """On one rank: also the way to the modes for several."""
+        row = Row(PYTORCH, "fp32")
+        is_needed = work.peer and work.fits(1) and any(
+            each.program == PYTORCH and "--shard" not in each.flags
+            for group in self.possible() if group.work == work for each in group.rows)  # fmt: skip
+        modes = self.modes(work, row)
+        return [Trial(work, 1, row, mode) for mode in modes] if is_needed and len(modes) > 1 else []
+
+    def trials(self, group: Group, row: Row) -> list[Trial]:
+        """That choose the mode of the row; none if there is nothing to choose. On several ranks, the fastest modes of
+        one rank are tried."""
+        modes = self.modes(group.work, row)
+        if row.program != PYTORCH or len(modes) < 2:
+            return []
+        alone = self.trials_alone(group.work)
+        if group.ranks == 1:
+            return alone
+        if "--shard" not in row.flags and alone:
+            modes = self.fastest(alone)[:MODES_ON_SEVERAL_RANKS] if self.are_done(alone) else modes[:MODES_ON_SEVERAL_RANKS]
+        return [Trial(group.work, group.ranks, row, mode) for mode in modes]
 
     # What is known
 
-    def record(self, run: Run) -> dict[str, Any] | None:
-        key = run.key()
-        return next((r for r in self.document["runs"] if all(r[k] == v for k, v in key.items())), None)
+    def trial_record(self, trial: Trial) -> dict[str, Any] | None:
+        """Of any commit: the modes are PyTorch's."""
+        key = {"kind": "trial", "device": self.device_name, "work": trial.work.name, "ranks": trial.ranks,
+               "row": trial.row.name, "mode": trial.mode}  # fmt: skip
+        return next((r for r in self.records.all if all(r.get(k) == v for k, v in key.items())), None)
 
-    @staticmethod
-    def rate(record: dict[str, Any], work: Work) -> float:
-        return record["result"][f"{work.unit}_per_second"]
+    def are_done(self, trials: Sequence[Trial]) -> bool:
+        return all(map(self.trial_record, trials))
 
-    def estimate_seconds(self, run: Run) -> float:
-        same = [r["wall_seconds"] for r in self.document["runs"] if r["mode"] == run.mode and "result" in r
-                and (r["work"], r["row"], r["ranks"], r["repeat"] is None) ==
-                (run.work.name, run.row.name, run.ranks, run.repeat is None)]  # fmt: skip
-        if same:
-            return statistics.median(same)
-        seconds = self.settings.trial_seconds if run.repeat is None else self.settings.seconds
-        return seconds + 2 + rows.start_seconds(run.work, run.row.program, run.mode, compiled=not is_trial_alone(run))
+    def fastest(self, trials: Sequence[Trial]) -> list[str]:
+        """Their modes, the fastest first; without those that failed."""
+        found = [(trial.work.value(record["result"]), trial.mode) for trial in trials
+                 if (record := self.trial_record(trial)) and "result" in record]  # fmt: skip
+        return [mode for _, mode in sorted(found, reverse=True)]
 
-    def pending(self) -> list[Run]:
-        """In the order in which they would run. The modes of trials on several ranks, and of the runs that count, are
-        only known when the trials before them are done: until then any mode stands for them."""
-        runs: list[Run] = []
-        for work, ranks, wanted in self.groups():
-            if not self.why_not(ranks):
-                runs += [run for run in (*self.all_trials(work, ranks, wanted), *self.measured_runs(work, ranks, wanted))
-                         if not self.record(run)]  # fmt: skip
-        return list(dict.fromkeys(runs))
+    def best_mode(self, group: Group, row: Row) -> str | None:
+        """None if every mode failed, or if the trials have not been made."""
+        trials = self.trials(group, row)
+        return next(iter(self.fastest(trials) if trials else self.modes(group.work, row)), None)
 
-    def all_trials(self, work: Work, ranks: int, wanted: list[Row]) -> list[Run]:
-        peers = [row for row in wanted if row.program == PYTORCH]
-        alone = self.trials(work, 1, Row(PYTORCH, "fp32")) if peers else []
-        return alone + [trial for row in peers for trial in self.trials(work, ranks, row) if ranks > 1]
+    def rounds(self, work: Work, ranks: int) -> list[dict[str, Any]]:
+        """Records that count."""
+        key = self.same | {"kind": "round", "work": work.name, "ranks": ranks}
+        return [r for r in self.records.all if all(r.get(k) == v for k, v in key.items())]
 
-    def pending_seconds(self, runs: list[Run]) -> float:
-        """Trials of one rank run beside each other."""
-        beside = max(1, len(self.machine.visible_ids))
-        return sum(self.estimate_seconds(run) / (beside if is_trial_alone(run) else 1) for run in runs)
+    def runs(self, work: Work, ranks: int, row: Row) -> list[dict[str, Any]]:
+        """Of the row, in the rounds that count; failed ones have `error` in place of `result`."""
+        return [run for record in self.rounds(work, ranks) for run in record["runs"] if run["row"] == row.name]
+
+    def values(self, work: Work, ranks: int, row: Row) -> list[float]:
+        return [work.value(run["result"]) for run in self.runs(work, ranks, row) if "result" in run]
+
+    def can_run(self, group: Group, row: Row) -> bool:
+        failures = sum("error" in run for run in self.runs(group.work, group.ranks, row))
+        return failures < MOST_FAILURES and self.best_mode(group, row) is not None
+
+    def rounds_left(self, group: Group) -> list[Round]:
+        wanted = [row for row in group.rows if self.can_run(group, row) or not self.has_mode(group, row)]
+        missing = [self.settings.repeats - len(self.values(group.work, group.ranks, row)) for row in wanted]
+        return [Round(group, number) for number in range(max([*missing, 0]))]
+
+    def has_mode(self, group: Group, row: Row) -> bool:
+        return self.are_done(self.trials(group, row))
+
+    def trials_left(self, trials: Sequence[Trial]) -> list[Trial]:
+        return [trial for trial in dict.fromkeys(trials) if not self.trial_record(trial)]
+
+    def estimate_seconds(self, unit: Trial | Round) -> float:
+        if isinstance(unit, Trial):
+            compiled = self.has_compiled(unit.work, unit.mode)
+            return self.settings.trial_seconds + 2 + rows.start_seconds(unit.work, unit.row, unit.mode, compiled)
+        group = unit.group
+        return sum(self.run_seconds(group, row, self.best_mode(group, row) or "") for row in group.rows
+                   if self.can_run(group, row) or not self.has_mode(group, row))  # fmt: skip
+
+    def run_seconds(self, group: Group, row: Row, mode: str) -> float:
+        known = [run["wall_seconds"] for record in self.rounds(group.work, group.ranks) if self.is_here(record)
+                 for run in record["runs"] if run["row"] == row.name and "result" in run]  # fmt: skip
+        if known:
+            return max(known)
+        compiled = self.has_compiled(group.work, mode)
+        return self.seconds_of(group.work) + 2 + rows.start_seconds(group.work, row, mode, compiled)
+
+    def is_here(self, record: dict[str, Any]) -> bool:
+        """Made on this machine: its caches are still there."""
+        return record["machine"].get("host") == self.about.get("host")
+
+    def has_compiled(self, work: Work, mode: str) -> bool:
+        return any(r["kind"] == "trial" and (r["work"], r["mode"]) == (work.name, mode) and self.is_here(r)
+                   for r in self.records.all)  # fmt: skip
+
+    def seconds_of(self, work: Work) -> float:
+        return self.settings.seconds if work.seconds is None else work.seconds
+
+    def left_over(self) -> list[Trial | Round]:
+        """In about the order in which they run. Modes that trials will choose are not known yet."""
+        groups = self.possible()
+        alone = [trial for work in self.works for trial in self.trials_alone(work)]
+        units: list[Trial | Round] = [*self.trials_left(alone)]
+        for group in groups:
+            units += self.trials_left([trial for row in group.rows for trial in self.trials(group, row)])
+            units += self.rounds_left(group)
+        return list(dict.fromkeys(units))
+
+    def lanes(self) -> list[list[str]]:
+        """GPUs of each: works of one rank run beside each other. On CPUs they would take each other's cores."""
+        return [[gpu] for gpu in self.machine.visible_ids] if self.settings.device == "cuda" else [[]]
 
     # Doing it
 
-    def run_all(self) -> list[Run]:
-        """Those that the time limit left over."""
-        with contextlib.suppress(OutOfTime):
-            for work, ranks, wanted in self.groups():
-                if not self.why_not(ranks):
-                    trials = [trial for trial in self.all_trials(work, ranks, wanted) if is_trial_alone(trial)]
-                    self._do_beside_each_other(trials)
-                    for run in self.all_trials(work, ranks, wanted):
-                        self._do(run)
-                    for run in self.measured_runs(work, ranks, wanted):
-                        self._do(run)
-        return self.pending()
+    def run_all(self) -> list[Trial | Round]:
+        """What is left over."""
+        groups = self.possible()
+        alone = [group for group in groups if group.ranks == 1]
+        try:
+            self._in_lanes(self.trials_left([trial for work in self.works for trial in self.trials_alone(work)]))
+            self._in_lanes([unit for group in alone for unit in self.rounds_left(group) if self._is_ready(group)])
+            for group in groups:
+                if group.ranks == 1:
+                    continue
+                if self.are_done(self.trials_alone(group.work)):
+                    self._alone(self.trials_left([t for row in group.rows for t in self.trials(group, row)]), group.ranks)
+                if self._is_ready(group):
+                    self._alone(self.rounds_left(group), group.ranks)
+        except KeyboardInterrupt:
+            self.interrupted.set()
+            raise
+        return self.left_over()
 
-    def measured_runs(self, work: Work, ranks: int, wanted: list[Row]) -> Iterator[Run]:
-        """In turn: every row once, then every row again."""
-        for repeat in range(self.settings.repeats):
-            for row in wanted:
-                mode = self.best_mode(work, ranks, row) if row.program == PYTORCH else ""
-                if mode is not None:
-                    yield Run(work, ranks, row, mode, repeat)
+    def _is_ready(self, group: Group) -> bool:
+        return all(self.has_mode(group, row) for row in group.rows)
 
-    def best_mode(self, work: Work, ranks: int, row: Row) -> str | None:
-        """None where every mode failed. Before the trials: the first mode, for the plan."""
-        trials = self.trials(work, ranks, row)
-        if trials and all(self.record(trial) for trial in trials):
-            return next(iter(self.fastest(trials)), None)
-        return next(iter(self.candidates(work, ranks)), None)
+    def _alone(self, units: Sequence[Trial | Round], ranks: int) -> None:
+        gpus = self.machine.visible_ids[:ranks] if self.settings.device == "cuda" else []
+        for unit in units:
+            with contextlib.suppress(OutOfTime):
+                self._do(unit, gpus)
 
-    def _do_beside_each_other(self, trials: list[Run]) -> None:
-        """One rank each, on a GPU of its own."""
-        free: queue.SimpleQueue[str] = queue.SimpleQueue()
-        gpus = self.machine.visible_ids or [""]
-        for gpu in gpus:
-            free.put(gpu)
+    def _in_lanes(self, units: Sequence[Trial | Round]) -> None:
+        """Each lane takes the next one that ends in time."""
+        waiting, lock = list(units), threading.Lock()
+        faults: list[BaseException] = []
 
-        def do(trial: Run) -> None:
-            gpu = free.get()
+        def work(gpus: list[str]) -> None:
             try:
-                self._do(trial, [gpu] if gpu else [])
-            finally:
-                free.put(gpu)
+                while not self.interrupted.is_set() and not faults:
+                    with lock:
+                        unit = next((each for each in waiting if self._ends_in_time(each)), None)
+                        if unit is None:
+                            return
+                        waiting.remove(unit)
+                    with contextlib.suppress(OutOfTime):
+                        self._do(unit, gpus)
+            except BaseException as error:
+                faults.append(error)
 
-        with concurrent.futures.ThreadPoolExecutor(len(gpus)) as pool:
-            for done in [pool.submit(do, trial) for trial in trials]:
-                done.result()
+        threads = [threading.Thread(target=work, args=(gpus,)) for gpus in self.lanes()]
+        for thread in threads:
+            thread.start()
+        try:
+            for thread in threads:
+                thread.join()
+        except KeyboardInterrupt:
+            self.interrupted.set()
+            for thread in threads:
+                thread.join()
+            raise
+        if faults:
+            raise faults[0]
 
-    def _do(self, run: Run, gpus: list[str] | None = None) -> None:
-        if self.record(run):
-            return
-        left = self.settings.time_limit_seconds - (time.monotonic() - self.began)
-        if self.estimate_seconds(run) > left:
+    def seconds_left(self) -> float:
+        return self.settings.seconds_left - (time.monotonic() - self.began)
+
+    def _ends_in_time(self, unit: Trial | Round) -> bool:
+        return self.estimate_seconds(unit) <= self.seconds_left()
+
+    def _do(self, unit: Trial | Round, gpus: list[str]) -> None:
+        if not self._ends_in_time(unit):
             raise OutOfTime
-        record = run.key() | {"began": datetime.datetime.now().astimezone().isoformat(timespec="seconds")}
+        record = self.same | {"machine": self.about, "gpus": gpus,
+                              "began": datetime.datetime.now().astimezone().isoformat(timespec="seconds")}  # fmt: skip
+        if isinstance(unit, Trial):
+            limit = 2 * self.estimate_seconds(unit) + 60
+            run = self._run(Group(unit.work, unit.ranks, ()), unit.row, unit.mode, gpus, self.settings.trial_seconds, limit)
+            self.records.add(record | {"kind": "trial", "work": unit.work.name, "ranks": unit.ranks} | run)
+            return
+        group = unit.group
+        order = group.rows if unit.number % 2 == 0 else group.rows[::-1]
+        runs = []
+        for row in order:
+            mode = self.best_mode(group, row)
+            if mode is None or not self.can_run(group, row):
+                continue
+            limit = 2 * self.run_seconds(group, row, mode) + 60
+            runs.append(self._run(group, row, mode, gpus, self.seconds_of(group.work), limit))
+        if runs:
+            self.records.add(record | {"kind": "round", "work": group.work.name, "ranks": group.ranks, "runs": runs})
+
+    def _run(self, group: Group, row: Row, mode: str, gpus: list[str], seconds: float, limit: float) -> dict[str, Any]:
+        """OutOfTime if the session's time ends it. A run that fails or hangs has its reason as `error`."""
+        run: dict[str, Any] = {"row": row.name, "mode": mode}
         start = time.monotonic()
         try:
-            record |= self._execute(run, self.machine.visible_ids[: run.ranks] if gpus is None else gpus, left)
+            run |= self._execute(group, row, mode, gpus, seconds, limit)
         except RunFailed as error:
-            record["error"] = str(error)
-            print(f"compare: {run.name}: {error}", file=sys.stderr)
-        record["wall_seconds"] = time.monotonic() - start
-        with self.lock:
-            self.document["runs"].append(record)
-            save(self.file, self.document)
+            run["error"] = str(error)
+            print(f"compare: {group.name}: {row.name}{f' ({mode})' if mode else ''}: {error}", file=sys.stderr)
+        return run | {"wall_seconds": time.monotonic() - start}
 
-    def _execute(self, run: Run, gpus: list[str], left_seconds: float) -> dict[str, Any]:
+    def _command(self, group: Group, row: Row, mode: str, seconds: float, folder: pathlib.Path) -> list[str]:
         settings = self.settings
-        seconds = settings.trial_seconds if run.repeat is None else settings.seconds
+        if row.program == PYTORCH:
+            return rows.peer_command(settings.python, group.work, row, mode, group.ranks, seconds)
+        if row.program == LLMQ:
+            return rows.llmq_command(settings.python, settings.llmq or pathlib.Path("train"), row, seconds)
+        text = str(settings.text or text_of_project(folder)) if rows.TEXT in group.work.ddptrain_flags else ""
+        return rows.ddptrain_command(settings.bin / "ddptrain", group.work, row, group.ranks, seconds,
+                                     str(folder / "metrics.jsonl"), text)  # fmt: skip
+
+    def _environment(self, gpus: list[str]) -> dict[str, str]:
         environment = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         if gpus:
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
-        else:
-            environment["OMP_NUM_THREADS"] = "1"  # one thread per rank, as ddptrain
-        with tempfile.TemporaryDirectory() as folder:
-            metrics = pathlib.Path(folder, "metrics.jsonl")
-            if run.row.program == PYTORCH:
-                command = rows.peer_command(settings.python, run.work, run.row.gradients, run.mode, run.ranks, seconds)
-            else:
-                command = rows.ddptrain_command(settings.bin / "ddptrain", run.work, run.row, run.ranks, seconds,
-                                                str(metrics))  # fmt: skip
+            threads = max(1, (os.cpu_count() or 1) // len(self.lanes()))
+            return environment | {"CUDA_VISIBLE_DEVICES": ",".join(gpus), "TORCHINDUCTOR_COMPILE_THREADS": str(threads)}
+        return environment | {"OMP_NUM_THREADS": "1"}  # one thread per rank, as ddptrain
+
+    def _execute(self, group: Group, row: Row, mode: str, gpus: list[str], seconds: float, limit: float) -> dict[str, Any]:
+        environment = self._environment(gpus)
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            command = self._command(group, row, mode, seconds, folder)
             print("+", shlex.join(command), file=sys.stderr, flush=True)
-            with Readings(gpus, pathlib.Path(folder, "sensors.csv")) as readings:
-                text = run_program(command, os.environ | environment, min(left_seconds, TIMEOUT_SECONDS + seconds))
-            if run.row.program == PYTORCH:
+            with Readings(gpus, folder / "sensors.csv") as readings:
+                text = run_program(command, os.environ | environment, limit, self._must_end)
+            if row.program == DDPTRAIN:
+                metrics = folder / "metrics.jsonl"
+                result = last_json(metrics.read_text(encoding="utf-8") if metrics.exists() else "")
+                sensors = own_sensors(result)
+            else:
                 result = last_json(text)
                 sensors = readings.between(result["measured_from"], result["measured_until"])
-            else:
-                result = last_json(metrics.read_text(encoding="utf-8"))
-                sensors = own_sensors(result)
-        return {"command": shlex.join(command), "environment": environment, "result": result, "sensors": sensors}
+        value = result.get(group.work.field or f"{group.work.unit}_per_second")
+        if not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise RunFailed(f"its result is {value}")
+        return {"command": shlex.join(command).replace(name, "FOLDER"), "environment": environment,
+                "result": essential(result), "sensors": sensors}  # fmt: skip
+
+    def _must_end(self) -> bool:
+        return self.interrupted.is_set() or self.seconds_left() <= 0
 
 
-def run_program(command: list[str], environment: dict[str, str], timeout_seconds: float) -> str:
-    try:
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True,
-                              timeout=timeout_seconds)  # fmt: skip
-    except subprocess.TimeoutExpired as error:
-        raise RunFailed(f"did not end within {timeout_seconds:.0f} s") from error
-    except OSError as error:
-        raise RunFailed(str(error)) from error
-    if done.returncode != 0:
-        raise RunFailed(f"exit code {done.returncode}: {reason(done.stderr)}")
-    return done.stdout
+def essential(result: dict[str, Any]) -> dict[str, Any]:
+    """Without the lists of windows, which make a summary a hundred times as long."""
+    return {name: value for name, value in result.items() if name not in ("calibration", "memory", "parameters", "gpus")}
+
+
+def text_of_project(folder: pathlib.Path) -> pathlib.Path:
+    """Its documentation as one file, which every machine has."""
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")),
+             *sorted((ROOT / "benchmarks").rglob("*.md"))]  # fmt: skip
+    file = folder / "text.txt"
+    file.write_bytes(b"".join(page.read_bytes() for page in pages))
+    return file
+
+
+def run_program(command: list[str], environment: dict[str, str], timeout_seconds: float,
+                must_end: Callable[[], bool]) -> str:  # fmt: skip
+    """What it prints. Nothing of it is left afterwards. RunFailed if it fails or does not end, OutOfTime if `must_end`
+    says so."""
+    mark = uuid.uuid4().hex
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        try:
+            process = start_session(command, signal.SIGTERM, cwd=ROOT, env=environment | {MARK: mark},
+                                    stdin=subprocess.DEVNULL, stdout=out, stderr=err)  # fmt: skip
+        except OSError as error:
+            raise RunFailed(str(error)) from error
+        try:
+            wait_for(process, timeout_seconds, must_end)
+        finally:
+            end_session(process)
+            end_marked(mark)
+        said, errors = (read_all(file) for file in (out, err))
+    if process.returncode != 0:
+        raise RunFailed(f"exit code {process.returncode}: {reason(errors)}")
+    return said
+
+
+def wait_for(process: subprocess.Popen, timeout_seconds: float, must_end: Callable[[], bool]) -> None:
+    end = time.monotonic() + timeout_seconds
+    while process.poll() is None:
+        if must_end():
+            raise OutOfTime
+        if time.monotonic() > end:
+            raise RunFailed(f"did not end within {timeout_seconds:.0f} s")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.1)
+
+
+def end_marked(mark: str) -> None:
+    """torchrun puts its workers into sessions of their own, and they may outlive it."""
+    for entry in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"{MARK}={mark}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                os.kill(int(entry.name), signal.SIGKILL)
+
+
+def read_all(file: Any) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
 
 
 def reason(errors: str) -> str:
@@ -346,28 +567,6 @@ def own_sensors(summary: dict[str, Any]) -> dict[str, float] | None:
     return {"sm_mhz": mean("sm_mhz"), "sm_mhz_min": min(gpu["sm_mhz_min"] for gpu in gpus), "watts": mean("watts"),
             "celsius_max": max(gpu["celsius_max"] or 0 for gpu in gpus),
             "readings": sum(gpu["readings"] for gpu in gpus)}  # fmt: skip
-
-
-def save(file: pathlib.Path, document: dict[str, Any]) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    new = file.with_name(file.name + ".new")
-    new.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    new.replace(file)
-
-
-def load(file: pathlib.Path, same: dict[str, Any]) -> dict[str, Any]:
-    """What an earlier call left, of the same machine, versions and times; else an empty document."""
-    if not file.exists():
-        return same | {"date": datetime.date.today().isoformat(), "runs": []}
-    try:
-        document = json.loads(file.read_text(encoding="utf-8"))
-        different = [name for name, value in same.items() if document[name] != value]
-    except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"--out {file}: it is not a file of benchmarks/compare: choose another") from error
-    if different:
-        raise UsageError(f"--out {file}: its {' and '.join(different)} differ from this run's: choose another file")
-    document["runs"] = [run for run in document["runs"] if "result" in run or run["repeat"] is None]  # failed: again
-    return document
 
 
 def commit_of(folder: pathlib.Path) -> str:

@@ -18,6 +18,7 @@ constexpr std::size_t kMost = 4;    // ranks of a group that are named
 enum Reason : std::uint8_t { hangs, ended, silent, behind, late, computes, kReasons };
 
 struct Suspect {
+  bool is_short;   ///< It has called fewer collectives than this rank waits for, as far as it was heard.
   double seconds;  ///< Since it was last seen to make progress.
   std::string text;
 };
@@ -31,13 +32,18 @@ std::string in_collective(const Beat& beat) {
 
 bool is_computing(const Beat& beat) { return beat.waiting_for[0] == '\0'; }
 
+/// Whether `own` waits in a collective that the peer has not called.
+bool is_short(const Beat& own, const PeerState& peer) {
+  return peer.calls_the_same && peer.last.collectives < own.sequence;
+}
+
 /// Adds a rank that was heard to its group, unless it answers and waits as this rank does.
 void add(Groups& groups, const Beat& own, const PeerState& peer) {
   const Beat& last = peer.last;
   const double seconds = last.seconds + (peer.answers ? 0.0 : peer.seconds_ago);
   const std::string silence = fmt::format("does not answer, last heard of {:.1f} s ago", peer.seconds_ago);
   const auto found = [&](Reason reason, const std::string& text) {
-    groups[reason].push_back({seconds, fmt::format("{} {}", peer.name, text)});
+    groups[reason].push_back({is_short(own, peer), seconds, fmt::format("{} {}", peer.name, text)});
   };
   if (peer.ended) {
     found(ended, "has ended");
@@ -53,7 +59,8 @@ void add(Groups& groups, const Beat& own, const PeerState& peer) {
     return;
   }
   if (is_computing(last)) {
-    found(computes, fmt::format("has not entered a collective for {:.1f} s ({})", seconds, where(last)));
+    found(is_short(own, peer) ? behind : computes,
+          fmt::format("has not entered a collective for {:.1f} s ({})", seconds, where(last)));
     return;
   }
   if (peer.calls_the_same && last.sequence != 0 && own.sequence != 0 && last.sequence < own.sequence) {
@@ -68,9 +75,10 @@ std::string listed(const std::vector<std::string>& items) {
   return items.size() > kMost ? fmt::format("{}; and {} more", text, items.size() - kMost) : text;
 }
 
-/// The longest first.
+/// The ranks that have called too few collectives first, and of these the longest first.
 std::string listed(std::vector<Suspect> group) {
-  std::ranges::stable_sort(group, std::ranges::greater{}, &Suspect::seconds);
+  std::ranges::stable_sort(group, std::ranges::greater{},
+                           [](const Suspect& each) { return std::pair(each.is_short, each.seconds); });
   std::vector<std::string> texts;
   for (const Suspect& each : group) texts.push_back(each.text);
   return listed(texts);

@@ -27,8 +27,9 @@ std::string where(const Beat& beat);
 
 /// A sentence that names the ranks for which this one, with the beat `own`, may wait. All groups are named, the surest
 /// first: ranks that have not entered a collective for about as long as this one has waited, ranks that have ended,
-/// ranks that do not answer, ranks in an earlier collective. A rank that has computed for a short time is named only if
-/// there is no other.
+/// ranks that do not answer, ranks that have not come as far, ranks that were heard lately and do not answer. In each
+/// group, the ranks that have not called the collective in which this one waits come first. A rank that has called it
+/// and has computed for a short time is named only if there is no other.
 std::string missing_ranks(const Beat& own, const std::vector<PeerState>& others);
 
 }  // namespace ddptrain

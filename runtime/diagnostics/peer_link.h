@@ -25,6 +25,7 @@ struct Beat {
   Kind kind = Kind::alive;
   std::uint64_t steps = 0;         ///< Queued.
   std::uint64_t device_steps = 0;  ///< Ended.
+  std::uint64_t collectives = 0;   ///< Called.
   std::uint64_t sequence = 0;      ///< Number of the oldest collective that has not ended; 0: none.
   std::int32_t bucket = -1;        ///< Bucket of that collective.
   float seconds = 0.0f;            ///< Since the sender last began or ended a wait.

@@ -76,24 +76,32 @@ class Watchdog::Guard {
   }
 
   void meet(const World& world, const std::string& place, int stage) {
-    const std::vector<std::string> addresses = world.all_gather(link_.addresses());
-    const std::vector<std::string> hosts = world.all_gather(world.hostname());
-    const std::vector<std::string> places = world.all_gather(place);
-    const std::vector<std::int64_t> stages = world.all_gather(std::vector<std::int64_t>{stage});
-    std::uint64_t key = key_;
-    world.broadcast(&key, sizeof(key), 0);
+    WatchedJob job;
+    job.rank = world.rank();
+    job.addresses = world.all_gather(addresses());
+    job.hosts = world.all_gather(world.hostname());
+    job.places = world.all_gather(place);
+    job.stages = world.all_gather(std::vector<std::int64_t>{stage});
+    job.key = key_;
+    world.broadcast(&job.key, sizeof(job.key), 0);
+    meet(job);
+  }
+
+  void meet(const WatchedJob& job) {
     const std::lock_guard lock(mutex_);
-    host_ = world.hostname();
-    rank_ = world.rank();
-    key_ = key;
-    places_ = places;
-    stages_ = stages;
-    peers_.resize(hosts.size());
-    for (std::size_t i = 0; i < hosts.size(); ++i) peers_[i].host = hosts[i];
-    link_.connect(key, rank_, addresses, hosts);
+    rank_ = job.rank;
+    host_ = job.hosts[static_cast<std::size_t>(rank_)];
+    key_ = job.key;
+    places_ = job.places;
+    stages_ = job.stages;
+    peers_.resize(job.hosts.size());
+    for (std::size_t i = 0; i < job.hosts.size(); ++i) peers_[i].host = job.hosts[i];
+    link_.connect(key_, rank_, job.addresses, job.hosts);
     beats_ = 0;
     next_beat_ = 0.0;
   }
+
+  std::string addresses() const { return link_.addresses(); }
 
  private:
   void run() {
@@ -167,6 +175,7 @@ class Watchdog::Guard {
     beat.kind = kind;
     beat.steps = watch_->steps();
     beat.device_steps = watch_->device_steps();
+    beat.collectives = watch_->collectives();
     beat.seconds = static_cast<float>(watched_ - changed_);
     copy_text(beat.phase, watch_->phase());
     copy_text(beat.waiting_for, watch_->waiting_for());
@@ -190,7 +199,8 @@ class Watchdog::Guard {
       if (heard->kind == Kind::ended) peer.ended = true;
       if (heard->kind == Kind::written) ++written_;
       if (heard->kind != Kind::gives_up) continue;
-      if (!asked_by_) link_.send(heard->rank, beat());
+      // Several ranks may ask at the same time. Each of them needs an answer: the lowest will say who is missing.
+      link_.send(heard->rank, beat(has_written_ ? Kind::written : Kind::alive));
       if (!asked_by_ || heard->rank < *asked_by_) asked_by_ = heard->rank;
     }
   }
@@ -238,9 +248,10 @@ class Watchdog::Guard {
   [[noreturn]] void end_as_asked() {
     limit_the_end();
     write_record("asked", fmt::format("{} has given up waiting", named(*asked_by_)));
+    has_written_ = true;
     link_.send(*asked_by_, beat(Kind::written));
     // The one that asked ends first, and mpirun then ends this one: it does not bear ranks that end all at once.
-    std::this_thread::sleep_for(std::chrono::duration<double>(kRecordSeconds));
+    hear_for(kRecordSeconds, [] { return false; });
     _exit(kTimeoutExitCode);
   }
 
@@ -361,6 +372,7 @@ class Watchdog::Guard {
   double signalled_ = 0.0;      ///< When no signal had asked for the end yet.
   std::tuple<std::uint64_t, std::uint64_t, std::uint32_t> progress_{};
   std::optional<int> asked_by_;
+  bool has_written_ = false;  ///< Its record, because another rank asked.
   std::size_t written_ = 0;
   std::thread thread_;
 };
@@ -371,5 +383,9 @@ Watchdog::Watchdog(std::string name, int rank, const WatchdogOptions& options, s
 Watchdog::~Watchdog() = default;
 
 void Watchdog::meet(const World& world, const std::string& place, int stage) { guard_->meet(world, place, stage); }
+
+void Watchdog::meet(const WatchedJob& job) { guard_->meet(job); }
+
+std::string Watchdog::addresses() const { return guard_->addresses(); }
 
 }  // namespace ddptrain

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "runtime/comm/world.h"
 #include "runtime/core/process/watch.h"
@@ -15,6 +17,16 @@ struct WatchdogOptions {
   double timeout_seconds = 600.0;  ///< Longest wait; three times as long until the first step has ended. 0: no limit.
   std::string flight;         ///< Folder of flight records; empty: one of the job in the system's temporary folder.
   double end_seconds = 20.0;  ///< Without progress in steps after a signal that asks for the end (SignalRequests).
+};
+
+/// The ranks of a job, for their watchdogs. Lists are in the order of ranks.
+struct WatchedJob {
+  std::uint64_t key = 0;               ///< Of the job: watchdogs of other jobs are not heard.
+  int rank = 0;                        ///< This one.
+  std::vector<std::string> addresses;  ///< Watchdog::addresses()
+  std::vector<std::string> hosts;
+  std::vector<std::string> places;   ///< In the job, for messages; may be empty.
+  std::vector<std::int64_t> stages;  ///< Pipeline stages. The ranks of a stage call the same collectives.
 };
 
 /// Ends this process if it has waited too long for other ranks, if it does not heed a signal that asks for the
@@ -34,6 +46,10 @@ class Watchdog {
   /// rank in the job, for messages; may be empty. `stage`: the rank's pipeline stage; the numbers of collectives are
   /// compared among the ranks of a stage. Collective.
   void meet(const World& world, const std::string& place = "", int stage = 0);
+  /// The same, once the ranks have exchanged this.
+  void meet(const WatchedJob& job);
+  /// Where this watchdog is reached.
+  std::string addresses() const;
 
  private:
   class Guard;

@@ -12,6 +12,7 @@ namespace {
 Beat computing(float seconds) {
   Beat beat;
   beat.steps = beat.device_steps = 20;
+  beat.collectives = 118;
   beat.seconds = seconds;
   std::strcpy(beat.phase, "evaluation");
   return beat;
@@ -19,7 +20,7 @@ Beat computing(float seconds) {
 
 Beat waiting(float seconds, std::uint64_t sequence) {
   Beat beat = computing(seconds);
-  beat.sequence = sequence;
+  beat.collectives = beat.sequence = sequence;
   std::strcpy(beat.collective, "reduction");
   std::strcpy(beat.waiting_for, "reduction");
   return beat;
@@ -77,6 +78,26 @@ TEST(MissingRanks, ARankThatHasJustBegunToComputeIsNamedOnlyIfThereIsNoOther) {
   EXPECT_EQ(missing_ranks(kOwn, {busy, silent("rank 2", waiting(0.0f, 118), 3.5)}).find("rank 1"), std::string::npos);
   EXPECT_EQ(missing_ranks(kOwn, {busy}),
             "Missing: rank 1 has not entered a collective for 0.1 s (evaluation, step 20).");
+}
+
+/// None of them was asked in time: what they have called tells them apart.
+TEST(MissingRanks, OfRanksThatDoNotAnswerTheOneThatHasCalledFewerCollectivesComesFirst) {
+  Beat hangs = computing(0.7f);
+  hangs.collectives = 117;
+  const std::string text =
+      missing_ranks(kOwn, {silent("rank 1", waiting(0.9f, 118), 2.3, true), silent("rank 2", hangs, 2.2, true)});
+  EXPECT_EQ(text.find("Missing: rank 2 does not answer, last heard of 2.2 s ago busy"), 0u) << text;
+  EXPECT_NE(text.find("; rank 1 does not answer"), std::string::npos) << text;
+}
+
+/// It answers, and has not called the collective for which the others wait: it is no slow rank that is missing.
+TEST(MissingRanks, ARankThatComputesAndIsBehindIsNamedBeforeThoseThatAreSlowToAnswer) {
+  Beat behind = computing(0.4f);
+  behind.collectives = 117;
+  EXPECT_EQ(
+      missing_ranks(kOwn, {silent("rank 1", waiting(0.9f, 118), 2.3, true), answers("rank 2", behind)}),
+      "Missing: rank 2 has not entered a collective for 0.4 s (evaluation, step 20); rank 1 does not answer, last "
+      "heard of 2.3 s ago waiting in reduction (collective 118) (evaluation, step 20).");
 }
 
 TEST(MissingRanks, OfSeveralThatHangTheFirstToHangComesFirst) {

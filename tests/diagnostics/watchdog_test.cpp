@@ -272,6 +272,37 @@ TEST_F(FlightRecordTest, ReplacesAnOlderRecord) {
   EXPECT_EQ(std::ranges::count(text("new/folder/rank0.jsonl"), '\n'), 1);
 }
 
+/// Two ranks give up at the same time. The rank that hangs answers both, also the one whose question comes after it has
+/// written its record: that one may be the rank that says who is missing.
+TEST_F(WatchdogDeathTest, AnswersEveryRankThatAsks) {
+  const auto hang = [&] {
+    PeerLink first, last;
+    Watchdog watchdog("tester", 1, options(600.0), watch);
+    const std::vector<std::string> addresses = {first.addresses(), watchdog.addresses(), last.addresses()};
+    const std::vector<std::string> hosts = {"h", "h", "h"};
+    first.connect(11, 0, addresses, hosts);
+    last.connect(11, 2, addresses, hosts);
+    watchdog.meet(WatchedJob{11, 1, addresses, hosts, {"", "", ""}, {0, 0, 0}});
+    const auto hear = [](PeerLink& link, Beat::Kind kind) {
+      for (;;) {
+        const std::optional<Beat> heard = link.receive();
+        if (heard.has_value() && heard->kind == kind) return;
+        std::this_thread::sleep_for(1ms);
+      }
+    };
+    Beat question;
+    question.kind = Beat::Kind::gives_up;
+    last.send(1, question);
+    hear(last, Beat::Kind::written);
+    while (first.receive().has_value()) continue;
+    first.send(1, question);
+    hear(first, Beat::Kind::written);
+    _exit(0);
+  };
+  EXPECT_EXIT(hang(), ExitedWithCode(0), "");
+  EXPECT_TRUE(std::filesystem::exists(folder / "rank1.jsonl"));
+}
+
 TEST(PeerLink, CarriesBeatsOfTheSameJobAlone) {
   PeerLink first, second, stranger;
   ASSERT_GE(first.descriptor(), 0);

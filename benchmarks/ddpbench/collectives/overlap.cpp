@@ -10,7 +10,7 @@
 #include "runtime/core/error.h"
 #include "runtime/ops/activation.h"
 #include "runtime/ops/linear.h"
-#include "runtime/train/run/meter.h"
+#include "runtime/train/measure/estimate.h"
 
 namespace ddptrain::bench {
 namespace {

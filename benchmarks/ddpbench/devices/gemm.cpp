@@ -7,7 +7,7 @@
 #include "benchmarks/ddpbench/table.h"
 #include "runtime/core/error.h"
 #include "runtime/ops/linear.h"
-#include "runtime/train/run/meter.h"
+#include "runtime/train/measure/estimate.h"
 
 namespace ddptrain::bench {
 namespace {

@@ -3,9 +3,9 @@
 #include <optional>
 #include <vector>
 
+#include "runtime/train/measure/estimate.h"
 #include "runtime/train/measure/measured_steps.h"
 #include "runtime/train/measure/step_window.h"
-#include "runtime/train/run/meter.h"
 
 namespace ddptrain::bench {
 namespace {

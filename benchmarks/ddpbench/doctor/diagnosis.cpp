@@ -6,7 +6,7 @@
 #include <map>
 
 #include "runtime/core/error.h"
-#include "runtime/train/run/meter.h"
+#include "runtime/train/measure/estimate.h"
 
 namespace ddptrain::bench {
 namespace {

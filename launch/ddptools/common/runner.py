@@ -8,6 +8,7 @@ import pathlib
 import re
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -89,6 +90,10 @@ def _members(session: int) -> Iterator[int]:
 
 @contextlib.contextmanager
 def _interrupts_ignored() -> Iterator[None]:
+    """Signals reach the main thread: another one has nothing to ignore, and may not change what it does with them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield

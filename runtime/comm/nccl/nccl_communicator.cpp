@@ -16,6 +16,7 @@
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/nccl/nccl_compat.h"
 #include "runtime/comm/nccl/nccl_peer_addresses.h"
+#include "runtime/comm/nccl/refusal.h"
 #include "runtime/core/error.h"
 #include "runtime/core/text.h"
 #include "runtime/device/cuda/cuda_utils.h"
@@ -59,7 +60,12 @@ class NcclComm {
   NcclComm(const World& world, int comm_ctas) : rank_(world.rank()), host_(world.hostname()), watch_(world.watch()) {
     require_same_settings(world);
     ncclUniqueId id{};
-    if (rank_ == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    world.agree([&] {
+      if (rank_ != 0) return;
+      const ncclResult_t result = ncclGetUniqueId(&id);
+      if (is_refusal(result)) usage_error("{}", nccl_refusal("does not start", reason(result)));
+      check(result, "ncclGetUniqueId");
+    });
     world.broadcast(&id, sizeof(id), 0);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 3)
@@ -71,11 +77,10 @@ class NcclComm {
     }
     const ncclResult_t result = start(world, id, config);
     if (!is_refusal(result)) check(result, "ncclCommInitRankConfig");
-    const bool refused = world.max(result == ncclSuccess ? 0.0 : 1.0) > 0.0;
-    const bool shared = refused && ranks_share_a_gpu(world);
+    if (world.min(result == ncclSuccess ? 1.0 : 0.0) > 0.0) return;
+    const std::vector<std::string> places = world.all_gather(place(world));
     world.agree([&] {
-      if (result != ncclSuccess && shared) require_several_ranks_of_a_gpu();
-      require_accepted(result, "does not start");
+      if (result != ncclSuccess) usage_error("{}", nccl_does_not_start(loaded_version(), places, reason(result)));
     });
   }
 
@@ -101,8 +106,7 @@ class NcclComm {
 
   /// Throws a UsageError unless NCCL has accepted the call. The message is "NCCL", `what` and the settings.
   void require_accepted(ncclResult_t result, const char* what) const {
-    if (result == ncclSuccess) return;
-    usage_error("NCCL {} with {}: {}. Change these variables, or unset them.", what, settings(), reason(result));
+    if (result != ncclSuccess) usage_error("{}", nccl_refusal(what, reason(result)));
   }
 
   void check(cudaError_t result, const char* call) const {
@@ -129,23 +133,19 @@ class NcclComm {
   /// Whether NCCL refuses because of the settings. Then all ranks get the same result.
   static bool is_refusal(ncclResult_t result) { return result == ncclInvalidUsage || result == ncclInvalidArgument; }
 
-  /// Whether two ranks of this communicator have the same GPU. Collective.
-  bool ranks_share_a_gpu(const World& world) const {
+  /// Of this rank.
+  std::string place(const World& world) const {
     int gpu = 0;
     std::array<char, 32> bus{};
     check(cudaGetDevice(&gpu), "cudaGetDevice");
     check(cudaDeviceGetPCIBusId(bus.data(), static_cast<int>(bus.size()), gpu), "cudaDeviceGetPCIBusId");
-    std::vector<std::string> gpus = world.all_gather(fmt::format("{} {}", world.node(), bus.data()));
-    std::ranges::sort(gpus);
-    return std::ranges::adjacent_find(gpus) != gpus.end();
+    return nccl_place(world.node(), bus.data());
   }
 
-  /// UsageError if NCCL is too old for ranks that share a GPU.
-  static void require_several_ranks_of_a_gpu() {
+  int loaded_version() const {
     int version = 0;
-    if (ncclGetVersion(&version) != ncclSuccess || version >= NCCL_VERSION(2, 30, 0)) return;
-    usage_error("NCCL {} takes one rank per GPU; several need NCCL 2.30 or newer. Use --comm mpi, or a newer NCCL.",
-                nccl_version());
+    check(ncclGetVersion(&version), "ncclGetVersion");
+    return version;
   }
 
   std::string reason(ncclResult_t result) const {

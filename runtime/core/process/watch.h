@@ -132,9 +132,10 @@ class Watch {
   // --- for the watchdog -------------------------------------------------------------------------------------------
   const char* waiting_for() const { return waiting_for_; }  ///< Null: it computes.
   const char* phase() const { return phase_; }
-  std::uint64_t changes() const { return changes_; }  ///< How often waiting_for() has changed.
-  std::uint64_t steps() const { return steps_; }      ///< Queued.
-  std::uint64_t device_steps() const;                 ///< Ended, as the device counts; steps() if it does not.
+  std::uint64_t changes() const { return changes_; }       ///< How often waiting_for() has changed.
+  std::uint64_t steps() const { return steps_; }           ///< Queued.
+  std::uint64_t collectives() const { return next_ - 1; }  ///< Called: the sequence number of the last one.
+  std::uint64_t device_steps() const;                      ///< Ended, as the device counts; steps() if it does not.
   /// Whether the first step of this run has ended. If the device does not count steps, a second one must be queued.
   bool first_step_has_ended() const;
   std::string health() const;                              ///< Message of the first failing check; empty: all is well.

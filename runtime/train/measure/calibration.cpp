@@ -32,7 +32,9 @@ constexpr double kRoundSeconds = 1.0;         // minimum, if the limit allows se
 constexpr double kSlowGpuRoundSeconds = 4.0;  // a GPU that is limited by power needs long windows
 constexpr double kSlowStepSeconds = 0.01;
 constexpr double kRecoverySeconds = 1.0;  // time in which such a GPU gets from idle to the clock of its power limit
-constexpr double kRecoveriesOfARound = 2.0;
+constexpr double kRecoveriesOfARound = 3.0;
+constexpr double kPairSeconds = 2.0;  // most of a round, for steps that alternate one by one
+constexpr double kPairShare = 1.0 / 3.0;
 constexpr double kFewestRounds = 4.0;
 constexpr std::size_t kRoundsOfAnInterval = 8;  // with fewer rounds, an interval is too often narrow by chance
 constexpr std::size_t kConfirmingRounds = 3;    // rounds after which it is narrow, before it ends the rounds
@@ -100,6 +102,9 @@ class Calibrator {
       recovery_steps_ = agreed_steps(std::min(kRecoverySeconds, round_seconds / kWindowsOfARound), step_seconds);
       recovery_seconds_ = static_cast<double>(recovery_steps_) * step_seconds;
       round_seconds -= kRecoveriesOfARound * recovery_seconds_;
+      const double pair_seconds = std::min(kPairShare * round_seconds, kPairSeconds);
+      round_seconds -= pair_seconds;
+      pairs_ = 2 * static_cast<std::uint64_t>(job.agreed(std::max(1.0, std::floor(pair_seconds / (4 * step_seconds)))));
     }
     const double window = std::min(round_seconds, most) / kWindowsOfARound;
     steps_.fill(agreed_steps(window, step_seconds));
@@ -155,6 +160,24 @@ class Calibrator {
       round.windows[i].undelayed = undelayed(kRound[i], windows[i]);
       add(round, round.windows[i], windows[i].sm_mhz);
     }
+    if (pairs_ > 0) alternate(round);
+  }
+
+  /// Steps with and without communication, and traced ones, by turns: at one clock.
+  void alternate(CalibrationRound& round) {
+    const std::vector<StepPair> pairs = job_.time_pairs(pairs_, recovery_steps_);
+    if (pairs.empty()) return;
+    seconds_ += recovery_seconds_;
+    for (const StepPair& pair : pairs) seconds_ += slowest(pair.step) + slowest(pair.compute_step);
+    last_ = TimedWork::step;
+    const PairedDifference difference = compare(pairs);
+    round.slowest_compute_step = round.step - difference.slowest;
+    for (std::size_t rank = 0; rank < round.compute_step.size(); ++rank) {
+      round.compute_step[rank] = round.step - difference.per_rank[rank];
+    }
+    round.compute_beside = 0.5 * compute(true);
+    round.compute_without = 0.5 * (compute(false) + compute(false));
+    round.compute_beside += 0.5 * compute(true);
   }
 
   /// Seconds of the rank that waited longest for a core.
@@ -286,6 +309,7 @@ class Calibrator {
   std::array<std::uint64_t, kKinds> steps_{};
   std::uint64_t recovery_steps_ = 0;  ///< 0: the GPU is not limited by power.
   double recovery_seconds_ = 0.0;
+  std::uint64_t pairs_ = 0;           ///< Of steps that alternate one by one, in a round; 0: none.
   std::vector<double> waited_;        ///< Per rank, for a core.
   std::vector<double> had_work_;      ///< Per rank, seconds.
   std::vector<double> compute_step_;  ///< Per rank: the sum over all windows of compute steps, of seconds per step.
@@ -304,6 +328,11 @@ std::vector<double> mean_of_each_rank(const std::vector<CalibrationRound>& round
     }
   }
   return means;
+}
+
+/// Of rank `slowest` on average, or of the slowest rank of each step if that was measured.
+double slowest_compute_step(const CalibrationRound& round, std::size_t slowest) {
+  return round.slowest_compute_step.value_or(round.compute_step[slowest]);
 }
 
 /// The number of ranks that may be the slowest one: rank `slowest`, and the ranks that the rounds cannot tell from it.
@@ -326,8 +355,12 @@ double widened(double half_width, double one, double chosen) {
 /// Estimates the stragglers' part. The same rounds choose the slowest rank, so all intervals that depend on it grow.
 void find_stragglers(const std::vector<CalibrationRound>& rounds, Calibration& result) {
   const std::size_t rank = result.slowest_rank;
-  const auto behind =
-      column(rounds, [rank](const CalibrationRound& r) { return r.compute_step[rank] - mean(r.compute_step); });
+  const auto behind = column(
+      rounds, [rank](const CalibrationRound& r) { return slowest_compute_step(r, rank) - mean(r.compute_step); });
+  if (rounds.front().slowest_compute_step) {  // each step has its own slowest rank: none was chosen
+    result.stragglers = estimate_mean(behind);
+    return;
+  }
   result.stragglers = estimate_mean(behind, slowest_candidates(rounds, rank));
   const double one = estimate_mean(behind).half_width;
   const double chosen = result.stragglers.half_width;
@@ -349,7 +382,7 @@ void evaluate(Calibration& result) {
   const auto compute_step_0 = [](const CalibrationRound& r) { return r.compute_step.front(); };
   result.rank_0 = estimate_ratio(column(rounds, compute_step_0), column(rounds, compute_step_mean));
   const auto observed = [&](auto get) { return estimate_mean(column(rounds, get)); };
-  const auto exposed = [rank](const CalibrationRound& r) { return r.step - r.compute_step[rank]; };
+  const auto exposed = [rank](const CalibrationRound& r) { return r.step - slowest_compute_step(r, rank); };
   const auto slowed_down = [](const CalibrationRound& r) { return r.compute_beside - r.compute_without; };
   const auto communication = column(rounds, &CalibrationRound::communication);
   result.alone_seconds = mean(column(rounds, &CalibrationRound::alone));
@@ -426,6 +459,27 @@ class TrainedJob final : public TimedJob {
     return window;
   }
 
+  std::vector<StepPair> time_pairs(std::uint64_t pairs, std::uint64_t lead) override {
+    if (trainer_.overlaps_next_forward()) return {};  // a single step does not contain its communication
+    for (std::uint64_t step = 0; step < lead; ++step) (step % 2 == 0 ? step_ : compute_step_).run(1);
+    device_.synchronize();
+    std::vector<double> mine;  // of each pair: step, compute step
+    for (std::uint64_t pair = 0; pair < pairs; ++pair) {
+      const bool is_reversed = pair % 2 == 1;
+      const double first = time_one(is_reversed ? compute_step_ : step_);
+      const double second = time_one(is_reversed ? step_ : compute_step_);
+      mine.push_back(is_reversed ? second : first);
+      mine.push_back(is_reversed ? first : second);
+    }
+    const std::vector<double> all = world_.all_gather(mine);
+    std::vector<StepPair> result(pairs);
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      StepPair& pair = result[i % mine.size() / 2];
+      (i % 2 == 0 ? pair.step : pair.compute_step).push_back(all[i]);
+    }
+    return result;
+  }
+
   std::vector<double> time_compute(bool communicates) override {
     world_.barrier();
     const auto start = std::chrono::steady_clock::now();
@@ -448,6 +502,15 @@ class TrainedJob final : public TimedJob {
   double agreed(double mine) override { return world_.max(mine); }
 
  private:
+  /// Seconds of one step, from a common start of all ranks.
+  double time_one(StepGraph& graph) {
+    world_.barrier();
+    const auto start = std::chrono::steady_clock::now();
+    graph.run(1);
+    device_.synchronize();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+
   std::vector<double> gather(double value) const { return world_.all_gather(std::vector{value}); }
 
   /// Per rank. The ranks that take part have the same number of pieces.

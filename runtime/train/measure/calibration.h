@@ -9,6 +9,7 @@
 #include "runtime/device/device.h"
 #include "runtime/device/sensors.h"
 #include "runtime/train/measure/core_share.h"
+#include "runtime/train/measure/step_pairs.h"
 #include "runtime/train/measure/undelayed.h"
 #include "runtime/train/replica/trainer.h"
 #include "runtime/train/results/baseline.h"
@@ -30,6 +31,9 @@ class TimedJob {
   virtual ~TimedJob() = default;
   /// Times `steps` steps. Before them it runs `lead` steps, which bring the device to the clock of this work.
   virtual Window time(TimedWork work, std::uint64_t steps, std::uint64_t lead) = 0;
+  /// Times single steps, with and without communication by turns, after `lead` steps of both kinds. The order of the
+  /// two changes from pair to pair. Empty: the job has no such steps.
+  virtual std::vector<StepPair> time_pairs(std::uint64_t /*pairs*/, std::uint64_t /*lead*/) { return {}; }
   /// Per rank: seconds from the beginning of a step to the end of its backward pass.
   virtual std::vector<double> time_compute(bool communicates) = 0;
   /// Part of the job's cores that other programs have taken since the beginning. Nothing: not known.

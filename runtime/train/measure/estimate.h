@@ -10,6 +10,8 @@ namespace ddptrain {
 /// Error without values.
 double mean(const std::vector<double>& values);
 
+double median(std::vector<double> values);  ///< NaN without values.
+
 /// Estimates the mean. If the observed quantity was chosen as the largest of several, `candidates` is their number; the
 /// interval is then wider (Bonferroni). Error without observations.
 Estimate estimate_mean(const std::vector<double>& observations, std::size_t candidates = 1);

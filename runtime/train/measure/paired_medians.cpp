@@ -25,13 +25,6 @@ constexpr std::size_t kFewestHalves = 4;  // with equal cores, for the others no
 
 using Rounds = std::vector<const CalibrationRound*>;
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  if (values.size() % 2 == 1) return *middle;
-  return 0.5 * (*middle + *std::max_element(values.begin(), middle));
-}
-
 /// Seconds per step in the windows of half a round.
 struct HalfRound {
   double alone;

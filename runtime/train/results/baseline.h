@@ -31,9 +31,11 @@ struct TimedWindow {
 /// Means over the windows of one round, in seconds per step, without waits for cores.
 struct CalibrationRound {
   double alone = 0.0;
-  double step = 0.0;                     ///< The slowest rank.
-  double communication = 0.0;            ///< The slowest rank.
-  std::vector<double> compute_step;      ///< Per rank.
+  double step = 0.0;                 ///< The slowest rank.
+  double communication = 0.0;        ///< The slowest rank.
+  std::vector<double> compute_step;  ///< Per rank.
+  /// The slowest rank of each single step. Only if steps with and without communication alternated one by one.
+  std::optional<double> slowest_compute_step = {};
   std::vector<double> compute_step_cpu;  ///< Per rank: CPU time / time. Empty if GPUs compute.
   double compute_beside = 0.0;           ///< To the end of backward with communication, mean over the ranks.
   double compute_without = 0.0;          ///< To the end of backward without communication, mean over the ranks.
@@ -48,7 +50,8 @@ struct CalibrationRound {
 /// No round begins after the limit of time, after a signal, or once the interval of the efficiency has been narrower
 /// than a point after three rounds in a row. Seconds are per step. An idle GPU is faster for a while, until it reaches
 /// its power limit again. So if steps are long enough to heat a GPU, the lead is longer after a window in which a rank
-/// was idle.
+/// was idle. Then a round also times single steps, with and without communication by turns (step_pairs.h), and its
+/// compute step is its step less the median difference of these.
 ///
 /// The parts below add up from the step of rank 0 alone to the step of the job. Each has a sign. "Compute step" is the
 /// step without communication, in which all ranks run at once.
@@ -56,7 +59,9 @@ struct CalibrationRound {
 ///                 and cores, multiprocessors that are left to communication, and differences between ranks
 ///   stragglers    compute step of the slowest rank - mean compute step. The largest of several means is biased. The
 ///                 intervals of this part and the next ones allow for that
-///   exposed       step - compute step of the slowest rank; the sum of the next two
+///   exposed       step - compute step of the slowest rank; the sum of the next two. With alternating steps, of the
+///   rank
+///                 that was slowest in each of them, so what ranks lose by turns is a part of the stragglers
 ///     slowed_down   how much longer the compute takes (to the end of backward) with communication than without
 ///     waiting       the rest: waits for the end of communication, and in each step for the slowest rank
 struct Calibration {

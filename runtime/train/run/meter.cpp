@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "runtime/core/error.h"
+#include "runtime/train/measure/estimate.h"
 
 namespace ddptrain {
 namespace {
@@ -11,13 +12,6 @@ namespace {
 constexpr double kShortestSeconds = 1.0;
 
 }  // namespace
-
-double median(std::vector<double> values) {
-  if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
-  std::sort(values.begin(), values.end());
-  const std::size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : 0.5 * (values[half - 1] + values[half]);
-}
 
 void Meter::add(std::uint64_t samples, double seconds) {
   DDP_CHECK(samples > 0 && seconds > 0.0, "a window of {} samples in {} s", samples, seconds);

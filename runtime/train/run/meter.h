@@ -8,8 +8,6 @@
 
 namespace ddptrain {
 
-double median(std::vector<double> values);  ///< NaN without values.
-
 /// Measures samples per second in windows of steps.
 class Meter {
  public:

@@ -1,5 +1,5 @@
-"""benchmarks/compare: what it runs and in which order, how it chooses, and what its page says; the PyTorch peers on the CPU
-where there is PyTorch."""
+"""benchmarks/compare: what it runs, where and in which order, how it chooses, how it goes on, and what its page says; the
+PyTorch peers on the CPU where there is PyTorch."""
 
 import dataclasses
 import json
@@ -10,10 +10,12 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import unittest
+from collections.abc import Callable
 from unittest import mock
 
-from tests.tools.support import ROOT, FolderCase, run
+from tests.tools.support import BIN, ROOT, FolderCase, run, write_program
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
@@ -30,71 +32,154 @@ def flag(command: list[str], name: str) -> str:
 
 
 class FakePrograms:
-    """In place of session.run_program: rates that are known, and what was started."""
+    """In place of session.run_program: rates that are known, and what was started where."""
 
     def __init__(self) -> None:
         self.started: list[str] = []
-        self.failing: set[tuple[str, str]] = set()  # mode, gradients
+        self.gpus: list[str] = []  # of each that was started
+        self.lock = threading.Lock()
+        self.active: set[str] = set()  # GPUs
+        self.meeting: threading.Barrier | None = None  # of the first runs on each GPU
+        self.failing: set[tuple[str, str]] = set()  # mode, gradients; on several ranks
+        self.says = "exit code 1: RuntimeError: no such capture"
         self.modes = {GRAPHED: 1.0, PLAIN: 0.9, TUNED: 0.8}
 
-    def __call__(self, command: list[str], environment: dict[str, str], timeout_seconds: float) -> str:
+    def __call__(self, command: list[str], environment: dict[str, str], timeout: float, must_end: Callable[[], bool]) -> str:
+        gpus = set(environment["CUDA_VISIBLE_DEVICES"].split(","))
+        with self.lock:
+            assert not self.active & gpus, f"{gpus} are in use"
+            self.active |= gpus
+            is_first = not gpus <= set(",".join(self.gpus).split(","))
+            self.gpus.append(",".join(sorted(gpus)))
+            said = self.start(command)
+            self.started.append(said)
+        try:
+            if self.meeting is not None and is_first:
+                self.meeting.wait(60)
+            return self.answer(command, said)
+        finally:
+            with self.lock:
+                self.active -= gpus
+
+    def start(self, command: list[str]) -> str:
         if "mpirun" in command:
-            ranks, dtype = int(flag(command, "-np")), flag(command, "--comm-dtype") or "bf16"
-            self.started.append(f"ddptrain {dtype}")
-            rate = {"bf16": 400.0, "fp32": 300.0}[dtype] * ranks
-            summary = {"images_per_second": rate, "tokens_per_second": rate, "gpus": None}
+            return " ".join(["ddptrain", flag(command, "--comm-dtype") or "bf16", flag(command, "--precision")]).strip()
+        if "benchmarks/peers/llmq.py" in command:
+            return f"llmq {flag(command, '--model')}"
+        shard = "FSDP " if "--shard" in command else ""
+        return f"{shard}{flag(command, '--mode')} {flag(command, '--gradients')}"
+
+    def answer(self, command: list[str], said: str) -> str:
+        if "mpirun" in command:
+            ranks = int(flag(command, "-np"))
+            rate = {"bf16": 400.0, "fp32": 300.0}[said.split()[1]] * ranks
+            summary = {"images_per_second": rate, "tokens_per_second": rate, "gpus": None,
+                       "test_loss": 3.25 if "fp8" in said else 3.125}  # fmt: skip
+            if "--baseline" not in command:
+                summary["scaling_efficiency"] = 0.95
             pathlib.Path(flag(command, "--metrics")).write_text(json.dumps(summary), encoding="utf-8")
             return ""
+        about = {"measured_from": 0, "measured_until": 1, "torch": "2", "cuda": "13", "cudnn": 9, "nccl": "2"}
+        if said.startswith("llmq"):
+            return json.dumps(about | {"tokens_per_second": 320.0})
         mode, dtype = flag(command, "--mode"), flag(command, "--gradients")
         ranks = int(flag(command, "--nproc_per_node") or 1)
-        self.started.append(f"{mode} {dtype}")
         if (mode, dtype) in self.failing and ranks > 1:
-            raise session.RunFailed("exit code 1: RuntimeError: no such capture")
-        rate = {"bf16": 200.0, "fp32": 100.0}[dtype] * ranks * self.modes[mode]
-        return "some line\n" + json.dumps({"images_per_second": rate, "tokens_per_second": rate, "measured_from": 0,
-                                           "measured_until": 1, "torch": "2", "cuda": "13", "cudnn": 9, "nccl": "2"})  # fmt: skip
+            raise session.RunFailed(self.says)
+        rate = {"bf16": 200.0, "fp32": 100.0}[dtype] * ranks * self.modes.get(mode, 0.5)
+        return "some line\n" + json.dumps(about | {"images_per_second": rate, "tokens_per_second": rate})
 
 
 class CompareTest(FolderCase):
     def setUp(self) -> None:
         super().setUp()
-        self.file, self.programs = self.folder / "compared.json", FakePrograms()
+        self.file, self.programs = self.folder / "compared.jsonl", FakePrograms()
         self.enterContext(mock.patch.object(session, "run_program", self.programs))
+        self.enterContext(mock.patch.object(sys, "stderr"))
 
-    def make(self, ranks: list[int], only: str = "batch 512", gpus: int = 2, **changes: object) -> session.Session:
+    def make(self, ranks: list[int], only: str = "CNN, batch 512", gpus: int = 2, commit: str = "abc", host: str = "h",
+             **changes: object) -> session.Session:  # fmt: skip
         settings = {"device": "cuda", "ranks": ranks, "seconds": 60, "trial_seconds": 3, "repeats": 2, "only": only,
-                    "modes": [PLAIN, GRAPHED, TUNED], "time_limit_seconds": math.inf, "bin": pathlib.Path("bin"),
+                    "modes": [PLAIN, GRAPHED, TUNED], "seconds_left": math.inf, "bin": pathlib.Path("bin"),
                     "python": "python3"} | changes  # fmt: skip
         machine = Machine("a CPU", 8, "a system", ["NVIDIA H200"] * gpus, list("0123456789"[:gpus]))
-        about = machine.describe() | {"driver": "1", "ddptrain": "0.1", "commit": "abc", "nccl_environment": {}}
-        document = session.load(self.file, {"machine": about, "seconds": settings["seconds"]})
-        return session.Session(session.Settings(**settings), machine, self.file, document)
+        about = machine.describe() | {"host": host, "driver": "1", "ddptrain": "0.1", "commit": commit, "nccl_environment": {}}
+        return session.Session(session.Settings(**settings), machine, session.Records(self.file), about)
 
     def page(self, made: session.Session) -> str:
-        return to_markdown(results_page.title(made.document), results_page.blocks(made))
+        return to_markdown(results_page.title(made), results_page.blocks(made))
 
     def line(self, page: str, begin: str) -> list[str]:
         found = next(line for line in page.splitlines() if line.startswith(f"| {begin}"))
         return [cell.strip() for cell in found.strip("|").split("|")]
 
-    def test_rows_run_in_turn_after_the_trials(self) -> None:
+    def test_programs_run_in_turn_after_the_trials(self) -> None:
         made = self.make([2])
         self.assertEqual(made.run_all(), [])
         self.assertEqual(sorted(self.programs.started[:3]), sorted([f"{m} fp32" for m in (PLAIN, GRAPHED, TUNED)]))
-        fastest = [f"{mode} {dtype}" for dtype in ("bf16", "fp32") for mode in (GRAPHED, PLAIN)]  # on two ranks: two
-        self.assertEqual(self.programs.started[3:7], fastest)
-        turn = ["ddptrain bf16", "ddptrain bf16", "ddptrain bf16", f"{GRAPHED} bf16", f"{GRAPHED} fp32"]
-        self.assertEqual(self.programs.started[7:], turn + turn)
+        self.assertEqual(self.programs.started[3:5], [f"{mode} bf16" for mode in (GRAPHED, PLAIN)])  # on two ranks: two
+        turn = ["ddptrain bf16 bf16", "ddptrain bf16 bf16", f"{GRAPHED} bf16"]
+        self.assertEqual(self.programs.started[5:], turn + turn[::-1])
+        self.assertEqual(set(self.programs.gpus[3:]), {"0,1"})
+
+    def test_works_for_one_gpu_run_beside_each_other_and_a_round_stays_on_its_gpu(self) -> None:
+        self.programs.meeting = threading.Barrier(4)
+        made = self.make([1, 2], only="^(CNN|mini GPT).*1 GPU|CNN, batch 512, 2 GPUs", gpus=4)
+        self.assertEqual(made.run_all(), [])
+        self.assertEqual(self.programs.meeting.n_waiting, 0)
+        self.assertEqual(set(self.programs.gpus), {"0", "1", "2", "3", "0,1"})  # no GPU had two at once: see FakePrograms
+        rounds = [record for record in made.records.all if record["kind"] == "round"]
+        self.assertEqual(len(rounds), 2 * 5)
+        for record in rounds:
+            used = {run["environment"]["CUDA_VISIBLE_DEVICES"] for run in record["runs"]}
+            self.assertEqual(used, {",".join(record["gpus"])})
+            self.assertEqual(len(record["gpus"]), record["ranks"])
+            programs = {run["row"].split()[0] for run in record["runs"]}
+            self.assertEqual(programs, {"ddptrain", "PyTorch"})
+
+    def test_every_row_tells_commit_day_machine_spread_and_mode(self) -> None:
+        made = self.make([1], only="GPT-2 124M, ", gpus=1)
+        made.run_all()
+        first = next(record for record in made.records.all if record["kind"] == "round")
+        first["runs"][1]["result"]["tokens_per_second"] = 500.0
+        row = self.line(self.page(made), "GPT-2 124M, 1 GPU")
+        day = made.records.all[-1]["began"][:10]
+        self.assertEqual(row[1:7], ["--tune on", "400.0", "PyTorch", GRAPHED, "100.0", "4.00"])
+        self.assertEqual(row[9:], ["2", "abc", day, "1 x NVIDIA H200, driver 1"])
+        fp8 = next(line for line in self.page(made).splitlines() if "| --tune on --precision fp8 |" in line)
+        self.assertIn("450.0 (400.0 to 500.0)", fp8)
+        self.assertIn("4.50 (4.00 to 5.00)", fp8)
+        self.assertIn("| 3.2500 |", fp8)  # its loss after equal steps
+        self.assertEqual(row[8], "3.1250")
+        self.assertIn("+4.0%", self.line(self.page(made), "ddptrain --precision fp8"))
 
     def test_ratios_are_of_gradients_of_one_type(self) -> None:
-        made = self.make([1, 2], only="GPT-2")
+        made = self.make([1, 2], only="GPT-2 124M, . GPU", variants=True)
         made.run_all()
-        two = self.page(made).partition("## GPT-2 124M, 2 GPUs")[2]
-        self.assertEqual(self.line(two, "ddptrain --tune on |")[1:5], ["800.0", "2", "2.00", "100.0%"])
+        one, _, two = self.page(made).partition("## GPT-2 124M, 2 GPUs")
+        self.assertEqual(self.line(two, "ddptrain --tune on |")[1:5], ["800.0", "2", "2.00", "95.0% (100.0%)"])
         self.assertEqual(self.line(two, "ddptrain --tune on --comm-dtype fp32")[3], "3.00")
         self.assertEqual(self.line(two, f"PyTorch DDP, bf16 gradients, {GRAPHED}")[1:4], ["400.0", "2", ""])
-        one = self.page(made).partition("## GPT-2 124M, 1 GPU")[2]
-        self.assertEqual(self.line(one, "ddptrain --tune on |")[3], "4.00")  # one rank: PyTorch has one row
+        self.assertEqual(self.line(one.partition("## GPT-2 124M, 1 GPU")[2], "ddptrain --tune on |")[3], "4.00")
+
+    def test_meshes_are_beside_the_faster_of_ddp_and_fsdp(self) -> None:
+        self.programs.modes["eager"] = 1.5
+        made = self.make([2], only="774M, batch 8", modes=[PLAIN, "eager"])
+        self.assertEqual(made.run_all(), [])
+        row = self.line(self.page(made), "GPT-2 774M, batch 8, 2 GPUs | --zero 3")
+        self.assertEqual(row[3:7], ["PyTorch FSDP (weights sharded)", "eager", "600.0", "1.33"])
+        self.programs.modes["eager"] = 0.1
+        self.file.unlink()
+        made = self.make([2], only="774M, batch 8.*(zero 3|DDP)", modes=[PLAIN])
+        made.run_all()
+        self.assertEqual(self.line(self.page(made), "GPT-2 774M, batch 8, 2 GPUs")[3], "PyTorch DDP")
+
+    def test_llmq_runs_if_it_is_given(self) -> None:
+        self.assertNotIn("llmq", " ".join(row.name for work in rows.works("cuda") for row in work.rows(1)))
+        made = self.make([1], only="Qwen2.5-1.5B.*x 4", gpus=1, llmq=pathlib.Path("/x/train"))
+        self.assertEqual(made.run_all(), [])
+        self.assertEqual(self.programs.started.count("llmq Qwen2.5-1.5B"), 2)
+        self.assertEqual(self.line(self.page(made), "Qwen2.5-1.5B, batch 16 x 4")[3:7], ["llmq", "", "320.0", "1.25"])
 
     def test_no_row_of_a_bf16_cnn_sums_in_fp32(self) -> None:
         """ddptrain refuses such a run: that model's kernels write bf16 gradients."""
@@ -102,7 +187,7 @@ class CompareTest(FolderCase):
         self.assertEqual([name for name in asked if "--comm-dtype fp32" in name], [])
 
     def test_a_mode_that_fails_is_not_chosen(self) -> None:
-        self.programs.failing = {(GRAPHED, "bf16"), (GRAPHED, "fp32")}
+        self.programs.failing = {(GRAPHED, "bf16")}
         made = self.make([2])
         made.run_all()
         page = self.page(made)
@@ -111,50 +196,159 @@ class CompareTest(FolderCase):
 
     def test_a_row_that_cannot_run_is_named_with_its_reason(self) -> None:
         self.programs.failing = {(mode, "bf16") for mode in (GRAPHED, PLAIN, TUNED)}
+        self.programs.says = "did not end within 90 s"
         made = self.make([2, 4])
         self.assertEqual(made.run_all(), [])
         two, _, four = self.page(made).partition("## CNN, batch 512, 4 GPUs")
-        self.assertRegex(self.line(two, "PyTorch DDP, bf16")[1], "^not run: .*RuntimeError: no such capture")
-        self.assertEqual(self.line(two, f"PyTorch DDP, fp32 gradients, {GRAPHED}")[2], "2")
+        two = two.partition("## CNN, batch 512, 2 GPUs")[2]
+        self.assertRegex(self.line(two, "PyTorch DDP, bf16")[1], "^not run: .*did not end within 90 s")
+        self.assertEqual(self.line(two, "ddptrain --tune on")[1], "800.0")
         self.assertEqual(self.line(four, "ddptrain --tune on")[1], "not run: needs 4 GPUs, and there are 2")
 
-    def test_goes_on_where_the_time_limit_ended_it(self) -> None:
-        first = self.make([2], time_limit_seconds=80)  # the trials and ddptrain's runs, not PyTorch's, take 60 s + start
+    def test_a_program_that_fails_does_not_end_the_round_and_is_tried_twice(self) -> None:
+        self.make([2]).run_all()
+        self.file.write_text("".join(line for line in self.file.open() if '"kind": "trial"' in line))
+        self.programs.failing = {(GRAPHED, "bf16")}
+        made = self.make([2])
+        self.assertEqual(made.run_all(), [])
+        self.assertEqual(results_page.failed(made), 2)
+        self.assertEqual(self.line(self.page(made), "CNN, batch 512, 2 GPUs | --tune on")[2:4], ["800.0", ""])
+        self.programs.started.clear()
+        self.assertEqual(self.make([2], repeats=3).run_all(), [])
+        self.assertEqual(self.programs.started, ["ddptrain bf16 bf16"] * 2)  # without the row that has failed twice
+
+    def test_goes_on_where_the_time_ended_it(self) -> None:
+        first = self.make([2], seconds_left=100)  # enough for the trials
         left = first.run_all()
-        self.assertGreater(len(left), 0)
+        self.assertEqual([type(unit) for unit in left], [session.Round] * 2)
         self.assertIn("not run: no time was left", self.page(first))
         done = len(self.programs.started)
         self.assertEqual(self.make([2]).run_all(), [])
-        self.assertEqual(len(self.programs.started), done + len(left))
-        self.assertEqual(len(set(json.dumps(run.key()) for run in left)), len(left))
+        self.assertEqual(len(self.programs.started), done + 2 * 3)
 
-    def test_a_failed_run_is_made_again_and_a_failed_trial_is_not(self) -> None:
-        self.programs.failing = {(PLAIN, "bf16")}
+    def test_a_round_that_time_ends_does_not_count(self) -> None:
         made = self.make([2])
         made.run_all()
-        made.document["runs"][-1]["error"] = made.document["runs"][-1].pop("result") and "killed"
-        session.save(self.file, made.document)
-        self.programs.started.clear()
-        self.make([2]).run_all()
-        self.assertEqual(self.programs.started, [f"{GRAPHED} fp32"])
+        lines = len(made.records.all)
+        with mock.patch.object(session, "run_program", mock.Mock(side_effect=session.OutOfTime)):
+            more = self.make([2], repeats=3)
+            self.assertEqual(len(more.run_all()), 1)
+        self.assertEqual(len(session.Records(self.file).all), lines)
 
-    def test_does_not_mix_machines(self) -> None:
+    def test_a_file_that_was_cut_goes_on_and_another_one_is_refused(self) -> None:
         self.make([2]).run_all()
-        with self.assertRaisesRegex(UsageError, "machine"):
-            self.make([2], gpus=4)
+        text = self.file.read_text()
+        self.file.write_text(text[:-20])
+        self.programs.started.clear()
+        self.assertEqual(self.make([2]).run_all(), [])
+        self.assertEqual(len(self.programs.started), 3)
+        self.assertEqual(len(self.lines("compared.jsonl")), len(text.splitlines()))
+        self.file.write_text('{"a": 1}\n' + text)
+        with self.assertRaisesRegex(UsageError, "line 1: it is not a file of benchmarks/compare"):
+            self.make([2])
+
+    def test_rounds_of_another_commit_or_kind_of_gpu_do_not_count_and_trials_do(self) -> None:
+        self.make([2]).run_all()
+        self.programs.started.clear()
+        other = self.make([2], commit="def", host="another")
+        self.assertEqual(other.run_all(), [])
+        self.assertEqual(len(self.programs.started), 2 * 3)
+        self.assertIn("2 rounds of another commit, kind of device or duration are in the file", self.page(other))
+        self.assertEqual(self.line(self.page(other), "CNN, batch 512, 2 GPUs")[10], "def")
+        again = self.make([2], host="a third machine of the kind")
+        self.assertEqual(again.run_all(), [])
+        self.assertEqual(len(self.programs.started), 2 * 3)
+
+    def test_rows_of_different_days_are_told(self) -> None:
+        made = self.make([2])
+        made.run_all()
+        self.assertNotIn("different days", self.page(made))
+        made.records.all[-1]["began"] = "2001-01-01T00:00:00+00:00"
+        page = self.page(made)
+        self.assertIn("README takes rows of one day", page)
+        self.assertRegex(self.line(page, "CNN, batch 512, 2 GPUs")[11], "^2001-01-01 to 20")
 
     def test_plan(self) -> None:
-        made = self.make([2], repeats=3, only="GPT-2.*ddptrain")
-        text = results_page.plan_text(made, made.pending())
-        self.assertRegex(text, r"9 runs, about 738 s \(12 minutes\) in all")  # 60 s, 2 s of warm-up, 20 s of start
-        self.assertEqual(text.count("GPT-2 124M, 2 GPUs: ddptrain"), 9)
+        made = self.make([2], repeats=3, only="GPT-2 124M, 2 GPUs: ddptrain")
+        text = results_page.plan_text(made)
+        self.assertRegex(text, r"0 trials and 3 rounds, about 492 s \(8 minutes\) in all")  # 2 x (60 + 2 + 20 s)
         made.run_all()
-        self.assertEqual(self.make([2], repeats=3, only="GPT-2.*ddptrain").pending(), [])
+        self.assertEqual(self.make([2], repeats=3, only="GPT-2 124M, 2 GPUs: ddptrain").left_over(), [])
 
     def test_reason_is_the_line_that_names_the_error(self) -> None:
         text = "Traceback\n  File x\nRuntimeError: CUDA error: graph\nE1122 ===\nRoot Cause\n====\n"
         self.assertEqual(session.reason(text), "RuntimeError: CUDA error: graph")
         self.assertEqual(session.reason(""), "no message")
+
+
+class RunProgramTest(FolderCase):
+    def run_it(self, text: str, timeout: float = 100.0, must_end: Callable[[], bool] = lambda: False) -> str:
+        program = write_program(self.folder / "program", f"#!/usr/bin/env python3\n{text}")
+        return session.run_program([str(program)], dict(os.environ), timeout, must_end)
+
+    def hangs(self) -> str:
+        """With a worker in a session of its own, as torchrun has them."""
+        return (
+            "import pathlib, subprocess, time\n"
+            "worker = subprocess.Popen(['sleep', '1000'], start_new_session=True)\n"
+            f"pathlib.Path('{self.folder}/worker.new').write_text(str(worker.pid))\n"
+            f"pathlib.Path('{self.folder}/worker.new').rename('{self.folder}/worker')\n"
+            "time.sleep(1000)\n"
+        )
+
+    def is_worker_there(self) -> bool:
+        try:
+            stat = pathlib.Path("/proc", (self.folder / "worker").read_text(), "stat").read_text()
+        except FileNotFoundError:
+            return False
+        return stat.rpartition(")")[2].split()[0] != "Z"
+
+    def test_what_hangs_is_ended_with_its_workers(self) -> None:
+        started = (self.folder / "worker").exists
+        # The limit counts once the worker is there.
+        with mock.patch.object(session.time, "monotonic", lambda: 1000.0 if started() else 0.0):
+            with self.assertRaisesRegex(session.RunFailed, "did not end within 100 s"):
+                self.run_it(self.hangs())
+        self.assertTrue(started())
+        while self.is_worker_there():
+            pass
+        (self.folder / "worker").unlink()
+        with self.assertRaises(session.OutOfTime):
+            self.run_it(self.hangs(), must_end=started)
+        while self.is_worker_there():
+            pass
+
+    def test_what_ends(self) -> None:
+        self.assertEqual(self.run_it("print('a result')"), "a result\n")
+        with self.assertRaisesRegex(session.RunFailed, "exit code 3: ValueError: why"):
+            self.run_it("import sys\nprint('ValueError: why', file=sys.stderr)\nsys.exit(3)")
+        with self.assertRaisesRegex(session.RunFailed, "No such file"):
+            session.run_program([str(self.folder / "nothing")], dict(os.environ), 1, lambda: False)
+
+
+class LlmqTest(FolderCase):
+    TRAIN = """#!/usr/bin/env python3
+import sys, time
+flags = dict(word.lstrip("-").partition("=")[::2] for word in sys.argv[1:])
+assert open(flags["train-file"], "rb").read(8) == b"BIN.TOK\\n"
+if flags["model"] == "broken":
+    sys.exit("no such model")
+with open(flags["log-file"], "w") as log:
+    log.write("[\\n")
+    for step in range(1000000):
+        log.write('  {"log": "step", "step": %d, "step_tokens": 1000, "duration_ms": %d},\\n' % (step, 900 if step < 3 else 250))
+        log.flush()
+        time.sleep(0.01)
+"""
+
+    def test_the_steps_after_the_warm_up_count(self) -> None:
+        train = write_program(self.folder / "train", self.TRAIN)
+        command = [sys.executable, ROOT / "benchmarks" / "peers" / "llmq.py", train, "--batch", "1", "--seconds", "0.5"]
+        with mock.patch.dict(os.environ, {"TMPDIR": str(self.folder)}):
+            result = session.last_json(run([*command, "--model", "Qwen2.5-0.5B"]).stdout)
+            self.assertEqual((result["tokens_per_second"], result["tokens_per_second_min"]), (4000.0, 4000.0))
+            done = run([*command, "--model", "broken"], 1)
+        self.assertIn("LlmqError: it ended by itself with code 1: no such model", done.stderr)
 
 
 class SensorsTest(unittest.TestCase):
@@ -172,17 +366,29 @@ class SensorsTest(unittest.TestCase):
         self.assertIsNone(session.own_sensors({"gpus": None}))
 
 
-class CommandLineTest(unittest.TestCase):
+class CommandLineTest(FolderCase):
     def run_it(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         return run([sys.executable, ROOT / "benchmarks" / "compare", *arguments], code)
 
     def test_plan_and_bad_input_start_nothing(self) -> None:
-        done = self.run_it("--plan", "--ranks", "2", "--bin", "nowhere", "--out", "/nowhere/compared.json")
+        done = self.run_it("--plan", "--all", "--ranks", "2", "--bin", "nowhere", "--out", "/nowhere/compared.jsonl")
         for expected in ("CNN, batch 512", "CNN, batch 8192", "GPT-2 124M", "--fused off", "--comm-dtype fp32", "in all"):
             self.assertIn(expected, done.stdout)
-        for arguments in (["--only", "("], ["--only", "no such row"], ["--seconds", "0"], ["--out", "page.md"]):
+        for arguments in (["--only", "("], ["--only", "no such row"], ["--seconds", "0"], ["--out", "page.md"],
+                          ["--llmq", "/nowhere/train"], ["--seconds-left", "nan"]):  # fmt: skip
             done = self.run_it("--device", "cpu", *arguments, code=2)
             self.assertRegex(done.stderr, rf"compare: {arguments[0]}")
+
+    def test_short_form_runs_on_the_cpu_and_goes_on(self) -> None:
+        out = self.folder / "compared.jsonl"
+        command = ["--device", "cpu", "--short", "--ranks", "1", "2", "--bin", str(BIN), "--commit", "abc", "--out", str(out)]
+        page = self.run_it(*command).stdout
+        self.assertEqual(out.with_suffix(".md").read_text(encoding="utf-8") + "\n", page)
+        for ranks, row in (("1 CPU rank", "CNN"), ("1 CPU rank", "GPT, loss"), ("2 CPU ranks", "CNN")):
+            self.assertRegex(page, rf"\n## {row}[^\n]*, {ranks}\n")
+        self.assertNotIn("not run", page)
+        self.assertEqual([record["commit"] for record in self.lines("compared.jsonl")], ["abc"] * 3)
+        self.assertNotIn("+ mpirun", self.run_it(*command).stderr)
 
 
 class CommitTest(FolderCase):
@@ -215,14 +421,14 @@ class PeersTest(unittest.TestCase):
             raise unittest.SkipTest("there is no PyTorch")
 
     def peer(self, ranks: int, gradients: str, work: rows.Work) -> dict[str, object]:
-        command = rows.peer_command(self.python or "", work, gradients, "eager", ranks, 0.01)
+        command = rows.peer_command(self.python or "", work, rows.Row(rows.PYTORCH, gradients), "eager", ranks, 0.01)
         one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
         return session.last_json(run([*command, "--warmup", "2"], cwd=ROOT, env=one_thread).stdout)
 
     def test_both_train_on_the_cpu(self) -> None:
-        cnn = rows.cnn("cpu", 8, 512, ("",), steps=1)
+        cnn = rows.cnn("cpu", 8, 512, (), steps=1)
         shape = "--device cpu --precision fp32 --batch 2 --seq 8 --layers 1 --width 16 --heads 2 --ff 32 --vocab 64"
-        gpt = rows.Work("GPT", "tokens", "cpu", (), "benchmarks/peers/torch_ddp_gpt.py", tuple(shape.split()), (), 0, 0, 0)
+        gpt = rows.Work("GPT", "tokens", "cpu", (), "benchmarks/peers/torch_ddp_gpt.py", tuple(shape.split()), ())
         llama = dataclasses.replace(gpt, name="Llama", peer="benchmarks/peers/torch_ddp_llama.py",
                                     peer_flags=(*gpt.peer_flags, "--key-heads", "1"))  # fmt: skip
         for ranks, gradients, work in ((1, "fp32", cnn), (2, "bf16", cnn), (2, "fp32", gpt), (1, "fp32", llama)):

@@ -57,6 +57,72 @@ class ClaimsTest(unittest.TestCase):
         self.assertRegex(page, r"\| CNN, 8 GPUs, batch 8192 per GPU \| .*\| skipped \(")
 
 
+RATE = re.compile(r"\d (?:[MK] )?(?:images|tokens|samples)/s|\d\.\d+ M\b")
+COMMIT = re.compile(r"\b(?=[0-9a-f]*\d)[0-9a-f]{7,40}\b")
+MONTHS = ("January February March April May June July August September October November December").split()
+DAY = re.compile(rf"\b(\d{{1,2}}) ({'|'.join(MONTHS)}) (\d{{4}})\b|\b(\d{{4}}-\d{{2}}-\d{{2}})\b(?!\.md)")
+PAGE = re.compile(r"\]\((benchmarks/results/\S+?\.md)[)#]")
+
+
+def days_in(text: str) -> set[str]:
+    """As 2026-11-28, without those in names of files."""
+    named = (f"{year}-{MONTHS.index(month) + 1:02}-{int(day):02}" for day, month, year, _ in DAY.findall(text) if day)
+    return {*named, *(match[3] for match in DAY.findall(text) if match[3])}
+
+
+def statements(section: str) -> list[str]:
+    """Of rates: a table with the paragraph before it, an item of a list, or a paragraph."""
+    made: list[str] = []
+    for block in re.split(r"\n\s*\n", section):
+        if block.lstrip().startswith("|") and made:
+            made[-1] += "\n" + block
+        else:
+            made += re.split(r"\n(?=- )", block)
+    return [statement for statement in made if RATE.search(statement)]
+
+
+def faults_of_speed(readme: str) -> list[str]:
+    """Every statement of a rate has one commit and one day, for all of its rows, and a page of results that has both."""
+    faults = []
+    for statement in statements(readme.partition("\n## Speed\n")[2].partition("\n## ")[0]):
+        commits, days, pages = set(COMMIT.findall(PAGE.sub("", statement))), days_in(statement), PAGE.findall(statement)
+        begin = " ".join(statement.split())[:60]
+        if len(commits) != 1 or len(days) != 1 or len(pages) != 1:
+            faults.append(f"{begin}: commits {sorted(commits)}, days {sorted(days)}, pages {pages}: there must be one of each")
+            continue
+        (commit,), (day,), (page,) = commits, days, pages
+        if commit[:7] not in (ROOT / page).read_text(encoding="utf-8"):
+            faults.append(f"{begin}: {page} does not name the commit {commit}")
+        if day not in page:
+            faults.append(f"{begin}: {page} is not of {day}")
+    return faults
+
+
+class SpeedTest(unittest.TestCase):
+    def test_readmes_rates_are_of_one_commit_and_day_each(self) -> None:
+        self.assertGreaterEqual(len(statements(README.partition("## Speed")[2])), 3)
+        self.assertEqual(faults_of_speed(README), [])
+
+    def test_rates_of_different_commits_or_days_are_refused(self) -> None:
+        row = "| GPT-2 124M, bf16 | 616,000 tokens/s | 530,000 | 1.16 |"
+        self.assertIn(row, README)
+        caption = "(commit d23e11b, 23 November 2026;"
+        self.assertIn(caption, README)
+        for text, changed, says in (
+            (row, f"{row}\n| GPT-2 774M, 24 November 2026 | 1,000 tokens/s | | |", r"days \['2026-11-23', '2026-11-24'\]"),
+            (row, f"{row}\n| GPT-2 774M (commit 2f7fc12d) | 1,000 tokens/s | | |", r"commits \['2f7fc12d', 'd23e11b'\]"),
+            (row, f"{row}\n| CNN ([runs](benchmarks/results/gpt-h200-2026-11-22.md)) | 1.1 M | | |", "gpt-h200-2026-11-22"),
+            (caption, "(23 November 2026;", r"commits \[\]"),
+            (caption, "(commit d23e11b;", r"days \[\]"),
+            (caption, "(commit d23e11c, 23 November 2026;", "does not name the commit d23e11c"),
+            (caption, "(commit d23e11b, 22 November 2026;", "is not of 2026-11-22"),
+            ("- 4 H200: ", "- 4 H200, 2026-11-27: ", r"days \['2026-11-26', '2026-11-27'\]"),
+            ("## One question", "Today 9.9 M images/s.\n\n## One question", r"Today .*commits \[\], days \[\], pages \[\]"),
+        ):
+            with self.subTest(changed):
+                self.assertRegex(" ".join(faults_of_speed(README.replace(text, changed))), says)
+
+
 class VerdictTest(unittest.TestCase):
     def verdict(self, measured, claim=CLAIM, device="NVIDIA H200", short=False) -> str:
         summaries = [{claim["field"]: value, "device_name": device} for value in measured]

@@ -10,6 +10,12 @@
 namespace ddptrain {
 namespace {
 
+TEST(Median, OfOddEvenAndNothing) {
+  EXPECT_EQ(median({3.0, 1.0, 2.0}), 2.0);
+  EXPECT_EQ(median({4.0, 1.0, 3.0, 2.0}), 2.5);
+  EXPECT_TRUE(std::isnan(median({})));
+}
+
 TEST(Estimate, IsStudents) {
   const Estimate mean = estimate_mean({1.0, 4.0, 2.0, 3.0});  // neighbours are not alike
   EXPECT_DOUBLE_EQ(mean.value, 2.5);

@@ -9,12 +9,6 @@
 namespace ddptrain {
 namespace {
 
-TEST(Median, OfOddEvenAndNothing) {
-  EXPECT_EQ(median({3.0, 1.0, 2.0}), 2.0);
-  EXPECT_EQ(median({4.0, 1.0, 3.0, 2.0}), 2.5);
-  EXPECT_TRUE(std::isnan(median({})));
-}
-
 TEST(Meter, LeavesTheFirstWindowOutWhereThereAreMore) {
   Meter meter;
   meter.add(10, 10.0);
