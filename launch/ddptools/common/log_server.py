@@ -14,6 +14,7 @@ from ddptools.common.runner import start_session
 
 OUTER_LOG = pathlib.Path(__file__).resolve().parents[2] / "outer-log"
 PASSWORD = "DDPTRAIN_OUTER_PASSWORD"
+MOST_GROUPS = 1000  # of launch/local-groups
 
 
 @contextlib.contextmanager
