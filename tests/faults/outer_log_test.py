@@ -33,6 +33,19 @@ class OuterLogTest(OuterCase):
         self.log.start()
         result = self.result(job)
         self.assertEqual(result["parameter_hash"], result["outer_hash"])
+        self.assertNotIn("checkpoint-every", job.text())
+
+    def test_a_full_log_of_rounds_is_told(self) -> None:
+        """Groups that wait for room write no checkpoints."""
+        self.log.kill()
+        self.log.memory = "2mb"
+        self.log.start()
+        job = self.group("a", "rounds", *FREE, "--steps", "1000", "--outer-groups", "1")
+        job.wait_until(lambda: job.said("is full: OOM .*until it has room. Groups that wait .*--checkpoint-every") is not None)
+        self.log.kill()
+        self.log.memory = "100mb"
+        self.log.start()
+        self.assertEqual(self.result(job)["exchanges"], 200)
 
     def test_a_full_log_makes_room_by_snapshots(self) -> None:
         """Whether the next one is due soon or never."""

@@ -341,6 +341,15 @@ TEST_F(UseModel, SamplesOfBytesAreShownAsText) {
   EXPECT_EQ(ids.count("the samples are token ids. launch/generate-text shows text"), 1) << ids.output;
   EXPECT_EQ(ids.count("step 3  sample: "), 1) << ids.output;
   EXPECT_EQ(ids.count("step 4  sample: "), 1) << ids.output;
+  std::ofstream(path("prompts")) << "1 2\n3\n";
+  const Outcome nan =
+      run(1, gpt() + "--batch 8 --steps 3 --lr 1e30 --on-nonfinite skip --sample-every 3 --max-tokens 5 " +
+                 "--data synthetic:4000:300 --prompts " + path("prompts"));
+  for (const int prompt : {1, 2}) {
+    const std::string warning =
+        fmt::format("Step 3: the sample of prompt {} ends because a logit is NaN or infinite", prompt);
+    EXPECT_EQ(nan.count(warning), 1) << nan.output;
+  }
 }
 
 TEST_F(UseModel, SamplesThatCannotBeWrittenAreRefusedBeforeTraining) {

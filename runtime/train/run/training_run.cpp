@@ -66,10 +66,10 @@ class TrainingRun {
     }
     if (options.verify_every > 0) after_windows_.push_back({options.verify_every, [this] { check_replicas(); }});
     if (options.eval_every > 0) after_windows_.push_back({options.eval_every, [this] { evaluate_within_epoch(); }});
-    after_windows_.push_back({steps_per_epoch(), [this] { finish_epoch(); }, true});
     if (options.sample_every > 0) {
       after_windows_.push_back({options.sample_every, [this] { sample_texts(); }, true, hooks.outer != nullptr});
     }
+    after_windows_.push_back({steps_per_epoch(), [this] { finish_epoch(); }, true});
   }
 
   RunResult run() {
@@ -128,9 +128,14 @@ class TrainingRun {
       if (step_ == steps_ && checkpoints_.enabled()) write_checkpoint();
       return;
     }
+    end_after_checkpoint(*signal);
+  }
+
+  /// Between steps, before the end of the epoch is noted.
+  [[noreturn]] void end_after_checkpoint(int signal) {
     checkpoints_.ask();
     if (checkpoints_.is_due(step_)) write_checkpoint();
-    end_run(*signal);
+    end_run(signal);
   }
 
   std::int64_t end_of_window() const {
@@ -263,6 +268,8 @@ class TrainingRun {
   void sample_texts() {
     const std::vector<SampledText> samples = hooks_.sample_texts();
     if (report_ != nullptr) report_->samples(step_, samples);
+    if (step_ == steps_) return;
+    if (const std::optional<int> signal = agreed_end_signal(world_)) end_after_checkpoint(*signal);
   }
 
   void finish_epoch() {
