@@ -135,6 +135,22 @@ class OuterTest(Rounds):
             saved, exported = (job.folder / name / "model.safetensors" for name in ("saved", "exported"))
             self.assertEqual(saved.read_bytes(), exported.read_bytes())
 
+    def test_samples_are_texts_of_checkpoints(self) -> None:
+        """Also at the step of an exchange, and after the last one."""
+        texts = ["--prompts", str(self.folder / "prompts"), "--max-tokens", "8", "--temperature", "0.8"]
+        (self.folder / "prompts").write_text("1 2 3\n")
+        flags = [*GPT, "--lr", "0.02", "--optimizer", "adamw", "--outer-groups", "1", "--outer-steps", "4", "--steps", "12",
+                 "--sample-every", "2", "--checkpoint", "c", "--checkpoint-every", "2", "--keep", "9"]  # fmt: skip
+        job = self.group("a", "samples", *flags, *texts)
+        self.result(job)
+        lines = self.lines(str((job.folder / "m.jsonl").relative_to(self.folder)))
+        samples = {line["step"]: line["tokens"] for line in lines if line["event"] == "sample"}
+        self.assertEqual(sorted(samples), [2, 4, 6, 8, 10, 12])
+        for step, tokens in samples.items():
+            generate = ["--device", "cpu", "--generate", "--resume", f"c/step-{step:012}", *texts]
+            said = run([BIN / "ddptrain", *generate], cwd=job.folder, env=ENVIRONMENT).stdout
+            self.assertEqual([int(token) for token in said.splitlines()[0].split()], tokens, step)
+
     # --- without rounds ----------------------------------------------------------------------------------------------
 
     def test_a_killed_group_stops_nobody(self) -> None:

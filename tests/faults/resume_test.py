@@ -283,6 +283,26 @@ class SignalTest(JobTest):
                 self.assertEqual(self.steps("c"), [last["step"]])
                 self.assertIn(f"after step {last['step']}; --resume auto", job.text())
 
+    def test_samples_end_with_the_run(self) -> None:
+        """At once, with a checkpoint of their step, from which the resumed run writes them again."""
+        (self.folder / "prompts").write_text("1 2 3\n" * 4000)
+        model = [*GPT[: GPT.index("--seq")], "--seq", "256", "--data", "synthetic:20000:16", "--batch", "2", "--eval-samples",
+                 "2", "--prompts", "prompts", "--sample-every", "3", "--checkpoint", "c", "--metrics", "m"]  # fmt: skip
+        for ranks, flags in ((1, []), (2, ["--zero", "3"])):
+            job = self.job(ranks, *model, *flags, "--max-tokens", "250", "--log-every", "1", "--steps", "30")
+            job.wait_until(lambda: job.said("Step 3/30") is not None)
+            job.signal(ranks - 1, signal.SIGTERM)
+            self.assertEqual(job.wait(), 75, job.text())
+            self.assertIn("ended after step 3;", job.text())
+            self.assertEqual(self.steps("c"), [3])
+            self.assertLess(len([line for line in self.lines("m") if line["event"] == "sample"]), 4000)
+            (self.folder / "prompts").write_text("1 2 3\n7 7\n")
+            self.run_job(ranks, *model, *flags, "--max-tokens", "2", "--resume", "auto", "--steps", "6")
+            samples = [(line["step"], line["number"]) for line in self.lines("m") if line["event"] == "sample"]
+            self.assertEqual(samples[-4:], [(3, 1), (3, 2), (6, 1), (6, 2)])
+            shutil.rmtree(self.folder / "c")
+            (self.folder / "prompts").write_text("1 2 3\n" * 4000)
+
     def test_a_second_interrupt_ends_at_once(self) -> None:
         job = self.started(2, *self.saving())
         first, second = job.ranks()
@@ -331,19 +351,6 @@ class SignalTest(JobTest):
                 shutil.rmtree(self.folder / "c", ignore_errors=True)
             self.assertIn("before the first step", job.text())
             self.assertEqual(self.steps("c"), [])
-
-    def test_a_signal_ends_the_writing_of_samples(self) -> None:
-        texts = 5000
-        (self.folder / "prompts").write_text("1 2 3\n" * texts)
-        job = self.job(2, "--device", "cpu", "--model", "gpt", "--layers", 2, "--width", 16, "--heads", 2, "--ff", 32, "--seq", 32,
-                       "--data", "synthetic:4000:50", "--batch", 2, "--steps", 9, "--baseline", "off", "--zero", 3, "--log-every", 1,
-                       "--sample-every", 2, "--prompts", "prompts", "--metrics", "m.jsonl", "--checkpoint", "c")  # fmt: skip
-        metrics = self.folder / "m.jsonl"
-        job.wait_until(lambda: metrics.exists() and '"step":2' in metrics.read_text().replace(" ", ""))
-        kill(job.ranks()[1], signal.SIGTERM)
-        self.assertEqual(job.wait(), 75, job.text())
-        self.assertLess(sum(line["event"] == "sample" for line in self.lines("m.jsonl")), texts)
-        self.assertEqual(self.steps("c"), [self.lines("m.jsonl")[-1]["step"]])
 
     def test_a_closed_terminal_ends_the_run_unless_it_is_ignored(self) -> None:
         for start, code in ([], 75), (["nohup"], 0):

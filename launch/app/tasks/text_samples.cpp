@@ -2,20 +2,24 @@
 
 #include <spdlog/spdlog.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "runtime/comm/agreed_signal.h"
 #include "runtime/device/queueing.h"
 
 namespace ddptrain {
+namespace {
+
+/// Thrown out of a pass on all ranks of the first replica.
+struct EndAsked {};
+
+}  // namespace
 
 TextSamples::TextSamples(const Job& job, Trainer& trainer)
     : job_(job),
       trainer_(trainer),
       weights_(*trainer.updates().communication.weights),
-      turns_(forward_turns(trainer.arena().units().size())),
-      texts_(std::max<std::size_t>(job.prompts.size(), 1)) {
+      turns_(forward_turns(trainer.arena().units().size())) {
   if (trainer.replicas().rank() > 0) return;
   const GenerateOptions& options = job.options().generate;
   const Workload& workload = job.workload();
@@ -29,32 +33,33 @@ TextSamples::TextSamples(const Job& job, Trainer& trainer)
   }
 }
 
-/// With a new generator, because stages pass a tied weight on in its first pass.
 std::vector<SampledText> TextSamples::take() {
   Device& device = trainer_.device();
   const Watch::Phase phase(device.watch(), "generation");
   device.finish_unfinished();
   weights_.changed();
-  std::optional<TextGenerator> generator;
-  if (model_ != nullptr) generator.emplace(*model_, trainer_.stages(), device, hooks());
-  std::vector<SampledText> samples;
-  for (std::size_t i = 0; i < texts_ && !agreed_end_signal(job_.world); ++i) {
-    if (generator) {
-      samples.push_back(continued(*generator, i));
-      agree_on_pass(false);
-    } else {
-      give_weights();
-    }
-  }
-  return samples;
+  if (model_ != nullptr) return generate();
+  give_weights();
+  return {};
 }
 
-PassHooks TextSamples::hooks() {
-  PassHooks hooks = {.before_pass = [this] { agree_on_pass(true); }};
+/// With a new generator, because stages pass a tied weight on in its first pass.
+std::vector<SampledText> TextSamples::generate() {
+  PassHooks hooks = {.before_pass = [this] {
+    agree_on_pass(true);
+    if (agreed_end_signal(job_.world)) throw EndAsked();
+  }};
   if (trainer_.arena().zero() == Zero::weights) {
     hooks.before_unit = [this](std::size_t unit) { weights_.acquire(turns_[unit].unit, turns_[unit].next); };
   }
-  return hooks;
+  TextGenerator generator(*model_, trainer_.stages(), trainer_.device(), std::move(hooks));
+  std::vector<SampledText> samples;
+  try {
+    for (std::size_t i = 0; i < prompts_.size(); ++i) samples.push_back(continued(generator, i));
+    agree_on_pass(false);
+  } catch (const EndAsked&) {  // on the other replicas, too: see give_weights()
+  }
+  return samples;
 }
 
 SampledText TextSamples::continued(TextGenerator& generator, std::size_t number) {
@@ -74,9 +79,9 @@ SampledText TextSamples::continued(TextGenerator& generator, std::size_t number)
   return sample;
 }
 
-/// What the other replicas do while a text is written.
+/// What the other replicas do meanwhile.
 void TextSamples::give_weights() {
-  while (agree_on_pass(false)) {
+  while (agree_on_pass(false) && !agreed_end_signal(job_.world)) {
     const Queueing queueing(trainer_.device());
     for (const UnitTurn& turn : turns_) weights_.acquire(turn.unit, turn.next);
   }

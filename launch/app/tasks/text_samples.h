@@ -21,12 +21,12 @@ class TextSamples {
 
   /// Its memory is what samples take. Null where other ranks generate.
   const TextModel* model() const { return model_.get(); }
-  /// The texts, on ranks of the first replica; empty on the others. Signals that ask for the end are heeded between
-  /// texts (agreed_end_signal()). Collective; waits.
+  /// The texts, on ranks of the first replica; empty on the others. If a signal asks for the end (agreed_end_signal()),
+  /// only those that are complete by then. Collective; waits.
   std::vector<SampledText> take();
 
  private:
-  PassHooks hooks();
+  std::vector<SampledText> generate();
   SampledText continued(TextGenerator& generator, std::size_t number);
   void give_weights();
   bool agree_on_pass(bool follows) const;
@@ -35,7 +35,6 @@ class TextSamples {
   Trainer& trainer_;
   WeightStore& weights_;
   std::vector<UnitTurn> turns_;  ///< Of a pass.
-  std::size_t texts_;
   std::unique_ptr<TextModel> model_;
   std::vector<TokenIds> prompts_;
   bool has_bytes_ = false;
