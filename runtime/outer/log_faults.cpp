@@ -80,10 +80,12 @@ void LogOutage::failed(const RedisConnection& connection, const RedisFault& faul
   if (is_full(fault) && full_until_ && begin_ < *full_until_ + kQuiet && now < begin_ + kQuiet) return;
   if (std::exchange(is_full(fault) ? is_told_full_ : is_told_away_, true)) return;
   if (is_full(fault)) {
-    spdlog::warn(
-        "The log {} is full: {}. Nothing is exchanged until it has room. If that lasts, stop launch/outer-log "
-        "and start it again with more --memory.",
-        log_, fault.what());
+    const char* const advice =
+        rounds_
+            ? "Groups that wait write no checkpoints, with which a log of rounds makes room. Stop launch/outer-log and "
+              "start it again with more --memory. A smaller --checkpoint-every of all groups needs less."
+            : "If that lasts, stop launch/outer-log and start it again with more --memory.";
+    spdlog::warn("The log {} is full: {}. Nothing is exchanged until it has room. {}", log_, fault.what(), advice);
   } else {
     spdlog::warn("The log {} is out of reach: {}", log_, fault.what());
   }

@@ -33,7 +33,8 @@ void open_log(RedisConnection& connection, const LogAddress& address, const std:
 /// a minute. For any thread.
 class LogOutage {
  public:
-  explicit LogOutage(std::string log) : log_(std::move(log)) {}
+  /// `rounds`: of groups that wait for each other.
+  LogOutage(std::string log, bool rounds) : log_(std::move(log)), rounds_(rounds) {}
 
   void failed(const RedisConnection& connection, const RedisFault& fault);
   void answered(const RedisConnection& connection);
@@ -42,6 +43,7 @@ class LogOutage {
   using Clock = std::chrono::steady_clock;
 
   const std::string log_;
+  const bool rounds_;
   std::mutex mutex_;
   std::set<const RedisConnection*> failing_;
   Clock::time_point begin_;

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import pathlib
 import shutil
 import signal
@@ -10,9 +11,10 @@ import subprocess
 import time
 import unittest
 from typing import Any
+from unittest import mock
 
 from outer import FREE, PATIENCE, LoadingServer, Log, OuterCase
-from support import BIN, ENVIRONMENT, ROOT, TINY, kill, run
+from support import BIN, ENVIRONMENT, MPIRUN, ROOT, TINY, is_alive, kill, run, wait_for, words, write_program
 from tests.tools.support import LOG_PASSWORD, LogServer
 
 
@@ -31,6 +33,19 @@ class OuterLogTest(OuterCase):
         self.log.start()
         result = self.result(job)
         self.assertEqual(result["parameter_hash"], result["outer_hash"])
+        self.assertNotIn("checkpoint-every", job.text())
+
+    def test_a_full_log_of_rounds_is_told(self) -> None:
+        """Groups that wait for room write no checkpoints."""
+        self.log.kill()
+        self.log.memory = "2mb"
+        self.log.start()
+        job = self.group("a", "rounds", *FREE, "--steps", "1000", "--outer-groups", "1")
+        job.wait_until(lambda: job.said("is full: OOM .*until it has room. Groups that wait .*--checkpoint-every") is not None)
+        self.log.kill()
+        self.log.memory = "100mb"
+        self.log.start()
+        self.assertEqual(self.result(job)["exchanges"], 200)
 
     def test_a_full_log_makes_room_by_snapshots(self) -> None:
         """Whether the next one is due soon or never."""
@@ -191,10 +206,21 @@ class OuterLogTest(OuterCase):
             self.assertIn(f"--bind {bind} --port {port}: ", done.stderr)
             self.assertNotIn("export", done.stdout)
 
-    def test_a_server_of_all_addresses_tells_one(self) -> None:
-        server = LogServer(self.folder / "all", "--bind", "0.0.0.0")
-        server.kill()
-        self.assertRegex(server.said(), r"--outer redis://(?!0\.0\.0\.0)[0-9.]+:\d+/RUN")
+    def test_a_server_of_all_addresses_tells_one_of_its_family(self) -> None:
+        machine = write_program(self.folder / "bin" / "hostname", "#!/bin/sh\necho $ADDRESSES\n").parent
+        write_program(machine / "redis-server", "#!/bin/sh\n")
+        families = [("0.0.0.0", "192.0.2.2")]
+        with contextlib.suppress(OSError), socket.create_server(("::1", 0), family=socket.AF_INET6):
+            families.append(("::", "[fd00::2]"))
+        for bind, told in families:
+            flags = ["--bind", bind, "--port", str(self.log.port + 1), "--dir", "all"]
+            for found in ("fd00::2 192.0.2.2", "192.0.2.2 fd00::2"):
+                environment = os.environ | {"PATH": f"{machine}:{os.environ['PATH']}", "ADDRESSES": found}
+                done = run([ROOT / "launch" / "outer-log", *flags], cwd=self.folder, env=environment)
+                self.assertIn(f"--outer redis://{told}:{self.log.port + 1}/RUN", done.stdout)
+            other = "192.0.2.2" if bind == "::" else "fd00::2"
+            with mock.patch.dict(os.environ, environment | {"ADDRESSES": other}):
+                self.server_refused(*flags, says=f"--bind {bind}: this machine has no IPv{6 if bind == '::' else 4} address")
 
     def test_one_server_for_a_folder(self) -> None:
         before = {path: path.read_bytes() for path in self.log.folder.glob("*.conf")}
@@ -209,12 +235,24 @@ class OuterLogTest(OuterCase):
                 server = LogServer(self.folder / name)
                 server.kill(signal.SIGTERM)
                 self.assertTrue(list((self.folder / name).glob("appendonly*")))
-        for name in ("a cert", "a key"):
-            (self.folder / name).write_text("no certificate")
-        tls = ["--tls-cert", "a cert", "--tls-key", "a key"]
-        self.log.kill()
-        done = run([ROOT / "launch" / "outer-log", *tls, "--port", self.log.port], code=1, cwd=self.folder)
-        self.assertRegex(done.stdout, "Failed to load certificate: .*/a cert")
+
+    def test_a_certificate_and_the_key_of_another(self) -> None:
+        if shutil.which("openssl") is None:
+            self.skipTest("there is no openssl")
+        self.certificate("a b")
+        self.certificate("other")
+        (self.folder / "text").write_text("no certificate")
+        locked = ["openssl", "pkey", "-in", "a b.key", "-aes256", "-passout", "pass:word", "-out", "locked.key"]
+        run(locked, cwd=self.folder)
+        for cert, key, says in (("a b.crt", "other.key", "the key is not that of the certificate"),
+                                ("text", "other.key", "give a certificate and its key in PEM, without a password"),
+                                ("a b.crt", "text", "give a certificate and its key in PEM, without a password"),
+                                ("a b.crt", "locked.key", "give a certificate and its key in PEM, without a password")):  # fmt: skip
+            flags = ["--dir", "tls", "--port", str(self.log.port + 1), "--tls-cert", cert, "--tls-key", key]
+            self.server_refused(*flags, says=f"--tls-cert {cert} --tls-key {key}: {says}")
+        server = LogServer(self.folder / "tls", "--tls-cert", str(self.folder / "a b.crt"),
+                           "--tls-key", str(self.folder / "a b.key"))  # fmt: skip
+        server.kill()
 
     def test_wrong_flags_of_the_server(self) -> None:
         for flag, what in (("--dir", "a folder"), ("--bind", "an address"), ("--port", "a number"),
@@ -223,8 +261,8 @@ class OuterLogTest(OuterCase):
             self.server_refused(flag, "", says=f"{flag} takes {what}")
         for port in ("0", "08", "65536", "99999999999999999999", "x"):
             self.server_refused("--port", port, says=f"--port {port}: give a number from 1 to 65535")
-        for memory in ("0", "5", "08", "1023kb", "0gb"):
-            self.server_refused("--memory", memory, says=f"--memory {memory}: give 1mb or more")
+        for memory in ("0", "5", "08", "1mb", "2047kb", "2097151", "0gb"):
+            self.server_refused("--memory", memory, says=f"--memory {memory}: give 2mb or more")
         self.server_refused("--memory", "9999999999gb", says="give a size")
         self.server_refused("--tls", "--tls-cert", "x", says="--tls makes a certificate")
         self.server_refused("--bind", "999.1.1.1", says="--bind 999.1.1.1 --port 6379: ")
@@ -250,13 +288,79 @@ class OuterLogTest(OuterCase):
         for file in (self.folder / "out" / "logs").glob("*.g2"):
             self.assertEqual(json.loads(file.read_text().splitlines()[-1])["event"], "summary")
 
+    def local_groups(self, *words: Any, code: int) -> str:
+        """What it says."""
+        done = run([ROOT / "launch" / "local-groups", *words], code, env=ENVIRONMENT, cwd=self.folder)
+        return done.stdout + done.stderr
+
     def test_groups_of_one_machine_end_together(self) -> None:
         for words, says in (([], "Starts a log"), (["x", "true"], "'x': give a number of groups"), (["2"], "give a command")):
-            done = run([ROOT / "launch" / "local-groups", *words], 0 if not words else 2, env=ENVIRONMENT)
-            self.assertIn(says, done.stdout + done.stderr)
+            self.assertIn(says, self.local_groups(*words, code=2 if words else 0))
         endless = [BIN / "ddptrain", *FREE, "--steps", "100000000"]
-        failing = 'case $* in *g2) exit 7 ;; *) exec "$@" ;; esac'
-        run([ROOT / "launch" / "local-groups", "2", "bash", "-c", failing, "bash", *endless], 7, env=ENVIRONMENT)
+        for end, code in (("exit 7", 7), ("kill -9 $$", 128 + signal.SIGKILL), ("kill -15 $$", 128 + signal.SIGTERM)):
+            failing = f'case $* in *g2*) {end} ;; *) exec "$@" ;; esac'
+            self.local_groups("2", "bash", "-c", failing, "bash", *endless, code=code)
+
+    def test_groups_of_one_machine_end_on_signals(self) -> None:
+        """The groups, then the log, and nothing is left, also if the program itself is killed."""
+        train = [*words(*MPIRUN, "-np", 1), str(BIN / "ddptrain"), *FREE, "--steps", "100000000", "--metrics", "m.jsonl"]
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL):
+            with self.subTest(number.name):
+                temporary = self.folder / number.name
+                temporary.mkdir()
+                command = [str(ROOT / "launch" / "local-groups"), "2", *train]
+                with (self.folder / "output").open("w") as output:
+                    job = subprocess.Popen(command, cwd=self.folder, env=ENVIRONMENT | {"TMPDIR": str(temporary)},
+                                           stdout=output, stderr=output)  # fmt: skip
+                self.addCleanup(job.kill)
+                files = [self.folder / "m.jsonl", self.folder / "m.jsonl.g2"]
+                wait_for(lambda: all(file.exists() and '"step"' in file.read_text() for file in files), "no group trains")
+                started = [pid for pid in self.processes(str(temporary)) if pid != job.pid]
+                self.assertGreater(len(started), 4)  # server, groups and their ranks
+                job.send_signal(number)
+                self.assertEqual(job.wait(PATIENCE), -number if number == signal.SIGKILL else 128 + number)
+                if number != signal.SIGKILL:
+                    self.assertEqual([pid for pid in started if is_alive(pid)], [])
+                    self.assertEqual(list(temporary.glob("tmp*")), [])
+                wait_for(lambda: not any(map(is_alive, started)), "processes are left", PATIENCE)
+                self.assertNotIn("Traceback", (self.folder / "output").read_text())
+                for file in files:
+                    file.unlink()
+
+    def processes(self, folder: str) -> list[int]:
+        """Those with this folder in their environment, or in a folder below it, as Redis, which overwrites the former."""
+        found = []
+        for process in pathlib.Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if folder in os.readlink(process / "cwd") or folder.encode() in (process / "environ").read_bytes():
+                    found.append(int(process.name))
+        return found
+
+    def test_groups_of_one_machine_write_files_of_their_own(self) -> None:
+        (self.folder / "save.toml").write_text('save = "saved/"\ntrace = "/dev/null"\n')
+        train = [BIN / "ddptrain", *FREE, "--steps", "10", "--log-every", "1"]
+        flags = ["--metrics=m", "--ckpt", "kept", "--outer_record", "record", "--config", "save.toml"]
+        self.local_groups("3", *train, *flags, "--outer-groups", "3", code=0)
+        names = {path.name for path in self.folder.iterdir()}
+        own = {f"{name}{end}" for name in ("m", "kept", "record", "saved") for end in ("", ".g2", ".g3")}
+        self.assertLessEqual(own, names)
+        self.assertFalse(pathlib.Path("/dev/null.g2").exists())
+        for end in ("", ".g2", ".g3"):
+            self.assertTrue((self.folder / f"saved{end}" / "model.safetensors").exists())
+            summary = self.lines(f"m{end}")[-1]
+            self.assertEqual(self.replay(self.folder / f"record{end}")[1], summary["outer_hash"])
+        script = write_program(self.folder / "script", f'#!/bin/sh\nexec "{BIN}/ddptrain" "$@"\n')
+        self.local_groups("2", script, *train[1:], "--metrics", "by-script", code=0)
+        self.assertEqual(self.lines("by-script.g2")[-1]["event"], "summary")
+
+    def test_groups_of_one_machine_refuse_once(self) -> None:
+        train = [BIN / "ddptrain", *FREE, "--steps", "10"]
+        for flags, says in ((["--outer", "redis://h/x"], "--outer: leave it out"), (["--group=q"], "--group=q: leave it out"),
+                            (["--stepz", "3"], "unknown flag --stepz"), (["--save", ""], "--save '': the path is empty"),
+                            (["--outer-groups", "3"], "--outer-groups 3: there are 2 groups. Give --outer-groups 2 or 0.")):  # fmt: skip
+            said = self.local_groups("2", *train, *flags, code=2)
+            self.assertEqual(said.count("\n"), 1, said)
+            self.assertIn(says, said)
 
 
 if __name__ == "__main__":

@@ -9,32 +9,46 @@ import time
 import unittest
 
 from outer import FREE, PATIENCE, OuterCase
-from support import BIN, ENVIRONMENT, STARTS, TINY, Job, kill, run, starts, wait_for
+from support import BIN, ENVIRONMENT, SHARE_GPU, SHARING, STARTS, TINY, Job, gpus, kill, run, starts, wait_for
 
-GPT = ["--device", "cpu", "--baseline", "off", "--model", "gpt", "--layers", "2", "--width", "32", "--heads", "2", "--ff",
+SMALL = ["--baseline", "off", "--model", "gpt", "--layers", "2", "--width", "32", "--heads", "2", "--ff",
        "64", "--seq", "16", "--data", "synthetic:4000:200", "--batch", "4", "--eval-samples", "32"]  # fmt: skip
+GPT = ["--device", "cpu", *SMALL]
 
 
-class OuterTest(OuterCase):
-    # --- rounds ------------------------------------------------------------------------------------------------------
-
-    ROUNDS = ["--outer-steps", "4", "--steps", "18"]
+class Rounds(OuterCase):
+    gpt = GPT
 
     def hashes(self, run_name: str, groups: dict[str, tuple[int, list[str]]], *flags: str) -> set[str]:
         """The different hashes of groups of one run: of their weights, and of the outer weights."""
-        flags = (*self.ROUNDS, "--outer-groups", str(len(groups)), *flags)
-        jobs = [self.group(name, run_name, *GPT, *own, *flags, ranks=ranks) for name, (ranks, own) in groups.items()]
+        flags = ("--outer-steps", "4", "--steps", "18", "--outer-groups", str(len(groups)), *flags)
+        jobs = [self.group(name, run_name, *self.gpt, *own, *flags, ranks=ranks) for name, (ranks, own) in groups.items()]
         results = self.results(jobs)
         for result in results:
             self.assertEqual(result["exchange_entries_skipped"], 0)
         return {result[kind] for result in results for kind in ("parameter_hash", "outer_hash")}
 
-    def test_groups_of_every_mesh_have_the_same_weights(self) -> None:
+    def check_groups_of_every_mesh(self) -> None:
         groups = {"a": (2, ["--zero", "3"]), "b": (4, ["--pp", "2", "--grad-accum", "2"]), "c": (1, []),
                   "d": (2, ["--tp", "2"])}  # fmt: skip
         first = self.hashes("first", groups, "--outer-dtype", "int4")
         self.assertEqual(len(first), 1, first)
         self.assertEqual(self.hashes("second", groups, "--outer-dtype", "int4"), first)
+
+
+class OuterOnGpus(Rounds):
+    gpt = ["--device", "cuda", "--tune", "off", *SHARE_GPU, *SMALL]
+
+    @unittest.skipUnless(gpus() >= 4 or SHARING, "four GPUs are needed")
+    def test_groups_of_every_mesh_have_the_same_weights(self) -> None:
+        self.check_groups_of_every_mesh()
+
+
+class OuterTest(Rounds):
+    # --- rounds ------------------------------------------------------------------------------------------------------
+
+    def test_groups_of_every_mesh_have_the_same_weights(self) -> None:
+        self.check_groups_of_every_mesh()
 
     def test_fragments_and_delay(self) -> None:
         groups = {"a": (1, []), "b": (1, [])}
@@ -120,6 +134,22 @@ class OuterTest(OuterCase):
             run([BIN / "ddptrain", "--resume", "c", "--export", "exported"], cwd=job.folder, env=ENVIRONMENT)
             saved, exported = (job.folder / name / "model.safetensors" for name in ("saved", "exported"))
             self.assertEqual(saved.read_bytes(), exported.read_bytes())
+
+    def test_samples_are_texts_of_checkpoints(self) -> None:
+        """Also at the step of an exchange, and after the last one."""
+        texts = ["--prompts", str(self.folder / "prompts"), "--max-tokens", "8", "--temperature", "0.8"]
+        (self.folder / "prompts").write_text("1 2 3\n")
+        flags = [*GPT, "--lr", "0.02", "--optimizer", "adamw", "--outer-groups", "1", "--outer-steps", "4", "--steps", "12",
+                 "--sample-every", "2", "--checkpoint", "c", "--checkpoint-every", "2", "--keep", "9"]  # fmt: skip
+        job = self.group("a", "samples", *flags, *texts)
+        self.result(job)
+        lines = self.lines(str((job.folder / "m.jsonl").relative_to(self.folder)))
+        samples = {line["step"]: line["tokens"] for line in lines if line["event"] == "sample"}
+        self.assertEqual(sorted(samples), [2, 4, 6, 8, 10, 12])
+        for step, tokens in samples.items():
+            generate = ["--device", "cpu", "--generate", "--resume", f"c/step-{step:012}", *texts]
+            said = run([BIN / "ddptrain", *generate], cwd=job.folder, env=ENVIRONMENT).stdout
+            self.assertEqual([int(token) for token in said.splitlines()[0].split()], tokens, step)
 
     # --- without rounds ----------------------------------------------------------------------------------------------
 

@@ -283,6 +283,26 @@ class SignalTest(JobTest):
                 self.assertEqual(self.steps("c"), [last["step"]])
                 self.assertIn(f"after step {last['step']}; --resume auto", job.text())
 
+    def test_samples_end_with_the_run(self) -> None:
+        """At once, with a checkpoint of their step, from which the resumed run writes them again."""
+        (self.folder / "prompts").write_text("1 2 3\n" * 4000)
+        model = [*GPT[: GPT.index("--seq")], "--seq", "256", "--data", "synthetic:20000:16", "--batch", "2", "--eval-samples",
+                 "2", "--prompts", "prompts", "--sample-every", "3", "--checkpoint", "c", "--metrics", "m"]  # fmt: skip
+        for ranks, flags in ((1, []), (2, ["--zero", "3"])):
+            job = self.job(ranks, *model, *flags, "--max-tokens", "250", "--log-every", "1", "--steps", "30")
+            job.wait_until(lambda: job.said("Step 3/30") is not None)
+            job.signal(ranks - 1, signal.SIGTERM)
+            self.assertEqual(job.wait(), 75, job.text())
+            self.assertIn("ended after step 3;", job.text())
+            self.assertEqual(self.steps("c"), [3])
+            self.assertLess(len([line for line in self.lines("m") if line["event"] == "sample"]), 4000)
+            (self.folder / "prompts").write_text("1 2 3\n7 7\n")
+            self.run_job(ranks, *model, *flags, "--max-tokens", "2", "--resume", "auto", "--steps", "6")
+            samples = [(line["step"], line["number"]) for line in self.lines("m") if line["event"] == "sample"]
+            self.assertEqual(samples[-4:], [(3, 1), (3, 2), (6, 1), (6, 2)])
+            shutil.rmtree(self.folder / "c")
+            (self.folder / "prompts").write_text("1 2 3\n" * 4000)
+
     def test_a_second_interrupt_ends_at_once(self) -> None:
         job = self.started(2, *self.saving())
         first, second = job.ranks()

@@ -337,9 +337,45 @@ TEST(Options, FlagsThatATaskIgnoresAreRefused) {
     EXPECT_EQ(message(task, "--metrics", "m").empty(), measures) << name;
     EXPECT_EQ(message(task, "--zero", "3").empty(), evaluates) << name;
     EXPECT_EQ(message(task, "--virtual-ranks", "2").empty(), evaluates) << name;
-    EXPECT_EQ(message(task, "--seq", "64").empty(), evaluates) << name;
+    const bool has_model = evaluates || task.front() == "--generate" || task.front() == "--export";
+    EXPECT_EQ(message(task, "--seq", "64").empty(), has_model) << name;
+    for (const auto& [flag, value] : {std::pair("--zero", "0"), {"--virtual-ranks", "0"}, {"--sample-every", "0"}}) {
+      EXPECT_EQ(message(task, flag, value), "") << name << flag << ": the default";
+    }
   }
   EXPECT_EQ(message({"--export", "e", "--resume", "auto"}, "--checkpoint", "c"), "");
+}
+
+TEST(Options, TasksThatDoNotTrainIgnoreHowAFileTrains) {
+  const auto message = [&](const std::string& lines, std::vector<const char*> words) {
+    const std::string file = file_with("to_train.toml", "model = \"gpt\"\n" + lines);
+    words.insert(words.end(), {"--config", file.c_str()});
+    return message_if_any(words);
+  };
+  const std::string divided = "optimizer = \"muon\"\nzero = \"3\"\noverlap = \"off\"\ntp = 2\n";
+  const std::string groups = "outer-steps = 5\nouter-momentum = 0.5\nouter-groups = 2\nouter-max-age = 7\n";
+  for (const std::vector<const char*>& task :
+       std::vector<std::vector<const char*>>{{"--generate", "--init", "i", "--prompt", "a"},
+                                             {"--evaluate", "--init", "i", "--tp", "1"},
+                                             {"--export", "e", "--resume", "c"},
+                                             {"--inspect", "c"},
+                                             {"--replay-log", "f"}}) {
+    EXPECT_EQ(message(divided + groups, task), "") << task.front();
+  }
+  EXPECT_CONTAINS(message(divided, {"--evaluate", "--init", "i"}), "--evaluate with --tp 2");
+  for (const char* task : {"--describe", "--dry-run", "--allow-change"}) {
+    EXPECT_CONTAINS(message(divided, {task}), "--optimizer muon with --tp 2");
+    EXPECT_CONTAINS(message(groups, {task}), ": it is for groups that share a log");
+  }
+  EXPECT_CONTAINS(message("", {"--generate", "--init", "i", "--prompt", "a", "--outer-steps", "6"}),
+                  "--outer-steps 6: it");
+  // Other weights than those to train from.
+  EXPECT_EQ(message("init = \"i\"\n", {"--generate", "--resume", "c", "--prompt", "a"}), "");
+  const std::string resume = "resume = \"auto\"\ncheckpoint = \"c\"\n";
+  EXPECT_EQ(message(resume, {"--generate", "--init", "i", "--prompt", "a"}), "");
+  EXPECT_EQ(message(resume, {"--evaluate", "--init", "i"}), "");
+  EXPECT_CONTAINS(message("", {"--generate", "--init", "i", "--resume", "c", "--prompt", "a"}),
+                  "name the weights with");
 }
 
 TEST(Options, AnEmptyUrlOfGroupsIsRefused) {

@@ -181,6 +181,7 @@ TEST_F(UseModel, TextsFillTheModelWithoutMaxTokens) {
     const Outcome outcome = run(1, generate + path("prompts") + max_tokens);
     EXPECT_TRUE(outcome.says("4 tokens of prompts, 26 tokens generated")) << outcome.output;
   }
+  run(1, generate + path("prompts") + " --seq 16 --layers 1 --zero 0 --virtual-ranks 0 --sample-every 0");
   const Outcome full = train_on_cpu(1, "--device cpu " + generate + path("full"));
   EXPECT_EQ(full.exit_code, 2) << full.output;
   EXPECT_TRUE(full.says("have 17 tokens together, and the model has 16 positions")) << full.output;
@@ -203,6 +204,8 @@ TEST_F(UseModel, WhatCannotBeGeneratedIsRefused) {
       {small + "--prompts " + path("nothing"), "nothing has no prompt"},
       {small + "--prompts " + path("absent"), "absent"},
       {small + "--prompts " + path("small"), "small"},
+      {small + "--prompt a --seq 32", "--seq 32: the model has 16. Leave --seq out: the model decides it."},
+      {"--resume " + path("large") + " --prompts " + path("beyond") + " --seq 8", "--seq 8: the model has 16."},
       {small + "--prompt a --max-tokens 16", "have 17 tokens together, and the model has 16 positions"},
       {small + "--prompt a --pp 2", "--pp 2: the model has 1 block"},
       {small + "--prompt a --precision fp8", "--generate with --precision fp8: text is generated in bf16 at least"},
@@ -219,6 +222,28 @@ TEST_F(UseModel, WhatCannotBeGeneratedIsRefused) {
         has_stages ? train_on_cpu(2, all) : run_command(fmt::format("{} {}", DDPTRAIN_PROGRAM, all));
     EXPECT_EQ(outcome.exit_code, 2) << flags << '\n' << outcome.output;
     EXPECT_TRUE(outcome.says(message)) << flags << '\n' << outcome.output;
+  }
+}
+
+TEST_F(UseModel, ACheckpointTellsItsModel) {
+  std::ofstream(path("prompts")) << "1 2 3\n";
+  const std::string model = language_models().back();
+  run(1, model + "--data synthetic:4000:64 --batch 8 --steps 1 --checkpoint " + path("c"));
+  const std::string generate = "--generate --max-tokens 4 --prompts " + path("prompts") + " ";
+  const std::vector<std::string> expected = texts_of(run(1, "--model llama --resume " + path("c") + " " + generate));
+  EXPECT_EQ(expected.size(), 1u);
+  for (const std::string& resume : {path("c"), path("c/step-000000000001"), "auto --checkpoint " + path("c")}) {
+    EXPECT_EQ(texts_of(run(1, generate + "--layers 2 --key-heads 2 --seq 16 --resume " + resume)), expected);
+  }
+  run(1, "--layers 2 --seq 16 --resume " + path("c") + " --export " + path("e"));
+  for (const auto& [flags, message] : {std::pair("--layers 3", "--layers 3: the model of the checkpoint has 2."),
+                                       {"--seq 8", "--seq 8: the model has 16. Leave --seq out"},
+                                       {"--dropout-of-cnn 1", "unknown flag --dropout-of-cnn"}}) {
+    for (const std::string& task : {generate, "--export " + path("f ")}) {
+      const Outcome refused = train_on_cpu(1, "--device cpu " + task + flags + std::string(" --resume ") + path("c"));
+      EXPECT_EQ(refused.exit_code, 2) << refused.output;
+      EXPECT_TRUE(refused.says(message)) << refused.output;
+    }
   }
 }
 
@@ -316,6 +341,15 @@ TEST_F(UseModel, SamplesOfBytesAreShownAsText) {
   EXPECT_EQ(ids.count("the samples are token ids. launch/generate-text shows text"), 1) << ids.output;
   EXPECT_EQ(ids.count("step 3  sample: "), 1) << ids.output;
   EXPECT_EQ(ids.count("step 4  sample: "), 1) << ids.output;
+  std::ofstream(path("prompts")) << "1 2\n3\n";
+  const Outcome nan =
+      run(1, gpt() + "--batch 8 --steps 3 --lr 1e30 --on-nonfinite skip --sample-every 3 --max-tokens 5 " +
+                 "--data synthetic:4000:300 --prompts " + path("prompts"));
+  for (const int prompt : {1, 2}) {
+    const std::string warning =
+        fmt::format("Step 3: the sample of prompt {} ends because a logit is NaN or infinite", prompt);
+    EXPECT_EQ(nan.count(warning), 1) << nan.output;
+  }
 }
 
 TEST_F(UseModel, SamplesThatCannotBeWrittenAreRefusedBeforeTraining) {

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "models/gpt2/gpt2.h"
 #include "models/llama/llama.h"
 #include "runtime/core/error.h"
+#include "runtime/train/measure/trace.h"
 #include "tests/train/model_around.h"
 #include "tests/train/rig.h"
 
@@ -214,6 +216,12 @@ TEST_P(VirtualRanksTest, MatricesMoveAlikeWhoeverWorksOnThem) {
     run.zero = zero;
     expect(run, results_of_one(reference));
   }
+  const auto traced = all().trainer(reference, networks().front());
+  traced->run(1);
+  std::set<std::string> parts;
+  for (const TimelineSpan& span : trace_steps(*traced, 1)) parts.insert(span.name);
+  for (const char* part : {"momentum", "directions", "broadcast of directions"})
+    EXPECT_TRUE(parts.contains(part)) << part;
 }
 
 /// As many as there are ranks: at two, the sum needs no tree; the last bucket may be summed by the kernel that updates.

@@ -399,7 +399,6 @@ Flags failure_flags(Options& o) {
            Effect::output, kExpertGroup, kNotInFile}};
 }
 
-/// What a stage, or a part of the layers, cannot do alone.
 /// Muon needs a matrix as a whole on the rank that works on it.
 void check_whole_matrices(const Options& o) {
   if (o.tensor > 1) {
@@ -412,6 +411,7 @@ void check_whole_matrices(const Options& o) {
   }
 }
 
+/// What a stage, or a part of the layers, cannot do alone.
 void check_parts_of_model(const Options& o, const Workload& workload) {
   const std::string flag = o.stages > 1 ? fmt::format("--pp {}", o.stages) : fmt::format("--tp {}", o.tensor);
   if (!workload.supports_stages()) {
@@ -460,19 +460,22 @@ void check_flags(const Options& o, const Workload& workload) {
   if (o.precision == NumberFormat::fp8 && !workload.supports_fp8()) {
     usage_error("--precision fp8: model {} has no FP8 layers. Use bf16.", o.model);
   }
+  if (o.stages > 1 || o.tensor > 1) check_parts_of_model(o, workload);
+  if (o.share_gpu && o.device == "cpu") usage_error("--share-gpu with --device cpu: leave one of them out");
+  if (o.resume == "auto" && o.checkpoint.folder.empty()) {
+    usage_error("--resume auto: looks in the folder of --checkpoint, which is not given");
+  }
+}
+
+void check_training_flags(const Options& o, const Workload& workload) {
   check_group(o);
   if (o.run.sample_every > 0) check_samples(o, workload);
-  if (o.stages > 1 || o.tensor > 1) check_parts_of_model(o, workload);
   if (rule_of(o.trainer.optimizer.kind).matrices) check_whole_matrices(o);
   if (o.trainer.zero >= Zero::gradients && o.trainer.overlap >= OverlapMode::off) {
     usage_error(
         "--overlap {}: with --zero {}, gradients are sent during backward, because others take their memory. Use "
         "--overlap on, or --zero 0 or 1.",
         o.trainer.overlap == OverlapMode::off ? "off" : "none", static_cast<int>(o.trainer.zero));
-  }
-  if (o.share_gpu && o.device == "cpu") usage_error("--share-gpu with --device cpu: leave one of them out");
-  if (o.resume == "auto" && o.checkpoint.folder.empty()) {
-    usage_error("--resume auto: looks in the folder of --checkpoint, which is not given");
   }
 }
 

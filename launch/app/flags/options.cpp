@@ -3,7 +3,10 @@
 #include <CLI/CLI.hpp>
 #include <array>
 #include <cstdint>
+#include <filesystem>
 #include <map>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "launch/app/flags/cli.h"
@@ -14,6 +17,7 @@
 #include "runtime/core/hash.h"
 #include "runtime/core/text.h"
 #include "runtime/outer/record.h"
+#include "runtime/train/checkpoint/checkpoint.h"
 
 namespace ddptrain {
 namespace {
@@ -35,15 +39,35 @@ class OwnArguments {
 
 struct ChosenModel {
   std::string name;
-  bool named;  ///< By a flag or the file; else it is the default.
+  bool named;  ///< By a flag, the file or the checkpoint; else it is the default.
 };
 
-/// The model that flags or the file name, before anything else is known of them. What is wrong with the rest, the parse
-/// that follows says.
+/// The model of the newest checkpoint with a manifest. Empty if none can be read: the task says why.
+std::optional<std::string> model_of_checkpoint(const std::string& path) {
+  try {
+    std::filesystem::path newest = path;
+    if (!has_manifest(path)) {
+      for (const auto& [step, checkpoint] : checkpoints_in(path)) {
+        if (has_manifest(checkpoint)) newest = checkpoint;
+      }
+    }
+    return read_manifest(newest).run.model;
+  } catch (const UsageError&) {
+    return std::nullopt;
+  }
+}
+
+/// The model that flags or the file name, before anything else is known of them; else that of the checkpoint whose
+/// weights --generate or --export takes. What is wrong with the rest, the parse that follows says.
 ChosenModel find_model(int argc, const char* const* argv) {
   std::string model = Options{}.model;
   std::string config;
-  Flags flags = {{"--model", text(model)}, {"--config", text(config)}};
+  std::string resume;
+  std::string folder;
+  std::string export_to;
+  bool generate = false;
+  Flags flags = {{"--model", text(model)},       {"--config", text(config)},    {"--resume", text(resume)},
+                 {"--checkpoint", text(folder)}, {"--export", text(export_to)}, {"--generate", given(generate)}};
   const bool& named = flags.front().given;
   CLI::App app;
   app.set_help_flag();
@@ -56,8 +80,11 @@ ChosenModel find_model(int argc, const char* const* argv) {
     return {model, named};
   }
   if (named) return {model, true};
-  const auto in_file = config.empty() ? std::nullopt : text_in_config(config, "model");
-  return {in_file.value_or(model), in_file.has_value()};
+  if (const auto in_file = config.empty() ? std::nullopt : text_in_config(config, "model")) return {*in_file, true};
+  const std::string checkpoint = resume == "auto" ? folder : resume;
+  if (checkpoint.empty() || (!generate && export_to.empty())) return {model, false};
+  const auto of_checkpoint = model_of_checkpoint(checkpoint);
+  return {of_checkpoint.value_or(model), of_checkpoint.has_value()};
 }
 
 /// The model that has a flag which the chosen one lacks, or what to do in place of a flag of other programs. Empty:
@@ -215,11 +242,12 @@ void check_combinations(Flags& flags, Flags& defaults) {
   if (outer.given && outer.value.text.empty()) {
     usage_error("--outer '': the URL is empty. Give redis://HOST/NAME, or leave the flag out.");
   }
-  if (outer.given && mode != nullptr && mode->name() != "describe" && mode->name() != "dry-run") {
+  const bool trains = mode == nullptr || mode->name() == "describe" || mode->name() == "dry-run";
+  if (outer.given && !trains) {
     usage_error("--{} with --outer: only training shares a log. Leave --outer out.", mode->name());
   }
-  const auto is_set = [&](const Flag& flag) {
-    return flag.given || flag.value.text != find_flag(defaults, "--" + flag.name())->value.text;
+  const auto is_set = [&](const Flag& flag) {  // other tasks ignore what a file says of groups
+    return flag.given || (trains && flag.value.text != find_flag(defaults, "--" + flag.name())->value.text);
   };
   for (const Flag& flag : flags) {
     const bool is_of_groups = flag.name() == "group" || flag.name().starts_with("outer-");
@@ -258,10 +286,11 @@ Task task_of(const Modes& modes, const Options& options) {
   return Task::train;
 }
 
+/// Whether the task is training, or is about it.
+bool is_training(Task task) { return task == Task::train || task == Task::describe || task == Task::dry_run; }
+
 /// Whether the flags of the model decide its sizes. Other tasks take those of a checkpoint or a folder.
-bool decides_sizes(Task task) {
-  return task == Task::train || task == Task::describe || task == Task::dry_run || task == Task::evaluate;
-}
+bool decides_sizes(Task task) { return is_training(task) || task == Task::evaluate; }
 
 std::string name_of(Task task) {
   constexpr std::array kNames = {"training",  "--describe", "--dry-run",    "--evaluate",
@@ -269,13 +298,26 @@ std::string name_of(Task task) {
   return kNames.at(static_cast<std::size_t>(task));
 }
 
+/// Whether the task reads the weights of a checkpoint, whose model then has its sizes.
+bool takes_checkpoint(Task task) { return task == Task::generate || task == Task::export_weights; }
+
+/// A file of --config may name other weights, those to train from, than the command line.
+void drop_other_weights(Flags& flags, Task task) {
+  Flag* const init = find_flag(flags, "--init");
+  Flag* const resume = find_flag(flags, "--resume");
+  if (init == nullptr) return;
+  if (takes_checkpoint(task) && resume->given && !init->given) init->set("");
+  if (takes_checkpoint(task) && init->given && !resume->given) resume->set("");
+  if (task == Task::evaluate && !resume->given) resume->set("");
+}
+
 /// UsageError for a flag of the command line that the task ignores, although it names a file to write or a way to
-/// train. A file of --config may have such flags.
-void check_unused(Flags& flags, Task task, const Options& options) {
-  if (task == Task::train || task == Task::describe || task == Task::dry_run) return;
+/// train. A file of --config may have such flags. `defaults` has the flags before the command line was read.
+void check_unused(Flags& flags, Flags& defaults, Task task, const Options& options) {
+  if (is_training(task)) return;
   const auto refuse = [&](const char* name, const char* reason) {
     const Flag* const flag = find_flag(flags, name);
-    if (flag == nullptr || !flag->given) return;
+    if (flag == nullptr || !flag->given || flag->value.text == find_flag(defaults, name)->value.text) return;
     usage_error("{} with {}: {}. Leave {} out.", name_of(task), name, reason, name);
   };
   for (const char* name : {"--save", "--trace"}) refuse(name, "only training writes it");
@@ -284,7 +326,14 @@ void check_unused(Flags& flags, Task task, const Options& options) {
   if (task != Task::evaluate && task != Task::generate) refuse("--metrics", "there are no metrics of it");
   if (task == Task::evaluate) return;
   for (const char* name : {"--zero", "--virtual-ranks"}) refuse(name, "it is a way to train");
-  refuse("--seq", "the model decides it");
+  if (!takes_checkpoint(task)) refuse("--seq", "the model decides it");
+}
+
+/// --seq of the command line, if the task compares it with the model's.
+std::optional<std::int64_t> given_sequence(Flags& flags, Task task) {
+  const Flag* const flag = find_flag(flags, "--seq");
+  if (flag == nullptr || !flag->given || !takes_checkpoint(task)) return std::nullopt;
+  return std::stoll(flag->value.text);
 }
 
 /// Groups draw their samples in orders of their own.
@@ -367,11 +416,14 @@ CommandLine parse_command_line(int argc, const char* const* argv, const std::map
   check_combinations(flags, before);
   result.workload->note_given(flags);
   result.task = task_of(modes, options);
-  options.model = model.name;
+  find_flag(flags, "--model")->set(model.name);
   result.names_model = model.named;
-  check_unused(flags, result.task, options);
+  drop_other_weights(flags, result.task);
+  check_unused(flags, before, result.task, options);
+  result.given_sequence = given_sequence(flags, result.task);
   if (decides_sizes(result.task)) result.workload->check_flags();
   check_flags(options, *result.workload);
+  if (is_training(result.task)) check_training_flags(options, *result.workload);
   settle_groups(options);
   if (result.task == Task::evaluate) check_evaluation(options, *result.workload);
   if (result.task == Task::generate) check_generation(options, *result.workload);

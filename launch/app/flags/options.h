@@ -117,7 +117,8 @@ struct CommandLine {
   Options options;
   std::unique_ptr<Workload> workload;
   Task task = Task::train;
-  bool names_model = false;                     ///< --model is given, by a flag or the file.
+  bool names_model = false;                     ///< By --model, in the file, too, or by the checkpoint to read.
+  std::optional<std::int64_t> given_sequence;   ///< --seq, for tasks that take the model's: see check_sequence().
   std::optional<std::string> print;             ///< Text to print instead of any task: help, version, configuration.
   std::vector<Setting> settings;                ///< The values of all flags that a file can have.
   std::vector<std::string> decides_parameters;  ///< Flags that change the parameters after training.

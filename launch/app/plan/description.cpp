@@ -86,17 +86,18 @@ std::size_t message_bytes(const RunPlan& plan, const Replica& replica) {
   return std::max(bytes, bucket_bytes + result);
 }
 
-/// The outer state of a group, in the host memory of its rank 0, and what an exchange takes: three arrays of values of
-/// a fragment, and the differences of other groups, as they came and as they wait for their round. Without rounds, one
-/// difference is counted.
+/// The outer state of a group, in the host memory of its rank 0, and what an exchange takes: arrays of values of a
+/// fragment, its own difference on the way, and the differences of groups, as they came and as they wait for their
+/// round. Without rounds, one of another group is counted.
 std::size_t outer_bytes(const OuterOptions& outer, std::int64_t parameters) {
   const auto count = static_cast<std::size_t>(parameters);
   const std::size_t arrays = outer.rule.optimizer == OuterOptimizer::nesterov ? 4 : 3;
   const std::size_t differences = encoded_bytes(outer.codec, parameters);
   const auto fragments = static_cast<std::size_t>(outer.fragments);
-  const std::size_t received = outer.rule.groups > 0 ? 2 * static_cast<std::size_t>(outer.rule.groups) : 1;
+  const bool rounds = outer.rule.groups > 0;
+  const std::size_t exchanged = 2 + 2 * (rounds ? static_cast<std::size_t>(outer.rule.groups) : 1);
   return sizeof(float) * count * arrays + differences +
-         (3 * sizeof(float) * count + received * differences) / fragments;
+         ((rounds ? 5 : 4) * sizeof(float) * count + exchanged * differences) / fragments;
 }
 
 /// What a process on a CPU keeps besides model and state. On a GPU these lie in the memory of the host.

@@ -109,6 +109,7 @@ void export_weights(const World& world, const CommandLine& command_line) {
       require_model(run, options.model, from);
       command_line.workload->take_sizes(run.sizes);
       command_line.workload->check_given_sizes();
+      check_sequence(command_line, run.sizes);
     }
     if (world.rank() != 0) return;
     std::map<std::string, HostTensor> weights;

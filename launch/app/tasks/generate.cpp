@@ -197,6 +197,7 @@ void generate_text(Job job) {
   set_lengths(facts, options.generate, prompts);
   world.agree([&] {
     workload.open(facts);
+    check_sequence(job.command_line, workload.sizes());
     check_prompts(prompts, options.generate, workload.sizes().at("vocabulary"));
   });
   const RankDevice rank(job);

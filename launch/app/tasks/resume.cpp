@@ -138,6 +138,12 @@ void require_model(const RunIdentity& saved, const std::string& model, const std
   usage_error("--resume {}: it is of model {}, and this is --model {}", path, saved.model, model);
 }
 
+void check_sequence(const CommandLine& command_line, const std::map<std::string, std::int64_t>& sizes) {
+  const std::optional<std::int64_t>& given = command_line.given_sequence;
+  if (!given || *given == sizes.at("sequence")) return;
+  usage_error("--seq {}: the model has {}. Leave --seq out: the model decides it.", *given, sizes.at("sequence"));
+}
+
 std::optional<Checkpoint> checkpoint_to_resume(const World& world, const Options& options) {
   const std::string& folder = options.checkpoint.folder;
   std::optional<Checkpoint> found;

@@ -4,9 +4,16 @@
 
 #include <utility>
 
+#include "runtime/comm/agreed_signal.h"
 #include "runtime/device/queueing.h"
 
 namespace ddptrain {
+namespace {
+
+/// Thrown out of a pass on all ranks of the first replica.
+struct EndAsked {};
+
+}  // namespace
 
 TextSamples::TextSamples(const Job& job, Trainer& trainer)
     : job_(job),
@@ -38,14 +45,20 @@ std::vector<SampledText> TextSamples::take() {
 
 /// With a new generator, because stages pass a tied weight on in its first pass.
 std::vector<SampledText> TextSamples::generate() {
-  PassHooks hooks = {.before_pass = [this] { agree_on_pass(true); }};
+  PassHooks hooks = {.before_pass = [this] {
+    agree_on_pass(true);
+    if (agreed_end_signal(job_.world)) throw EndAsked();
+  }};
   if (trainer_.arena().zero() == Zero::weights) {
     hooks.before_unit = [this](std::size_t unit) { weights_.acquire(turns_[unit].unit, turns_[unit].next); };
   }
   TextGenerator generator(*model_, trainer_.stages(), trainer_.device(), std::move(hooks));
   std::vector<SampledText> samples;
-  for (std::size_t i = 0; i < prompts_.size(); ++i) samples.push_back(continued(generator, i));
-  agree_on_pass(false);
+  try {
+    for (std::size_t i = 0; i < prompts_.size(); ++i) samples.push_back(continued(generator, i));
+    agree_on_pass(false);
+  } catch (const EndAsked&) {  // on the other replicas, too: see give_weights()
+  }
   return samples;
 }
 
@@ -68,7 +81,7 @@ SampledText TextSamples::continued(TextGenerator& generator, std::size_t number)
 
 /// What the other replicas do meanwhile.
 void TextSamples::give_weights() {
-  while (agree_on_pass(false)) {
+  while (agree_on_pass(false) && !agreed_end_signal(job_.world)) {
     const Queueing queueing(trainer_.device());
     for (const UnitTurn& turn : turns_) weights_.acquire(turn.unit, turn.next);
   }

@@ -21,7 +21,8 @@ class TextSamples {
 
   /// Its memory is what samples take. Null where other ranks generate.
   const TextModel* model() const { return model_.get(); }
-  /// The texts, on ranks of the first replica; empty on the others. Collective; waits.
+  /// The texts, on ranks of the first replica; empty on the others. If a signal asks for the end (agreed_end_signal()),
+  /// only those that are complete by then. Collective; waits.
   std::vector<SampledText> take();
 
  private:

@@ -62,29 +62,38 @@ def start_session(command: list[str], at_end: int, **settings: Any) -> subproces
 
 
 def end_session(process: subprocess.Popen, grace_seconds: float = GRACE) -> None:
-    """Ends what is left of the job: mpirun is asked first, as it also ends ranks on other hosts; then whatever still
-    belongs to the session that was made for it is killed (mpirun gives each rank a process group of its own), and has
-    ended on return: a rank that is still ending holds the memory of its GPU."""
+    end_sessions([process], grace_seconds)
+
+
+def end_sessions(processes: list[subprocess.Popen], grace_seconds: float = GRACE) -> None:
+    """Ends what is left of the jobs: mpirun is asked first, as it also ends ranks on other hosts; then whatever still
+    belongs to the sessions that were made for them is killed (mpirun gives each rank a process group of its own), and
+    has ended on return: a rank that is still ending holds the memory of its GPU."""
+    sessions = {process.pid for process in processes}
     with _interrupts_ignored():
-        if process.poll() is None:
-            process.terminate()
+        for process in processes:
+            if process.poll() is None:
+                process.terminate()
+        end = time.monotonic() + grace_seconds
+        for process in processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(grace_seconds)
+                process.wait(max(0.0, end - time.monotonic()))
         end = time.monotonic() + KILL_SECONDS
-        while (members := list(_members(process.pid))) and time.monotonic() < end:
+        while (members := list(_members(sessions))) and time.monotonic() < end:
             for pid in members:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.01)
-        process.wait()
+        for process in processes:
+            process.wait()
 
 
-def _members(session: int) -> Iterator[int]:
+def _members(sessions: set[int]) -> Iterator[int]:
     for entry in pathlib.Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
-                if int(fields[3]) == session and fields[0] != "Z":
+                if int(fields[3]) in sessions and fields[0] != "Z":
                     yield int(entry.name)
 
 
@@ -100,6 +109,11 @@ def _interrupts_ignored() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def positive(code: int) -> int:
+    """As a shell tells it: 128 + the signal that ended the process."""
+    return code if code >= 0 else 128 - code
 
 
 def exit_text(code: int) -> str:

@@ -6,6 +6,10 @@ from ddptools.common.table import Table
 from ddptools.pictures.charts import Picture
 
 
+class Texts(Table):
+    """A table whose cells hold what a model wrote: any characters, also line feeds and those of Markdown."""
+
+
 @dataclasses.dataclass
 class Heading:
     level: int

@@ -17,6 +17,7 @@ from ddptools.pictures.charts import Bars, Curves
 LONGEST_LINE = 24  # of a cell, in characters
 NUMBER = re.compile(r"[-+]?\d[\d,.]*(e[-+]\d+)?%?( M)?( \(| \+- |$| us| [KMG]?i?B$| emulated$)")
 MARKS = ("disturbed", "too noisy")  # of cells that are not bold in the row of the best case
+MARKDOWN = re.compile(r"[\\`*_\[\]|~$]")  # characters that mean something within a line
 SPREAD = re.compile(r"\([^()]+ to [^()]+\)")
 DYGRAPHS = pathlib.Path("/usr/share/javascript/dygraphs/dygraph.min.js")  # the package libjs-dygraphs
 
@@ -102,6 +103,7 @@ def _environment(autoescape: bool) -> jinja2.Environment:
         "curves": lambda chart: json.dumps(curves_data(chart), allow_nan=False, separators=(",", ":")),
         "number": number,
         "plain": _plain,
+        "literal": _literal,
         "cell": lambda text: _plain(text).replace("|", "\\|"),
     }
     environment.globals["cell_classes"] = _cell_classes
@@ -138,3 +140,9 @@ def _is_numeric(cells: list[str]) -> bool:
 def _plain(text: str) -> str:
     """On one line, and with nothing that Markdown would take for a tag."""
     return " ".join(text.split()).replace("<", "&lt;")
+
+
+def _literal(text: str) -> str:
+    """A text of any characters as a cell of Markdown shows it."""
+    escaped = MARKDOWN.sub(r"\\\g<0>", text.replace("&", "&amp;").replace("<", "&lt;"))
+    return escaped.replace("\n", "<br>").replace("\t", " ")

@@ -22,7 +22,7 @@ from ddptools.common.arguments import Parser, number, path, whole
 from ddptools.common.errors import UsageError
 from ddptools.common.mpirun import OPEN_MPI, find_mpirun, permission
 from ddptools.common.programs import answer
-from ddptools.common.runner import end_session, exit_text, start_session, with_words
+from ddptools.common.runner import end_session, exit_text, positive, start_session, with_words
 from ddptools.supervise.hosts import (
     FOLDER_FLAGS,
     HOSTFILE_FLAGS,
@@ -115,10 +115,6 @@ def flags_of(command: list[str], shown: subprocess.CompletedProcess[str] | None)
         with contextlib.suppress(tomllib.TOMLDecodeError):  # it is the answer to --help or --version
             return tomllib.loads(shown.stdout) | {name: value for name, value in given.items() if value}
     return given
-
-
-def positive(code: int) -> int:
-    return code if code >= 0 else 128 - code
 
 
 @dataclasses.dataclass

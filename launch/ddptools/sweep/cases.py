@@ -85,6 +85,9 @@ def _make_case(sweep: Sweep, product: Product, axes: dict[str, Value], environme
         if global_batch % ranks:
             raise UsageError(f"{where}: global-batch = {global_batch} does not divide by ranks = {ranks}")
         flags["batch"] = global_batch // ranks
+    groups = int(axes.get("groups", 0))
+    if groups:
+        _check_groups(f"{where}: groups = {groups}", groups, product.program, flags)
     return Case(
         sweep=sweep.name,
         product=product.name,
@@ -97,8 +100,18 @@ def _make_case(sweep: Sweep, product: Product, axes: dict[str, Value], environme
         flags=flags,
         environment=environment,
         global_batch=global_batch,
-        groups=int(axes.get("groups", 0)),
+        groups=groups,
     )
+
+
+def _check_groups(where: str, groups: int, program: str, flags: dict[str, Value]) -> None:
+    """UsageError for what launch/local-groups cannot start."""
+    if program != "ddptrain":
+        raise UsageError(f"{where}: {program} has no groups. Leave groups out")
+    if named := next((name for name in ("outer", "group") if name in flags), None):
+        raise UsageError(f"{where} with {named} = {flags[named]!r}: groups of a sweep have a log of their own. Leave {named} out")
+    if (rounds := flags.get("outer-groups", 0)) not in (0, groups):
+        raise UsageError(f"{where} with outer-groups = {rounds}: a round waits for all groups. Give outer-groups = {groups} or 0")
 
 
 def _ranks(where: str, given: Value | None, layout: Layout | None, gpus: str) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ddptools.common.errors import UsageError
 from ddptools.common.files import no_pipe
+from ddptools.common.log_server import MOST_GROUPS
 from ddptools.common.values import SIZE_FLAGS, size_bytes
 from ddptools.results.run import PATH_FLAGS, PLACEMENT_KEYS, Value
 
@@ -52,8 +53,8 @@ def load_sweep(path: pathlib.Path, overrides: list[str] | None = None) -> Sweep:
     return _Reader(path, table, overrides or []).sweep()
 
 
-def _is_count(value: Value) -> bool:
-    return isinstance(value, int) and 1 <= value <= 1_000_000
+def _is_count(value: Value, most: int = 1_000_000) -> bool:
+    return isinstance(value, int) and 1 <= value <= most
 
 
 def _is_gpu_selection(value: Value) -> bool:
@@ -64,7 +65,7 @@ def _is_gpu_selection(value: Value) -> bool:
 
 CHECKS = {
     "ranks": (_is_count, "give a whole number from 1 to 1000000, without quotes"),
-    "groups": (_is_count, "give a whole number from 1 to 1000000, without quotes"),
+    "groups": (lambda value: _is_count(value, MOST_GROUPS), f"give a whole number from 1 to {MOST_GROUPS}, without quotes"),
     "global-batch": (_is_count, "give a whole number from 1 to 1000000, without quotes"),
     "layout": (lambda value: LAYOUT.fullmatch(str(value)), "give NODESxRANKS, such as 2x4"),
     "gpus": (_is_gpu_selection, 'give "all", "best-pair", "worst-pair" or a list such as "0,3"'),

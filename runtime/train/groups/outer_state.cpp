@@ -100,7 +100,7 @@ bool OuterState::connect(GroupSettings settings, const std::vector<OuterParamete
   const std::size_t most_groups =
       rounds() ? static_cast<std::size_t>(options_.rule.groups) : OuterFold::most_groups(layout_.fragments);
   try {
-    outage.emplace(address.text());
+    outage.emplace(address.text(), rounds());
     log.emplace(address, entry, kept_free, *outage, is_interrupted);
     registry.emplace(
         address,

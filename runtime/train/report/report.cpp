@@ -247,7 +247,9 @@ void Report::samples(std::int64_t step, const std::vector<SampledText>& samples)
     const SampledText& sample = samples[i];
     const std::string number = samples.size() > 1 ? fmt::format(" {}", i + 1) : "";
     print(fmt::format("step {}  sample{}: {}\n", step, number, visible(sample)));
-    if (!sample.finite) spdlog::warn("Sample{}: it ends because a logit is NaN or infinite", number);
+    if (!sample.finite) {
+      spdlog::warn("Step {}: the sample of prompt {} ends because a logit is NaN or infinite", step, i + 1);
+    }
     Json line = {{"event", "sample"},       {"step", step},
                  {"number", i + 1},         {"prompt", sample.prompt},
                  {"tokens", sample.tokens}, {"seconds", sample.seconds}};

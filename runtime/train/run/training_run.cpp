@@ -34,6 +34,9 @@ struct Periodic {
   std::int64_t every;
   std::function<void()> act;
   bool also_at_end = false;  ///< It is due after the last step, too.
+  /// Before the step's exchange with other groups, as the step's checkpoint is written, whose weights it needs. After
+  /// the last exchange, the checkpoint is written again.
+  bool before_exchange = false;
 };
 
 /// Trains in windows of steps. A window ends if one of `after_windows_` or an exchange with other groups
@@ -63,8 +66,10 @@ class TrainingRun {
     }
     if (options.verify_every > 0) after_windows_.push_back({options.verify_every, [this] { check_replicas(); }});
     if (options.eval_every > 0) after_windows_.push_back({options.eval_every, [this] { evaluate_within_epoch(); }});
+    if (options.sample_every > 0) {
+      after_windows_.push_back({options.sample_every, [this] { sample_texts(); }, true, hooks.outer != nullptr});
+    }
     after_windows_.push_back({steps_per_epoch(), [this] { finish_epoch(); }, true});
-    if (options.sample_every > 0) after_windows_.push_back({options.sample_every, [this] { sample_texts(); }, true});
   }
 
   RunResult run() {
@@ -98,9 +103,16 @@ class TrainingRun {
   }
 
   void do_what_is_due() {
+    act_if_due(true);
     if (hooks_.outer != nullptr && hooks_.outer->is_due(step_)) exchange_with_groups();
+    act_if_due(false);
+  }
+
+  void act_if_due(bool before_exchange) {
     for (const Periodic& each : after_windows_) {
-      if (step_ % each.every == 0 || (each.also_at_end && step_ == steps_)) each.act();
+      const bool is_due = step_ % each.every == 0 || (each.also_at_end && step_ == steps_);
+      const bool is_first = each.before_exchange && step_ < steps_;
+      if (is_due && is_first == before_exchange) each.act();
     }
   }
 
@@ -116,9 +128,14 @@ class TrainingRun {
       if (step_ == steps_ && checkpoints_.enabled()) write_checkpoint();
       return;
     }
+    end_after_checkpoint(*signal);
+  }
+
+  /// Between steps, before the end of the epoch is noted.
+  [[noreturn]] void end_after_checkpoint(int signal) {
     checkpoints_.ask();
     if (checkpoints_.is_due(step_)) write_checkpoint();
-    end_run(*signal);
+    end_run(signal);
   }
 
   std::int64_t end_of_window() const {
@@ -251,6 +268,8 @@ class TrainingRun {
   void sample_texts() {
     const std::vector<SampledText> samples = hooks_.sample_texts();
     if (report_ != nullptr) report_->samples(step_, samples);
+    if (step_ == steps_) return;
+    if (const std::optional<int> signal = agreed_end_signal(world_)) end_after_checkpoint(*signal);
   }
 
   void finish_epoch() {

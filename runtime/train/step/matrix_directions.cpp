@@ -6,6 +6,7 @@
 #include <set>
 
 #include "runtime/core/error.h"
+#include "runtime/device/timeline.h"
 
 namespace ddptrain {
 namespace {
@@ -116,6 +117,12 @@ Sent MatrixDirections::sends(const ParameterArena& arena) {
 
 void MatrixDirections::find(Communicator* ranks) {
   if (ranks != nullptr) gather(*ranks);
+  orthogonalise(ranks);
+  if (ranks != nullptr) broadcast(*ranks);
+}
+
+void MatrixDirections::orthogonalise(const Communicator* ranks) {
+  const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "directions");
   const Tensor workspace = workspace_.view(device_.dtype(), {workspace_elements(parameters_)});
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (ranks != nullptr && owners_[i] != ranks->rank()) continue;
@@ -125,7 +132,6 @@ void MatrixDirections::find(Communicator* ranks) {
       ops_.orthogonalise(gradients_[i], matrix, scale, workspace);
     }
   }
-  if (ranks != nullptr) broadcast(*ranks);
 }
 
 void MatrixDirections::send(Communicator& ranks) {
@@ -135,6 +141,7 @@ void MatrixDirections::send(Communicator& ranks) {
 
 void MatrixDirections::gather(Communicator& ranks) {
   if (arena_.sharding().shards == 1) return;
+  const Span span(device_.timeline(), Lane::communication, device_.compute_stream(), "gather of directions");
   for (const std::size_t bucket : buckets_with(parameters_, arena_.plan())) {
     ranks.wait(ranks.all_gather(arena_.bucket_gradients(bucket), device_.compute_stream()));
   }
@@ -142,6 +149,7 @@ void MatrixDirections::gather(Communicator& ranks) {
 
 void MatrixDirections::broadcast(Communicator& ranks) {
   if (ranks.size() == 1) return;
+  const Span span(device_.timeline(), Lane::communication, device_.compute_stream(), "broadcast of directions");
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     ranks.wait(ranks.broadcast(gradients_[i], owners_[i], device_.compute_stream()));
   }

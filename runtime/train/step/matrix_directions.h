@@ -51,6 +51,7 @@ class MatrixDirections {
 
  private:
   void gather(Communicator& ranks);
+  void orthogonalise(const Communicator* ranks);
   void broadcast(Communicator& ranks);
 
   const ParameterArena& arena_;

@@ -56,12 +56,17 @@ void Optimizer::finish_step() {
 }
 
 void Optimizer::find_directions() {
+  add_momentum();
+  directions_->find(weights_->working_ranks());
+}
+
+void Optimizer::add_momentum() {
+  const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "momentum");
   for (std::size_t bucket = 0; bucket < arena_.plan().buckets.size(); ++bucket) {
     UpdateSlice slice = slice_of(bucket);
     slice.gradient_scale = norm_->clip_scale();
     ops_.add_momentum(settings_, slice, step_, device_.compute_stream());
   }
-  directions_->find(weights_->working_ranks());
 }
 
 void Optimizer::send_directions() {

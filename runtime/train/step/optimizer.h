@@ -52,6 +52,7 @@ class Optimizer {
  private:
   const GradientNorm& queue_norm(WeightStore& weights);
   void find_directions();
+  void add_momentum();
   void update(std::size_t bucket, Stream stream);
   UpdateSlice slice_of(std::size_t bucket) const;
 

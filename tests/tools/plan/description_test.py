@@ -162,9 +162,9 @@ class DescribeTest(unittest.TestCase):
             self.skipTest("this build has no hiredis")
         count = plain["parameters"]
         int8, fp32 = -(-count // 64) * 2 + count, 4 * count
-        for flags, expected in (([], 24 * count + 2 * int8),
-                                (["--outer-dtype=fp32", "--outer-groups=4"], 28 * count + 9 * fp32),
-                                (["--outer-fragments=4"], 15 * count + 1.25 * int8)):  # fmt: skip
+        for flags, expected in (([], 28 * count + 5 * int8),
+                                (["--outer-dtype=fp32", "--outer-groups=4"], 36 * count + 11 * fp32),
+                                (["--outer-fragments=4"], 16 * count + 2 * int8)):  # fmt: skip
             memory = described(*GPT, *group, *flags)["memory"]
             self.assertAlmostEqual(memory["outer state"] / expected, 1.0, places=3, msg=flags)
             self.assertEqual(memory | plain["memory"], memory, flags)

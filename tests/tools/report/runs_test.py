@@ -14,7 +14,7 @@ from ddptools.common.errors import UsageError
 from ddptools.common.files import read_records
 from ddptools.page.render import to_html
 from ddptools.report import program
-from ddptools.report.training import curves, key_numbers, page, runs, watch
+from ddptools.report.training import curves, key_numbers, page, runs, samples, watch
 from tests.tools.report.support import undocumented_columns
 from tests.tools.support import FolderCase, gpt2_description, write_lines
 
@@ -200,6 +200,48 @@ class RunsTest(FolderCase):
             self.assertIn(row, text)
             self.assertEqual("has no lines of training" in text, not lines)
             self.assertNotIn("not complete", text)
+
+    def sample(self, step: int, number: int, prompt: str, text: str) -> dict[str, Any]:
+        return {"event": "sample", "step": step, "number": number, "prompt": list(prompt.encode()),
+                "tokens": list(text.encode()), "text": prompt + text, "time": 100 + step}  # fmt: skip
+
+    def test_samples_are_a_section(self) -> None:
+        hostile = "<b>&amp;</b> | [x](y) `z` *\\*\nnew\x1b[31m"
+        lines = [self.sample(10, 1, "The ", "cat"), self.sample(10, 2, "A\n", hostile)]
+        self.report(self.write("m.jsonl", [*WHOLE, *lines]), "--out", "r.html", "--md", "r.md")
+        html, text = ((self.folder / name).read_text() for name in ("r.html", "r.md"))
+        self.assertIn('>Samples</h2>', html)
+        self.assertIn("&lt;b&gt;&amp;amp;&lt;/b&gt; | [x](y) `z` *\\*\nnew?[31m</td>", html)
+        self.assertIn("| 10 | The  | cat |\n", text)
+        self.assertIn("| 10 | A<br> | &lt;b>&amp;amp;&lt;/b> \\| \\[x\\](y) \\`z\\` \\*\\\\\\*<br>new?\\[31m |\n", text)
+        self.assertNotIn("Shown: ", text)
+        self.assertIn("training loss: 1.0000 (step 20)", text)  # samples have tokens, too, which count nothing
+        ids = {"event": "sample", "step": 20, "number": 1, "prompt": [500, 2], "tokens": [7, 300]}
+        pair = [self.write("a.jsonl", [*WHOLE, ids]), self.write("b.jsonl", WHOLE), self.write("c.jsonl", [*WHOLE, *lines])]
+        self.report(*pair, "--md", "r.md")
+        text = (self.folder / "r.md").read_text()
+        self.assertIn("## Samples of a\n", text)
+        self.assertIn("| 20 | 500 2 | 7 300 |\n", text)
+        self.assertNotIn("## Samples of b\n", text)
+        self.assertIn("## Samples of c\n", text)
+
+    def test_many_samples_are_thinned_out(self) -> None:
+        lines = [self.sample(step, number, f"p{number}-", "x" * 3000) for step in range(1, 101) for number in range(1, 13)]
+        (run,) = runs.load_runs([self.write("m.jsonl", lines)])
+        _, table = samples.samples_of_runs([run])
+        self.assertEqual(len(table.rows), 200)
+        self.assertEqual((table.rows[0][:2], table.rows[-1][:2]), (["1", "p1-"], ["100", "p10-"]))
+        self.assertEqual(table.rows[0][2], "x" * 1000 + " ...")
+        self.assertIn("Shown: 20 of 100 steps, and the first 10 prompts of each step.", table.caption)
+
+    def test_a_resumed_run_repeats_its_samples(self) -> None:
+        first = [self.sample(5, 1, "a", "1"), self.sample(10, 1, "a", "2")]
+        again = [self.sample(10, 1, "a", "2"), self.sample(10, 2, "b", "3"), self.sample(15, 1, "a", "4")]
+        lost = self.sample(12, 1, "a", "never")
+        restart = {"event": "restart", "step": 10, "time": 200}
+        (run,) = runs.load_runs([self.write("m.jsonl", [start(100), *first, lost, start(199), restart, *again])])
+        _, table = samples.samples_of_runs([run])
+        self.assertEqual([row[2] for row in table.rows], ["1", "2", "3", "4"])
 
     def test_the_title_has_machine_and_date(self) -> None:
         (run,) = runs.load_runs([self.write("a.jsonl", [start(86400.0 * 365, device_name="H200")])])

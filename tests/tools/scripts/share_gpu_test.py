@@ -24,12 +24,12 @@ class ShareGpuTest(FolderCase):
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         return subprocess.Popen(command, env=self.environment | environment, **streams)
 
-    def until_server_is_gone(self) -> None:
-        """The server was told to quit, and its folder is removed."""
+    def until_server_is_gone(self, gpus: str = "all") -> None:
+        """The server of these GPUs was told to quit, and its folder is removed."""
         wait_for(lambda: self.told.exists() and "quit" in self.told.read_text() and not any(self.temporary.iterdir()))
         start, stop = self.told.read_text().splitlines()
         self.assertEqual(start.split()[1], stop.split()[-1])
-        self.assertEqual(start.split()[2], "all")
+        self.assertEqual(start.split()[2], gpus)
 
     def test_the_command_has_a_server_of_its_own_that_ends_with_it(self) -> None:
         job = self.start("echo $CUDA_MPS_PIPE_DIRECTORY; exit 3")
@@ -58,6 +58,11 @@ class ShareGpuTest(FolderCase):
         out, _ = self.start("echo $CUDA_VISIBLE_DEVICES", CUDA_VISIBLE_DEVICES="1").communicate()
         self.assertEqual(out, "1\n")
         self.until_server_is_gone()
+
+    def test_gpus_that_have_names_are_the_only_ones_of_the_server(self) -> None:
+        out, _ = self.start("echo $CUDA_VISIBLE_DEVICES", CUDA_VISIBLE_DEVICES="GPU-1,GPU-2").communicate()
+        self.assertEqual(out, "GPU-1,GPU-2\n")
+        self.until_server_is_gone("GPU-1,GPU-2")
 
     def test_the_server_outlives_the_first_process_while_others_run(self) -> None:
         job = self.start("sh -c 'echo $$; exec sleep 1000' & wait")

@@ -53,6 +53,19 @@ class SweepFile(support.FolderCase):
         with self.assertRaisesRegex(UsageError, "has 4 ranks, but ranks = 3"):
             ranks('layout = "2x2"\nranks = 3')
 
+    def test_groups_that_cannot_start_are_refused(self) -> None:
+        product = "[[product]]\nranks = 1\n"
+        for lines, says in (("groups = 2000", "groups = 2000: give a whole number from 1 to 1000"),
+                            ("groups = 0", "groups = 0: give a whole number from 1 to 1000"),
+                            ('groups = 2\nouter = "redis://x/y"', "groups = 2 with outer = 'redis://x/y': .*Leave outer out"),
+                            ('groups = [2]\ngroup = "q"', "groups = 2 with group = 'q': .*Leave group out"),
+                            ("groups = 2\nouter-groups = [0, 3]", "groups = 2 with outer-groups = 3: .*outer-groups = 2 or 0"),
+                            ('groups = 2\nprogram = "ddpbench"', "groups = 2: ddpbench has no groups")):  # fmt: skip
+            with self.subTest(lines), self.assertRaisesRegex(UsageError, f"product main: {says}"):
+                self.cases(product + lines)
+        groups = [case.groups for case in self.cases(f"{product}groups = [1, 1000]\nouter-steps = 5\n")]
+        self.assertEqual(groups, [1, 1000])
+
     def test_flags_may_be_alternatives(self) -> None:
         text = pathlib.Path(__file__).with_name("alternatives.toml").read_text()
 

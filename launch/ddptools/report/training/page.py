@@ -21,6 +21,7 @@ from ddptools.report.training.key_numbers import (
     rate_of,
 )
 from ddptools.report.training.runs import TrainingRun
+from ddptools.report.training.samples import samples_of_runs
 from ddptools.results.description import parsed
 from ddptools.results.run import make_run
 
@@ -56,6 +57,7 @@ def blocks_of_runs(runs: list[TrainingRun]) -> list[Block]:
         if run.evaluation is not None:
             title = f"Evaluation of {run.name}" if len(runs) > 1 else "Evaluation"
             blocks += [Heading(2, title), evaluated(run.evaluation)]
+    blocks += samples_of_runs(runs)
     if any(run.configuration() for run in runs):
         blocks += [Heading(2, "Configuration"), configuration_table(runs)]
     return blocks

@@ -50,7 +50,7 @@ class TrainingRun:
             self.evaluation = line
         elif event == "generated":
             self.generations.append(line)
-        elif event in ("step", "epoch", "evaluation", "exchange"):
+        elif event in ("step", "epoch", "evaluation", "exchange", "sample"):
             if not self._repeats(line):
                 self.lines.append(line)
         if self.began is None:
@@ -58,9 +58,8 @@ class TrainingRun:
 
     def _repeats(self, line: Record) -> bool:
         """A resumed run writes the lines of its checkpoint's step again, without what only the first run measured."""
-        step = step_of(line)
-        resumed_here = bool(self.restarts) and step_of(self.restarts[-1]) == step
-        return resumed_here and any(step_of(old) == step and old["event"] == line["event"] for old in self.lines)
+        resumed_here = bool(self.restarts) and step_of(self.restarts[-1]) == step_of(line)
+        return resumed_here and any(_place_of(old) == _place_of(line) for old in self.lines)
 
     @property
     def unit(self) -> str:
@@ -150,6 +149,11 @@ class TrainingRun:
 
 def step_of(line: Record) -> int:
     return int(finite(line.get("step")) or 0)
+
+
+def _place_of(line: Record) -> tuple[object, int, float | None]:
+    """Differs between the lines of a run. Samples of a step have numbers."""
+    return line["event"], step_of(line), finite(line.get("number"))
 
 
 def are_runs(paths: list[pathlib.Path]) -> bool:
