@@ -265,7 +265,7 @@ class Session:
                  for run in record["runs"] if run["row"] == row.name and "result" in run]  # fmt: skip
         if known:
             return max(known)
-        compiled = self.has_compiled(group.work, mode)
+        compiled = self.has_compiled(group.work, mode) or not self.has_mode(group, row)  # by the trials that come first
         return self.seconds_of(group.work) + 2 + rows.start_seconds(group.work, row, group.ranks, mode, compiled)
 
     def is_here(self, record: dict[str, Any]) -> bool:
