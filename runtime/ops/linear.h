@@ -1,6 +1,7 @@
 #pragma once
 
 #include "runtime/ops/family.h"
+#include "runtime/ops/rms_norm.h"
 
 namespace ddptrain {
 
@@ -29,6 +30,11 @@ class LinearOps : public Family<LinearOps> {
   /// e4m3, and so may y.
   virtual void linear_swiglu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& pre,
                              const Tensor& y) = 0;
+
+  /// linear() and linear_swiglu() of an RMS norm's output. Of the norm, only `sum` is sure to be written.
+  virtual void norm_linear(const AddedNorm& norm, const Tensor& weight, const Tensor& bias, const Tensor& y) = 0;
+  virtual void norm_linear_swiglu(const AddedNorm& norm, const Tensor& weight, const Tensor& bias, const Tensor& pre,
+                                  const Tensor& y) = 0;
 
   static std::unique_ptr<LinearOps> on_cpu(Device& device);
   static std::unique_ptr<LinearOps> on_cuda(Device& device);
