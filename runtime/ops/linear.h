@@ -5,7 +5,8 @@
 
 namespace ddptrain {
 
-/// Linear layers, alone or with a GELU or SwiGLU.
+/// Linear layers, alone or with a GELU or SwiGLU. Products of a few rows may read weights and biases before the
+/// operation that was queued just before has ended, so that one does not write them.
 class LinearOps : public Family<LinearOps> {
  public:
   /// y [n, out] = x [n, in] weight^T + bias (if it has data). x and weight may be e4m3.
