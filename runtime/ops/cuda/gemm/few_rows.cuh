@@ -241,9 +241,11 @@ __device__ __forceinline__ void add_terms(const FewRows& a, const BlockPlace& b,
         for (std::uint32_t k = 0; k < kLines; ++k) sum[k] = add_products(weight[k][i], input, sum[k]);
       }
 #pragma unroll
+      for (float& value : sum) value = warp_sum(value);
+      if (threadIdx.x % 32 > 0) continue;
+#pragma unroll
       for (std::uint32_t k = 0; k < kLines; ++k) {
-        sum[k] = warp_sum(sum[k]);
-        if (threadIdx.x % 32 > 0 || line + k >= b.lines) continue;
+        if (line + k >= b.lines) break;
         const std::uint32_t of_block = b.part_of(a, line + k) * b.count + b.column_of(a, line + k);
         s.terms[(of_block * kRows + r) * a.terms() + b.member / 32] = sum[k];
       }
