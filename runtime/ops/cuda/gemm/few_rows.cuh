@@ -77,19 +77,22 @@ struct FewRows {
 struct BlockPlace {
   std::uint32_t begin, count;  ///< Of the columns.
   std::uint32_t group, member;
-  std::uint32_t lines;  ///< Of the group. Line i is of column begin + column_of(i).
+  std::uint32_t columns;  ///< Of the group.
+  std::uint32_t lines;    ///< The same, or with a SwiGLU first those of the gates, then the others.
 
   __device__ explicit BlockPlace(const FewRows& a) {
     begin = column_before(a, blockIdx.x);
     count = column_before(a, blockIdx.x + 1) - begin;
     group = threadIdx.x / (32 * a.warps);
     member = threadIdx.x % (32 * a.warps);
-    lines = group < count ? (count - group + a.groups - 1) / a.groups * a.lines_of_column() : 0;
+    columns = group < count ? (count - group + a.groups - 1) / a.groups : 0;
+    lines = columns << a.gated;
   }
+  __device__ std::uint32_t part_of(std::uint32_t line) const { return line < columns ? 0 : 1; }
+  /// From `begin` on.
   __device__ std::uint32_t column_of(const FewRows& a, std::uint32_t line) const {
-    return group + a.groups * (line >> a.gated);
+    return group + a.groups * (line < columns ? line : line - columns);
   }
-  __device__ std::uint32_t part_of(const FewRows& a, std::uint32_t line) const { return line & a.gated; }
 
  private:
   static __device__ std::uint32_t column_before(const FewRows& a, std::uint32_t block) {
@@ -135,14 +138,13 @@ __device__ __forceinline__ void fetch_lines(const FewRows& a, const BlockPlace& 
                                             std::uint32_t slot) {
 #pragma unroll
   for (std::uint32_t k = 0; k < Step<kPacks>::kLines; ++k) {
-    const std::uint32_t own = min(line + k, b.lines - 1);
-    const __nv_bfloat16* const of_line = a.line(b.begin + b.column_of(a, own), b.part_of(a, own));
+    const __nv_bfloat16* const of_line = a.line(b.begin + b.column_of(a, line + k), b.part_of(line + k));
 #pragma unroll
     for (std::uint32_t i = 0; i < kPacks; ++i) {
       const std::uint32_t pack = b.member + i * 32 * a.warps;
       const bool inside = line + k < b.lines && pack < a.packs();
-      start_copy(shared_address(queue + (slot + k * kPacks + i) * a.threads() + threadIdx.x),
-                 of_line + (inside ? pack * kPack : 0), inside);
+      start_copy(shared_address(queue + (slot + k * kPacks + i) * a.threads() + threadIdx.x), of_line + pack * kPack,
+                 inside);
     }
   }
   end_copies();
@@ -154,7 +156,7 @@ __device__ __forceinline__ void prepare(const FewRows& a, const BlockPlace& b, c
   constexpr std::uint32_t kLines = Step<kPacks>::kLines, kCopies = Step<kPacks>::kCopies;
 #pragma unroll
   for (std::uint32_t slot = 0; slot < Step<kPacks>::kQueued; slot += kCopies) {
-    if (b.lines > 0) fetch_lines<kPacks>(a, b, slot / kCopies * kLines, s.queue, slot);
+    fetch_lines<kPacks>(a, b, slot / kCopies * kLines, s.queue, slot);
   }
   const std::uint32_t queued = a.groups * Step<kPacks>::kQueued / kPacks, prefetched = min(b.count, a.prefetched);
   for (std::uint32_t i = queued + threadIdx.x; i < prefetched << a.gated; i += a.threads()) {
@@ -246,7 +248,7 @@ __device__ __forceinline__ void add_terms(const FewRows& a, const BlockPlace& b,
 #pragma unroll
       for (std::uint32_t k = 0; k < kLines; ++k) {
         if (line + k >= b.lines) break;
-        const std::uint32_t of_block = b.part_of(a, line + k) * b.count + b.column_of(a, line + k);
+        const std::uint32_t of_block = b.part_of(line + k) * b.count + b.column_of(a, line + k);
         s.terms[(of_block * kRows + r) * a.terms() + b.member / 32] = sum[k];
       }
     }
