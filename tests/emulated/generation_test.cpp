@@ -239,7 +239,6 @@ class FewRowsLayer {
                         .columns = columns_,
                         .gated = gated ? 1u : 0u,
                         .warps = (c.in / few_rows::kPack + 32 * packs - 1) / (32 * packs),
-                        .prefetched = columns_ / 2,
                         .x = x.data(),
                         .weight = weight.data(),
                         .bias = bias.data(),

@@ -132,7 +132,7 @@ struct BlockPlace {
   std::uint32_t first_head;  ///< Of its queries.
   std::uint32_t count;       ///< Of its queries.
   bool keeps;                ///< Whether it writes key and value of its row to the cache.
-  bool wide;                 ///< See pack_of_head().
+  bool wide;                 ///< See is_wide().
   const T* query;            ///< The first of its queries.
   const T *new_keys, *new_values;
   std::size_t cache;  ///< Element of the cache with which the text's head begins.
@@ -160,6 +160,8 @@ struct BlockPlace {
     }
     cache = static_cast<std::size_t>(text) * a.capacity * a.cache_width() + head;
   }
+  /// See pack_of_head().
+  __device__ bool is_wide() const { return kTurns || wide; }
   /// Of this thread's warp.
   __device__ std::uint32_t first_position() const { return begin + threadIdx.x / 32 * kAhead; }
 };
@@ -178,8 +180,8 @@ struct Rows {
       const std::uint32_t position = min(first + k, b.end - 1);
       if (position >= b.before) continue;
       const std::size_t at = b.cache + static_cast<std::size_t>(position) * a.cache_width();
-      key[k] = pack_of_head<E>(keys + at, a.head_size, b.wide);
-      value[k] = pack_of_head<E>(values + at, a.head_size, b.wide);
+      key[k] = pack_of_head<E>(keys + at, a.head_size, b.is_wide());
+      value[k] = pack_of_head<E>(values + at, a.head_size, b.is_wide());
     }
   }
   /// The others.
@@ -191,8 +193,8 @@ struct Rows {
       const std::uint32_t position = min(first + k, b.end - 1);  // the same in all lanes
       if (position < b.before) continue;
       const std::size_t at = static_cast<std::size_t>(position - b.before) * a.columns();
-      key[k] = pack_of_head<E>(b.new_keys + at, a.head_size, b.wide);
-      value[k] = pack_of_head<E>(b.new_values + at, a.head_size, b.wide);
+      key[k] = pack_of_head<E>(b.new_keys + at, a.head_size, b.is_wide());
+      value[k] = pack_of_head<E>(b.new_values + at, a.head_size, b.is_wide());
       if constexpr (kTurns) turn.apply(key[k]);
     }
   }
@@ -208,7 +210,7 @@ __device__ __forceinline__ void attend_positions(const Cached& a, const BlockPla
 #pragma unroll
   for (int j = 0; j < kQueries; ++j) {
     const std::uint32_t head = min(static_cast<std::uint32_t>(j), b.count - 1);
-    Pack<T, E> pack = pack_of_head<E>(b.query + static_cast<std::size_t>(head) * a.head_size, a.head_size, b.wide);
+    Pack<T, E> pack = pack_of_head<E>(b.query + static_cast<std::size_t>(head) * a.head_size, a.head_size, b.is_wide());
     if constexpr (kTurns) turn.apply(pack);
     unpack(pack, query[j]);
 #pragma unroll
@@ -301,7 +303,7 @@ __device__ __forceinline__ void keep_row(const Cached& a, const BlockPlace<T, E,
   }
   if constexpr (kTurns) {
     if (threadIdx.x >= 32) return;
-    Pack<T, E> key = pack_of_head<E>(b.new_keys, a.head_size, b.wide);
+    Pack<T, E> key = pack_of_head<E>(b.new_keys, a.head_size, b.is_wide());
     turn.apply(key);
     *reinterpret_cast<Pack<T, E>*>(keys + to + threadIdx.x * E) = key;
   }
@@ -346,7 +348,7 @@ __device__ __forceinline__ void combine(const Cached& a, const BlockPlace<T, E, 
 
 /// kTurns: of rotate_and_attend(). The head size is then 32 E, and texts have one row each.
 template <class T, int E, bool kTurns>
-__global__ void __launch_bounds__(kThreads, kTurns ? 2 : 1)
+__global__ void __launch_bounds__(kThreads, kTurns && sizeof(T) == 2 ? 3 : 1)
     attend_kernel(const Cached a, const T* qkv, T* keys, T* values, T* out, float* partials, std::uint32_t* arrived) {
   __shared__ Found<E, queries_of(E, kTurns)> found;
   let_successor_start();

@@ -10,13 +10,20 @@ namespace {
 
 using namespace few_rows;
 
-constexpr std::uint32_t kPrefetched = 24u << 20;  // bytes of the weight that are fetched early
-constexpr std::uint32_t kMostLines = 160;         // of a block
+std::uint32_t warps_of(std::int64_t in, int packs) { return ceil_div(in, std::int64_t{32} * packs * kPack); }
 
-/// The smallest number of packs of a line for which a block has enough threads. 0: there is none.
+/// Groups of warps for which a block has threads, and shared memory.
+std::uint32_t groups_of(std::uint32_t warps, int packs) {
+  constexpr std::size_t kRest = std::size_t{8} << 10;  // for the sums of some columns
+  const std::size_t queue = kMostQueued * 32 * warps * sizeof(uint4);
+  const std::size_t fit = (shared_memory_limit() - kRest) / queue;
+  return std::min(static_cast<std::uint32_t>(most_warps(packs)) / warps, static_cast<std::uint32_t>(fit));
+}
+
+/// The smallest number of packs of a line that a thread can have. 0: there is none.
 int packs_of_thread(std::int64_t in) {
   for (const int packs : {1, 2, 3, 4, 6}) {
-    if (in <= std::int64_t{packs} * 32 * most_warps(packs) * kPack) return packs;
+    if (groups_of(warps_of(in, packs), packs) > 0) return packs;
   }
   return 0;
 }
@@ -33,8 +40,8 @@ FewRows problem_of(const FewRowsLayer& layer) {
             .product = layer.product.as<__nv_bfloat16>(),
             .y = layer.swiglu.as<__nv_bfloat16>()};
   a.columns = a.out >> a.gated;
-  a.warps = ceil_div(a.packs(), 32 * kPacks);
-  a.groups = most_warps(kPacks) / a.warps;
+  a.warps = warps_of(a.in, kPacks);
+  a.groups = groups_of(a.warps, kPacks);
   if (layer.norm != nullptr) {
     a.norm = {.branch = layer.norm->branch.as<__nv_bfloat16>(),
               .weight = layer.norm->weight.as<__nv_bfloat16>(),
@@ -44,15 +51,26 @@ FewRows problem_of(const FewRowsLayer& layer) {
   return a;
 }
 
+/// Lines for which a block has shared memory.
+template <int kRows, int kPacks>
+std::uint32_t most_lines(FewRows a) {
+  a.gated = 0;
+  const std::size_t of_none = SharedMemory<kRows, kPacks>::bytes(a, 0);
+  const std::size_t of_one = SharedMemory<kRows, kPacks>::bytes(a, 1) - of_none;
+  return static_cast<std::uint32_t>((shared_memory_limit() - of_none) / of_one);
+}
+
+/// A multiprocessor has no room for more than two blocks. So while one of them computes there, one of the next product
+/// waits, and all multiprocessors have as many of each.
 template <int kRows, int kPacks>
 void launch(FewRows a, int multiprocessors, cudaStream_t stream) {
-  const std::uint32_t lines_of_all = static_cast<std::uint32_t>(multiprocessors) * kMostLines / kRows;
-  const std::uint32_t blocks =
-      std::min(a.columns, static_cast<std::uint32_t>(multiprocessors) * ceil_div(a.out, lines_of_all));
-  a.prefetched =
-      kPrefetched / (a.in * static_cast<std::uint32_t>(sizeof(__nv_bfloat16))) / a.lines_of_column() / blocks;
+  const auto all = static_cast<std::uint32_t>(multiprocessors);
+  const std::uint32_t most = most_lines<kRows, kPacks>(a);
+  std::uint32_t blocks = std::min(all, a.columns);
+  while (ceil_div(a.columns, blocks) << a.gated > most) blocks += all;
   const auto kernel = few_rows_kernel<kRows, kPacks>;
-  const std::size_t bytes = SharedMemory<kRows, kPacks>::bytes(a, ceil_div(a.columns, blocks));
+  const std::size_t needed = SharedMemory<kRows, kPacks>::bytes(a, ceil_div(a.columns, blocks));
+  const std::size_t bytes = std::max(needed, shared_memory_limit() / 3);
   reserve_shared_memory(kernel, bytes);
   launch_early(kernel, blocks, static_cast<int>(a.threads()), bytes, stream, a);
 }

@@ -27,12 +27,14 @@ constexpr std::uint32_t kMostRows = 8;
 /// Warps of a block whose threads have kPacks packs of a line.
 constexpr int most_warps(int packs) { return packs <= 4 ? 12 : 14; }
 
+constexpr int kMostQueued = 12;  // copies of a thread
+
 /// What a thread does at a time, if it has kPacks packs of a line.
 template <int kPacks>
 struct Step {
   static constexpr int kLines = kPacks <= 2 ? 4 / kPacks : 1;  ///< One after the other would wait for its own sum.
   static constexpr int kCopies = kLines * kPacks;
-  static constexpr int kQueued = 12 / kCopies * kCopies;  ///< Copies under way.
+  static constexpr int kQueued = kMostQueued / kCopies * kCopies;  ///< Copies under way.
 };
 
 /// An RMS norm of x, which is then `branch` and another term.
@@ -46,12 +48,11 @@ struct NormOfX {
 struct FewRows {
   std::uint32_t rows;
   std::uint32_t in;
-  std::uint32_t out;         ///< Rows of the weight, and columns of the product.
-  std::uint32_t columns;     ///< The same, or half of it with a SwiGLU: columns of gates.
-  std::uint32_t gated;       ///< 1 with a SwiGLU, else 0.
-  std::uint32_t warps;       ///< Of a group.
-  std::uint32_t groups;      ///< Of a block.
-  std::uint32_t prefetched;  ///< Columns of a block whose lines are fetched into the L2 cache early.
+  std::uint32_t out;      ///< Rows of the weight, and columns of the product.
+  std::uint32_t columns;  ///< The same, or half of it with a SwiGLU: columns of gates.
+  std::uint32_t gated;    ///< 1 with a SwiGLU, else 0.
+  std::uint32_t warps;    ///< Of a group.
+  std::uint32_t groups;   ///< Of a block.
   const __nv_bfloat16* x;
   const __nv_bfloat16* weight;
   const __nv_bfloat16* bias;  ///< May be null.
@@ -157,11 +158,6 @@ __device__ __forceinline__ void prepare(const FewRows& a, const BlockPlace& b, c
 #pragma unroll
   for (std::uint32_t slot = 0; slot < Step<kPacks>::kQueued; slot += kCopies) {
     fetch_lines<kPacks>(a, b, slot / kCopies * kLines, s.queue, slot);
-  }
-  const std::uint32_t queued = a.groups * Step<kPacks>::kQueued / kPacks, prefetched = min(b.count, a.prefetched);
-  for (std::uint32_t i = queued + threadIdx.x; i < prefetched << a.gated; i += a.threads()) {
-    prefetch_to_l2(a.line(b.begin + (i >> a.gated), i & a.gated),
-                   a.in * static_cast<std::uint32_t>(sizeof(__nv_bfloat16)));
   }
   for (std::uint32_t i = threadIdx.x; i < (b.count << a.gated) * kRows; i += a.threads()) {
     const std::uint32_t line = i / kRows, column = b.begin + line % b.count, part = line / b.count;
