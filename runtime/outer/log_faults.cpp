@@ -15,6 +15,9 @@ const char* remedy(const LogAddress& address, const RedisFault& fault) {
   const auto has = [&](const char* word) { return what.find(word) != what.npos; };
   if (is_full(fault)) return "Stop launch/outer-log and start it again with more --memory.";
   if (has("NOPERM")) return "The server is not of this version's launch/outer-log: start it again with that.";
+  if (has("without any password")) {
+    return "The server has no password: unset the environment variable DDPTRAIN_OUTER_PASSWORD.";
+  }
   if (has("AUTH") || has("WRONGPASS")) {
     return "Set the environment variable DDPTRAIN_OUTER_PASSWORD to the password of the log.";
   }
@@ -46,7 +49,9 @@ void ask_log(const LogAddress& address, const std::function<void()>& commands) {
   try {
     commands();
   } catch (const RedisFault& fault) {
-    usage_error("{}: {}. {}", address.text(), text_of(fault), remedy(address, fault));
+    const std::string what = text_of(fault);
+    const bool is_sentence = what.ends_with('.') || what.ends_with('?');
+    usage_error("{}: {}{} {}", address.text(), what, is_sentence ? "" : ".", remedy(address, fault));
   }
 }
 
