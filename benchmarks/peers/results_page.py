@@ -42,7 +42,7 @@ def _how(session: Session) -> str:
         f"one GPU ran beside each other, each on a GPU of its own. Synthetic data. Ratio: ddptrain over the fastest other "
         f"program of the table, whose gradients have the same type if several ranks sum them; median of the rounds' ratios. "
         f"Efficiency: as ddptrain measures it within a run (see measuring); in brackets: rate / ranks / rate of the same row "
-        f"on one rank. PyTorch runs in the fastest of the modes that short trials found. The sensors are read by ddptrain "
+        f"on one rank. Exposed: the communication for which a step waits, of the run whose interval is narrowest. PyTorch runs in the fastest of the modes that short trials found. The sensors are read by ddptrain "
         f"itself and by nvidia-smi beside PyTorch, both from NVML."
     )
 
@@ -51,8 +51,8 @@ def _how(session: Session) -> str:
 
 
 def _rows(session: Session) -> Table:
-    header = ["work", "ddptrain", "per second", "beside", "its mode", "per second", "ratio", "efficiency", "loss", "rounds",
-              "commit", "day", "machine"]  # fmt: skip
+    header = ["work", "ddptrain", "per second", "beside", "its mode", "per second", "ratio", "efficiency", "exposed, us", "loss",
+              "rounds", "commit", "day", "machine"]  # fmt: skip
     table_rows = []
     for group in session.groups:
         for row in group.rows:
@@ -65,15 +65,15 @@ def _one_row(session: Session, group: Group, row: Row) -> list[str]:
     flags = " ".join(row.flags) or "-"
     values = session.values(group.work, group.ranks, row)
     if not values:
-        return [group.name, flags, f"not run: {_reason(session, group, row)}", *[""] * 10]
+        return [group.name, flags, f"not run: {_reason(session, group, row)}", *[""] * 11]
     best = _best_peer(session, group, row)
     peer = ["", "", "", ""]
     if best is not None:
         ratio = spread(_ratios(session, group, row, best), lambda value: f"{value:.2f}")
         peer = [_peer_name(group, best), _modes(session, group, best), spread(_peer_values(session, group, best)), ratio]
     records = session.rounds(group.work, group.ranks)
-    return [group.name, flags, spread(values), *peer, _efficiency(session, group, row), _loss_of(session, group, row),
-            str(len(values)), str(records[0]["commit"])[:8], _days(records), _machine(records)]  # fmt: skip
+    return [group.name, flags, spread(values), *peer, _efficiency(session, group, row), _exposed(session, group, row),
+            _loss_of(session, group, row), str(len(values)), str(records[0]["commit"])[:8], _days(records), _machine(records)]  # fmt: skip
 
 
 def _footnote(session: Session) -> str:
@@ -151,6 +151,13 @@ def _efficiency(session: Session, group: Group, row: Row) -> str:
     return told.strip()
 
 
+def _exposed(session: Session, group: Group, row: Row) -> str:
+    """Communication that a step waits for, in the run with the narrowest interval."""
+    known = [(width, run["result"]["exposed_comm_us"]) for run in session.runs(group.work, group.ranks, row)
+             if (width := run.get("result", {}).get("exposed_comm_us_half_width")) is not None]  # fmt: skip
+    return f"{min(known)[1]:,.0f} +- {min(known)[0]:,.0f}" if known else ""
+
+
 def _loss_of(session: Session, group: Group, row: Row) -> str:
     """Of the same precision after equal steps."""
     precision = _precision(row)
@@ -213,7 +220,7 @@ def _reason(session: Session, group: Group, row: Row) -> str:
     runs = session.runs(group.work, group.ranks, row)
     trials = [record for trial in session.trials(group, row) if (record := session.trial_record(trial))]
     errors = [f"{run['mode']}: {run['error']}".removeprefix(": ") for run in (*runs, *trials) if "error" in run]
-    return session.why_not(group.ranks) or "; ".join(dict.fromkeys(errors)) or "no time was left"
+    return session.why_not(group.ranks, row) or "; ".join(dict.fromkeys(errors)) or "no time was left"
 
 
 def _sensors(runs: list[dict[str, Any]]) -> list[str]:

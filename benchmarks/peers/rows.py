@@ -13,6 +13,7 @@ SHARD_MODES = ("eager", "default", "max-autotune-no-cudagraphs")  # FSDP is capt
 TEXT = "TEXT"  # in flags: stands for a file of text
 LOSS = "test_loss"
 LOSS_STEPS = 300
+BASELINE_SECONDS = 15.0  # that ddptrain takes to measure its efficiency, about
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,10 +206,14 @@ def short_works(device: str) -> list[Work]:
     return [speed, loss]
 
 
+def measures_baseline(work: Work, ranks: int) -> bool:
+    return work.has_baseline and ranks > 1
+
+
 def ddptrain_command(program: pathlib.Path, work: Work, row: Row, ranks: int, seconds: float, metrics: str,
                      text: str = "") -> list[str]:  # fmt: skip
     flags = [text if word == TEXT else word for word in (*work.ddptrain_flags, *row.flags)]
-    baseline = [] if ranks > 1 and work.has_baseline else ["--baseline", "off"]
+    baseline = [] if measures_baseline(work, ranks) else ["--baseline", "off"]
     return ["mpirun", "-np", str(ranks), "--bind-to", "none", "--oversubscribe", str(program), "--device", work.device,
             *flags, *baseline, "--min-seconds", f"{seconds:g}", "--metrics", metrics]  # fmt: skip
 
@@ -224,9 +229,9 @@ def llmq_command(python: str, program: pathlib.Path, row: Row, seconds: float) -
     return [python, "benchmarks/peers/llmq.py", str(program), *row.flags, "--seconds", f"{seconds:g}"]
 
 
-def start_seconds(work: Work, row: Row, mode: str = "", compiled: bool = True) -> float:
+def start_seconds(work: Work, row: Row, ranks: int, mode: str = "", compiled: bool = True) -> float:
     """Guess of what a run takes beside its measured steps. `compiled`: torch.compile finds its work in its cache."""
     if row.program == DDPTRAIN:
-        return work.ddptrain_start_seconds
+        return work.ddptrain_start_seconds + (BASELINE_SECONDS if measures_baseline(work, ranks) else 0.0)
     compiling = 0.0 if compiled or mode.startswith("eager") or row.program == LLMQ else work.compile_seconds
     return work.peer_start_seconds + (compiling if mode.startswith("max-autotune") else compiling / 3)

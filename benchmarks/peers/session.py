@@ -50,6 +50,7 @@ class Settings:
     variants: bool = False  # the rows that are in no table of README, too
     short: bool = False
     text: pathlib.Path | None = None  # None: the project's documentation
+    has_pytorch: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,9 +165,11 @@ class Session:
         wanted = [row for row in rows_here if re.search(self.settings.only, f"{named}: {row.name}")]
         return Group(work, ranks, tuple(wanted))
 
-    def why_not(self, ranks: int) -> str:
-        """Empty if so many ranks can run here."""
+    def why_not(self, ranks: int, row: Row | None = None) -> str:
+        """Empty if so many ranks can run here, and the row's program is there."""
         gpus = len(self.machine.gpus)
+        if row is not None and row.program == PYTORCH and not self.settings.has_pytorch:
+            return f"{self.settings.python} has no PyTorch"
         if self.settings.device == "cuda" and ranks > gpus:
             return f"needs {ranks} GPU{'s' if ranks > 1 else ''}, and there {'is' if gpus == 1 else 'are'} {gpus}"
         return ""
@@ -180,7 +183,7 @@ class Session:
     def trials_alone(self, work: Work) -> list[Trial]:
         """On one rank: also the way to the modes for several."""
         row = Row(PYTORCH, "fp32")
-        is_needed = work.peer and work.fits(1) and any(
+        is_needed = not self.why_not(1, row) and work.peer and work.fits(1) and any(
             each.program == PYTORCH and "--shard" not in each.flags
             for group in self.possible() if group.work == work for each in group.rows)  # fmt: skip
         modes = self.modes(work, row)
@@ -190,7 +193,7 @@ class Session:
         """That choose the mode of the row; none if there is nothing to choose. On several ranks, the fastest modes of
         one rank are tried."""
         modes = self.modes(group.work, row)
-        if row.program != PYTORCH or len(modes) < 2:
+        if row.program != PYTORCH or len(modes) < 2 or self.why_not(group.ranks, row):
             return []
         alone = self.trials_alone(group.work)
         if group.ranks == 1:
@@ -235,7 +238,8 @@ class Session:
 
     def can_run(self, group: Group, row: Row) -> bool:
         failures = sum("error" in run for run in self.runs(group.work, group.ranks, row))
-        return failures < MOST_FAILURES and self.best_mode(group, row) is not None
+        is_there = not self.why_not(group.ranks, row) and self.best_mode(group, row) is not None
+        return is_there and failures < MOST_FAILURES
 
     def rounds_left(self, group: Group) -> list[Round]:
         wanted = [row for row in group.rows if self.can_run(group, row) or not self.has_mode(group, row)]
@@ -251,7 +255,7 @@ class Session:
     def estimate_seconds(self, unit: Trial | Round) -> float:
         if isinstance(unit, Trial):
             compiled = self.has_compiled(unit.work, unit.mode)
-            return self.settings.trial_seconds + 2 + rows.start_seconds(unit.work, unit.row, unit.mode, compiled)
+            return self.settings.trial_seconds + 2 + rows.start_seconds(unit.work, unit.row, unit.ranks, unit.mode, compiled)
         group = unit.group
         return sum(self.run_seconds(group, row, self.best_mode(group, row) or "") for row in group.rows
                    if self.can_run(group, row) or not self.has_mode(group, row))  # fmt: skip
@@ -261,8 +265,8 @@ class Session:
                  for run in record["runs"] if run["row"] == row.name and "result" in run]  # fmt: skip
         if known:
             return max(known)
-        compiled = self.has_compiled(group.work, mode)
-        return self.seconds_of(group.work) + 2 + rows.start_seconds(group.work, row, mode, compiled)
+        compiled = self.has_compiled(group.work, mode) or not self.has_mode(group, row)  # by the trials that come first
+        return self.seconds_of(group.work) + 2 + rows.start_seconds(group.work, row, group.ranks, mode, compiled)
 
     def is_here(self, record: dict[str, Any]) -> bool:
         """Made on this machine: its caches are still there."""
@@ -385,9 +389,10 @@ class Session:
         start = time.monotonic()
         try:
             run |= self._execute(group, row, mode, gpus, seconds, limit)
-        except RunFailed as error:
-            run["error"] = str(error)
-            print(f"compare: {group.name}: {row.name}{f' ({mode})' if mode else ''}: {error}", file=sys.stderr)
+        except (RunFailed, ValueError, KeyError, TypeError) as error:
+            told = str(error) if isinstance(error, RunFailed) else f"its result cannot be read: {error!r}"
+            run["error"] = told
+            print(f"compare: {group.name}: {row.name}{f' ({mode})' if mode else ''}: {told}", file=sys.stderr)
         return run | {"wall_seconds": time.monotonic() - start}
 
     def _command(self, group: Group, row: Row, mode: str, seconds: float, folder: pathlib.Path) -> list[str]:

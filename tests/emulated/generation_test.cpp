@@ -77,7 +77,7 @@ class CachedText {
                             .first_position = &first,
                             .frequencies = frequencies_.data()};
     const auto rows = static_cast<int>(kTexts * c_.rows), stretches = static_cast<int>(a.stretches);
-    const int tiles = (static_cast<int>(a.queries()) + kernels::queries_of(E) - 1) / kernels::queries_of(E);
+    const int queries = kernels::queries_of(E, kTurns), tiles = (static_cast<int>(a.queries()) + queries - 1) / queries;
     const std::size_t partials_size = static_cast<std::size_t>(rows) * c_.heads * a.stretches * a.partial_size();
     std::vector<float> partials(partials_size, NAN);
     std::vector<std::uint32_t> arrived(static_cast<std::size_t>(rows) * c_.heads, 0);

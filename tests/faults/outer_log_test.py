@@ -41,6 +41,25 @@ class OuterLogTest(OuterCase):
         self.assertEqual(result["parameter_hash"], result["outer_hash"])
         self.assertNotIn("checkpoint-every", job.text())
 
+    def test_a_run_can_be_removed(self) -> None:
+        def remove(name: str, code: int = 0) -> str:
+            done = run([ROOT / "launch/outer-log", "--dir", self.log.folder, "--remove", name], code=code)
+            return done.stdout + done.stderr
+
+        for name in ("one.more", "one-more"):
+            self.result(self.group("a", name, *FREE, "--steps", "10"))
+        training = self.group("b", "three", *FREE, "--steps", "10000000")
+        training.wait_until(lambda: self.log.entries("three") > 0)
+        self.assertRegex(remove("four", 2), "no such run. Its runs: one-more one.more three")
+        self.assertRegex(remove("three", 2), "groups train in this run: b")
+        self.assertIn("is removed", remove("one.more"))
+        self.assertRegex(remove("one.more", 2), "Its runs: one-more three")
+        self.assertEqual(self.log.entries("one.more"), 0)
+        self.assertGreater(self.log.entries("one-more"), 0)
+        self.result(self.group("a", "one.more", *FREE, "--steps", "10"))
+        self.log.kill()
+        self.assertIn("the server does not answer", remove("one-more", 2))
+
     def test_a_full_log_of_rounds_is_told(self) -> None:
         """Groups that wait for room write no checkpoints."""
         self.log.kill()

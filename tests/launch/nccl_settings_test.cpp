@@ -141,6 +141,7 @@ class NcclSettings : public testing::Test {
     if (setting.may_be_refused && run.outcome.exit_code == 2) {
       EXPECT_EQ(run.outcome.count("ddptrain: "), 1) << output;
       EXPECT_TRUE(run.outcome.says("NCCL_")) << output;
+      EXPECT_FALSE(run.outcome.says("takes one rank per GPU")) << output;
       return;
     }
     ASSERT_EQ(run.outcome.exit_code, 0) << output;

@@ -15,7 +15,7 @@ import unittest
 from collections.abc import Callable
 from unittest import mock
 
-from tests.tools.support import BIN, ROOT, FolderCase, run, write_program
+from tests.tools.support import BIN, PATIENCE, ROOT, FolderCase, run, wait_for, write_program
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
@@ -76,7 +76,7 @@ class FakePrograms:
             summary = {"images_per_second": rate, "tokens_per_second": rate, "gpus": None,
                        "test_loss": 3.25 if "fp8" in said else 3.125}  # fmt: skip
             if "--baseline" not in command:
-                summary["scaling_efficiency"] = 0.95
+                summary |= {"scaling_efficiency": 0.95, "exposed_comm_us": 812.4, "exposed_comm_us_half_width": 20.0}
             pathlib.Path(flag(command, "--metrics")).write_text(json.dumps(summary), encoding="utf-8")
             return ""
         about = {"measured_from": 0, "measured_until": 1, "torch": "2", "cuda": "13", "cudnn": 9, "nccl": "2"}
@@ -145,12 +145,12 @@ class CompareTest(FolderCase):
         row = self.line(self.page(made), "GPT-2 124M, 1 GPU")
         day = made.records.all[-1]["began"][:10]
         self.assertEqual(row[1:7], ["--tune on", "400.0", "PyTorch", GRAPHED, "100.0", "4.00"])
-        self.assertEqual(row[9:], ["2", "abc", day, "1 x NVIDIA H200, driver 1"])
+        self.assertEqual(row[10:], ["2", "abc", day, "1 x NVIDIA H200, driver 1"])
         fp8 = next(line for line in self.page(made).splitlines() if "| --tune on --precision fp8 |" in line)
         self.assertIn("450.0 (400.0 to 500.0)", fp8)
         self.assertIn("4.50 (4.00 to 5.00)", fp8)
         self.assertIn("| 3.2500 |", fp8)  # its loss after equal steps
-        self.assertEqual(row[8], "3.1250")
+        self.assertEqual(row[9], "3.1250")
         self.assertIn("+4.0%", self.line(self.page(made), "ddptrain --precision fp8"))
 
     def test_ratios_are_of_gradients_of_one_type(self) -> None:
@@ -158,6 +158,7 @@ class CompareTest(FolderCase):
         made.run_all()
         one, _, two = self.page(made).partition("## GPT-2 124M, 2 GPUs")
         self.assertEqual(self.line(two, "ddptrain --tune on |")[1:5], ["800.0", "2", "2.00", "95.0% (100.0%)"])
+        self.assertEqual(self.line(self.page(made), "GPT-2 124M, 2 GPUs")[8], "812 +- 20")
         self.assertEqual(self.line(two, "ddptrain --tune on --comm-dtype fp32")[3], "3.00")
         self.assertEqual(self.line(two, f"PyTorch DDP, bf16 gradients, {GRAPHED}")[1:4], ["400.0", "2", ""])
         self.assertEqual(self.line(one.partition("## GPT-2 124M, 1 GPU")[2], "ddptrain --tune on |")[3], "4.00")
@@ -204,6 +205,25 @@ class CompareTest(FolderCase):
         self.assertRegex(self.line(two, "PyTorch DDP, bf16")[1], "^not run: .*did not end within 90 s")
         self.assertEqual(self.line(two, "ddptrain --tune on")[1], "800.0")
         self.assertEqual(self.line(four, "ddptrain --tune on")[1], "not run: needs 4 GPUs, and there are 2")
+
+    def test_without_pytorch_its_rows_are_named_and_nothing_of_it_is_tried(self) -> None:
+        made = self.make([1, 2], has_pytorch=False)
+        self.assertEqual(made.run_all(), [])
+        self.assertEqual({started.split()[0] for started in self.programs.started}, {"ddptrain"})
+        two = self.page(made).partition("## CNN, batch 512, 2 GPUs")[2]
+        self.assertEqual(self.line(two, "PyTorch DDP, bf16 gradients")[1], "not run: python3 has no PyTorch")
+        self.assertEqual({record["kind"] for record in made.records.all}, {"round"})
+
+    def test_a_result_that_cannot_be_read_is_named(self) -> None:
+        for said in ("{broken", "{}", '{"images_per_second": NaN, "measured_from": 0, "measured_until": 1}'):
+            self.file.unlink(missing_ok=True)
+            answer = self.programs.answer
+            self.programs.answer = lambda command, name: answer(command, name) if "mpirun" in command else said
+            made = self.make([1])
+            self.assertEqual(made.run_all(), [])
+            one = self.page(made).partition("## CNN, batch 512, 1 GPU")[2]
+            self.assertRegex(self.line(one, "PyTorch")[1], "^not run: default: its result ")
+            self.programs.answer = answer
 
     def test_a_program_that_fails_does_not_end_the_round_and_is_tried_twice(self) -> None:
         self.make([2]).run_all()
@@ -254,7 +274,7 @@ class CompareTest(FolderCase):
         self.assertEqual(other.run_all(), [])
         self.assertEqual(len(self.programs.started), 2 * 3)
         self.assertIn("2 rounds of another commit, kind of device or duration are in the file", self.page(other))
-        self.assertEqual(self.line(self.page(other), "CNN, batch 512, 2 GPUs")[10], "def")
+        self.assertEqual(self.line(self.page(other), "CNN, batch 512, 2 GPUs")[11], "def")
         again = self.make([2], host="a third machine of the kind")
         self.assertEqual(again.run_all(), [])
         self.assertEqual(len(self.programs.started), 2 * 3)
@@ -266,12 +286,12 @@ class CompareTest(FolderCase):
         made.records.all[-1]["began"] = "2001-01-01T00:00:00+00:00"
         page = self.page(made)
         self.assertIn("README takes rows of one day", page)
-        self.assertRegex(self.line(page, "CNN, batch 512, 2 GPUs")[11], "^2001-01-01 to 20")
+        self.assertRegex(self.line(page, "CNN, batch 512, 2 GPUs")[12], "^2001-01-01 to 20")
 
     def test_plan(self) -> None:
         made = self.make([2], repeats=3, only="GPT-2 124M, 2 GPUs: ddptrain")
         text = results_page.plan_text(made)
-        self.assertRegex(text, r"0 trials and 3 rounds, about 492 s \(8 minutes\) in all")  # 2 x (60 + 2 + 20 s)
+        self.assertRegex(text, r"0 trials and 3 rounds, about 582 s \(10 minutes\) in all")  # 2 x (60 + 2 + 20 + 15 s)
         made.run_all()
         self.assertEqual(self.make([2], repeats=3, only="GPT-2 124M, 2 GPUs: ddptrain").left_over(), [])
 
@@ -310,13 +330,11 @@ class RunProgramTest(FolderCase):
             with self.assertRaisesRegex(session.RunFailed, "did not end within 100 s"):
                 self.run_it(self.hangs())
         self.assertTrue(started())
-        while self.is_worker_there():
-            pass
+        wait_for(lambda: not self.is_worker_there(), "the worker ends", PATIENCE)
         (self.folder / "worker").unlink()
         with self.assertRaises(session.OutOfTime):
             self.run_it(self.hangs(), must_end=started)
-        while self.is_worker_there():
-            pass
+        wait_for(lambda: not self.is_worker_there(), "the worker ends", PATIENCE)
 
     def test_what_ends(self) -> None:
         self.assertEqual(self.run_it("print('a result')"), "a result\n")

@@ -75,7 +75,7 @@ class CudaCachedAttention final : public CachedAttentionOps, CudaOps {
   void launch(const Cached& a, std::int64_t rows, const Tensor& qkv, const Tensor& keys, const Tensor& values,
               const Tensor& out, float* partials) {
     const auto run = [&]<int E, bool kTurns>() {
-      const std::uint32_t tiles = ceil_div(a.heads / a.key_heads, queries_of(E));
+      const std::uint32_t tiles = ceil_div(a.heads / a.key_heads, queries_of(E, kTurns));
       const dim3 grid(static_cast<unsigned>(rows) * a.stretches, a.key_heads * tiles);
       launch_early(attend_kernel<T, E, kTurns>, grid, kThreads, 0, stream(), a, qkv.as<T>(), keys.as<T>(),
                    values.as<T>(), out.as<T>(), partials, static_cast<std::uint32_t*>(arrived_.data()));

@@ -13,6 +13,9 @@
 // row sees. Its warps take these positions in turn, and keep for each query the running softmax of the scores. A lane
 // has neighbouring elements of a head. If there are few rows, several blocks share the positions of a row, and the last
 // of them to end adds up what all found, in the order of the positions.
+//
+// Position and cache do not depend on the operation before, which gives the new rows. So a warp reads its first keys
+// and values before that operation ends, and later ones before it needs them.
 
 namespace ddptrain::cuda::cached_attention {
 
@@ -21,8 +24,9 @@ constexpr int kThreads = 32 * kWarps;
 constexpr int kAhead = 4;  // positions whose keys and values a warp reads at a time
 constexpr float kLeast = -std::numeric_limits<float>::infinity();
 
-/// Heads of queries of a block, if a lane has so many elements of a head.
-constexpr int queries_of(int elements) { return elements <= 4 ? 8 : 4; }
+/// Heads of queries of a block, if a lane has so many elements of a head. One row of a text leaves most of a GPU idle,
+/// so it has more blocks, with fewer registers: they start while those of the operation before are still there.
+constexpr int queries_of(int elements, bool turns) { return turns ? 2 : elements <= 4 ? 8 : 4; }
 
 struct Cached {
   std::uint32_t sequence;
@@ -49,18 +53,19 @@ struct Cached {
 
 /// This lane's elements of a head. `wide`: the lanes' elements fill the head, and their addresses are aligned.
 template <int E, class T>
-__device__ __forceinline__ void load_head(const T* head, std::uint32_t head_size, bool wide, float (&x)[E]) {
+__device__ __forceinline__ Pack<T, E> pack_of_head(const T* head, std::uint32_t head_size, bool wide) {
   const std::uint32_t first = threadIdx.x % 32 * E;
+  if (wide && first < head_size) return *reinterpret_cast<const Pack<T, E>*>(head + first);
+  Pack<T, E> pack;
 #pragma unroll
-  for (float& value : x) value = 0.0f;
-  if (wide) {
-    if (first < head_size) load<E>(head + first, x);
-    return;
-  }
+  for (int i = 0; i < E; ++i) pack.value[i] = !wide && first + i < head_size ? head[first + i] : from_float<T>(0.0f);
+  return pack;
+}
+
+template <int E, class T>
+__device__ __forceinline__ void unpack(const Pack<T, E>& pack, float (&x)[E]) {
 #pragma unroll
-  for (int i = 0; i < E; ++i) {
-    if (first + i < head_size) x[i] = to_float(head[first + i]);
-  }
+  for (int i = 0; i < E; ++i) x[i] = to_float(pack.value[i]);
 }
 
 /// Rotary positions of heads whose elements fill the lanes: see GroupedAttentionOps::rotate().
@@ -75,13 +80,13 @@ class Turn {
       if (threadIdx.x % 32 < kHalf) sine_[i] = -sine_[i];
     }
   }
-  /// Rounds as if the head were stored. Called by all lanes.
+  /// Called by all lanes.
   template <class T>
-  __device__ __forceinline__ void apply(float (&x)[E]) const {
+  __device__ __forceinline__ void apply(Pack<T, E>& pack) const {
 #pragma unroll
     for (int i = 0; i < E; ++i) {
-      const float partner = __shfl_xor_sync(kAllLanes, x[i], kHalf);
-      x[i] = to_float(from_float<T>(x[i] * cosine_[i] + partner * sine_[i]));
+      const float x = to_float(pack.value[i]), partner = __shfl_xor_sync(kAllLanes, x, kHalf);
+      pack.value[i] = from_float<T>(x * cosine_[i] + partner * sine_[i]);
     }
   }
 
@@ -119,7 +124,7 @@ struct Running {
 /// What a block reads and writes. kTurns: its text has one row, which is group by group.
 template <class T, int E, bool kTurns>
 struct BlockPlace {
-  static constexpr std::uint32_t kQueries = queries_of(E);
+  static constexpr std::uint32_t kQueries = queries_of(E, kTurns);
 
   std::uint32_t row, own;    ///< The row in the batch, and its position.
   std::uint32_t before;      ///< Position of the first new row of the text.
@@ -127,7 +132,7 @@ struct BlockPlace {
   std::uint32_t first_head;  ///< Of its queries.
   std::uint32_t count;       ///< Of its queries.
   bool keeps;                ///< Whether it writes key and value of its row to the cache.
-  bool wide;                 ///< See load_head().
+  bool wide;                 ///< See is_wide().
   const T* query;            ///< The first of its queries.
   const T *new_keys, *new_values;
   std::size_t cache;  ///< Element of the cache with which the text's head begins.
@@ -155,37 +160,71 @@ struct BlockPlace {
     }
     cache = static_cast<std::size_t>(text) * a.capacity * a.cache_width() + head;
   }
+  /// See pack_of_head().
+  __device__ bool is_wide() const { return kTurns || wide; }
+  /// Of this thread's warp.
+  __device__ std::uint32_t first_position() const { return begin + threadIdx.x / 32 * kAhead; }
 };
 
-/// This warp's positions. `turn` is for queries and the new key.
+/// Keys and values of some positions of a warp.
+template <class T, int E>
+struct Rows {
+  Pack<T, E> key[kAhead], value[kAhead];
+
+  /// Those that are in the cache.
+  template <bool kTurns>
+  __device__ __forceinline__ void load_old(const Cached& a, const BlockPlace<T, E, kTurns>& b, const T* keys,
+                                           const T* values, std::uint32_t first) {
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      const std::uint32_t position = min(first + k, b.end - 1);
+      if (position >= b.before) continue;
+      const std::size_t at = b.cache + static_cast<std::size_t>(position) * a.cache_width();
+      key[k] = pack_of_head<E>(keys + at, a.head_size, b.is_wide());
+      value[k] = pack_of_head<E>(values + at, a.head_size, b.is_wide());
+    }
+  }
+  /// The others.
+  template <bool kTurns>
+  __device__ __forceinline__ void load_new(const Cached& a, const BlockPlace<T, E, kTurns>& b, const Turn<E>& turn,
+                                           std::uint32_t first) {
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      const std::uint32_t position = min(first + k, b.end - 1);  // the same in all lanes
+      if (position < b.before) continue;
+      const std::size_t at = static_cast<std::size_t>(position - b.before) * a.columns();
+      key[k] = pack_of_head<E>(b.new_keys + at, a.head_size, b.is_wide());
+      value[k] = pack_of_head<E>(b.new_values + at, a.head_size, b.is_wide());
+      if constexpr (kTurns) turn.apply(key[k]);
+    }
+  }
+};
+
+/// This warp's positions, the first of which `rows` already has. `turn` is for queries and the new key.
 template <class T, int E, bool kTurns>
 __device__ __forceinline__ void attend_positions(const Cached& a, const BlockPlace<T, E, kTurns>& b, const T* keys,
-                                                 const T* values, const Turn<E>& turn,
-                                                 Running<E> (&running)[queries_of(E)]) {
-  constexpr int kQueries = queries_of(E);
+                                                 const T* values, const Turn<E>& turn, Rows<T, E>& rows,
+                                                 Running<E> (&running)[queries_of(E, kTurns)]) {
+  constexpr int kQueries = queries_of(E, kTurns);
   float query[kQueries][E];
 #pragma unroll
   for (int j = 0; j < kQueries; ++j) {
     const std::uint32_t head = min(static_cast<std::uint32_t>(j), b.count - 1);
-    load_head<E>(b.query + static_cast<std::size_t>(head) * a.head_size, a.head_size, b.wide, query[j]);
-    if constexpr (kTurns) turn.template apply<T>(query[j]);
+    Pack<T, E> pack = pack_of_head<E>(b.query + static_cast<std::size_t>(head) * a.head_size, a.head_size, b.is_wide());
+    if constexpr (kTurns) turn.apply(pack);
+    unpack(pack, query[j]);
 #pragma unroll
     for (float& q : query[j]) q *= a.scale;
   }
-  for (std::uint32_t first = b.begin + threadIdx.x / 32 * kAhead; first < b.end; first += kWarps * kAhead) {
+  for (std::uint32_t first = b.first_position(); first < b.end; first += kWarps * kAhead) {
+    rows.load_new(a, b, turn, first);
     float key[kAhead][E], value[kAhead][E];
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
-      const std::uint32_t position = min(first + k, b.end - 1);
-      const bool is_new = position >= b.before;
-      const std::size_t new_row = static_cast<std::size_t>(position - b.before) * a.columns();
-      const std::size_t old_row = b.cache + static_cast<std::size_t>(position) * a.cache_width();
-      load_head<E>(is_new ? b.new_keys + new_row : keys + old_row, a.head_size, b.wide, key[k]);
-      load_head<E>(is_new ? b.new_values + new_row : values + old_row, a.head_size, b.wide, value[k]);
-      if constexpr (kTurns) {
-        if (is_new) turn.template apply<T>(key[k]);  // the same position in all lanes
-      }
+      unpack(rows.key[k], key[k]);
+      unpack(rows.value[k], value[k]);
     }
+    rows.load_old(a, b, keys, values, first + kWarps * kAhead);
 #pragma unroll
     for (int j = 0; j < kQueries; ++j) {
       if (static_cast<std::uint32_t>(j) >= b.count) break;
@@ -204,16 +243,16 @@ __device__ __forceinline__ void attend_positions(const Cached& a, const BlockPla
 }
 
 /// What the warps found, in shared memory.
-template <int E>
+template <int E, int kQueries>
 struct Found {
-  float largest[kWarps][queries_of(E)];
-  float weights[kWarps][queries_of(E)];
-  float sums[kWarps][queries_of(E)][32 * E];
+  float largest[kWarps][kQueries];
+  float weights[kWarps][kQueries];
+  float sums[kWarps][kQueries][32 * E];
 
-  __device__ __forceinline__ void put(const Running<E> (&running)[queries_of(E)]) {
+  __device__ __forceinline__ void put(const Running<E> (&running)[kQueries]) {
     const std::uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll
-    for (int j = 0; j < queries_of(E); ++j) {
+    for (int j = 0; j < kQueries; ++j) {
       if (lane == 0) {
         largest[warp][j] = running[j].largest;
         weights[warp][j] = running[j].weights;
@@ -226,8 +265,8 @@ struct Found {
 
 /// Adds up what the warps found: to `out`, or to `partials` if several blocks share the positions of a row.
 template <class T, int E, bool kTurns>
-__device__ __forceinline__ void store_found(const Cached& a, const BlockPlace<T, E, kTurns>& b, const Found<E>& found,
-                                            T* out, float* partials) {
+__device__ __forceinline__ void store_found(const Cached& a, const BlockPlace<T, E, kTurns>& b,
+                                            const Found<E, queries_of(E, kTurns)>& found, T* out, float* partials) {
   for (std::uint32_t i = threadIdx.x; i < b.count * a.head_size; i += kThreads) {
     const std::uint32_t j = i / a.head_size, element = i % a.head_size;
     float top = kLeast;
@@ -252,18 +291,6 @@ __device__ __forceinline__ void store_found(const Cached& a, const BlockPlace<T,
   }
 }
 
-/// Fetches what a block reads of a cache into the L2 cache: a thread each a key and its value. The position comes from
-/// before the predecessor's end. If it is wrong, this is of no use, and does no harm.
-template <class T, int E, bool kTurns>
-__device__ __forceinline__ void prefetch_cache(const Cached& a, const BlockPlace<T, E, kTurns>& b, const T* keys,
-                                               const T* values) {
-  const std::uint32_t position = b.begin + threadIdx.x, bytes = a.head_size * sizeof(T);
-  if (threadIdx.x >= a.stretch || position >= min(b.before, a.capacity) || bytes % 16 != 0) return;
-  const std::size_t at = b.cache + static_cast<std::size_t>(position) * a.cache_width();
-  prefetch_to_l2(keys + at, bytes);
-  prefetch_to_l2(values + at, bytes);
-}
-
 /// Writes key and value of the row to the cache. Nobody reads them there before the next pass.
 template <class T, int E, bool kTurns>
 __device__ __forceinline__ void keep_row(const Cached& a, const BlockPlace<T, E, kTurns>& b, const Turn<E>& turn,
@@ -276,10 +303,9 @@ __device__ __forceinline__ void keep_row(const Cached& a, const BlockPlace<T, E,
   }
   if constexpr (kTurns) {
     if (threadIdx.x >= 32) return;
-    float key[E];
-    load_head<E>(b.new_keys, a.head_size, b.wide, key);
-    turn.template apply<T>(key);
-    store<E>(key, keys + to + threadIdx.x * E);
+    Pack<T, E> key = pack_of_head<E>(b.new_keys, a.head_size, b.is_wide());
+    turn.apply(key);
+    *reinterpret_cast<Pack<T, E>*>(keys + to + threadIdx.x * E) = key;
   }
 }
 
@@ -307,7 +333,7 @@ __device__ __forceinline__ void combine(const Cached& a, const BlockPlace<T, E, 
     const std::uint32_t element = i % a.head_size;
     const float* const first = partials + head * a.stretches * a.partial_size();
     float top = kLeast, all = 0.0f, sum = 0.0f;
-#pragma unroll 8
+#pragma unroll 16
     for (std::uint32_t s = 0; s < blocks; ++s) {
       const float* const partial = first + s * a.partial_size();
       const float largest = __ldcg(partial), next = fmaxf(top, largest);
@@ -322,24 +348,27 @@ __device__ __forceinline__ void combine(const Cached& a, const BlockPlace<T, E, 
 
 /// kTurns: of rotate_and_attend(). The head size is then 32 E, and texts have one row each.
 template <class T, int E, bool kTurns>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kTurns && sizeof(T) == 2 ? 3 : 1)
     attend_kernel(const Cached a, const T* qkv, T* keys, T* values, T* out, float* partials, std::uint32_t* arrived) {
-  __shared__ Found<E> found;
-  if (a.stretches > 1) prefetch_cache(a, BlockPlace<T, E, kTurns>(a, qkv), keys, values);
-  follow_predecessor();
+  __shared__ Found<E, queries_of(E, kTurns)> found;
+  let_successor_start();
   const BlockPlace<T, E, kTurns> b(a, qkv);
   if (b.begin >= b.end) return;
-  Running<E> running[queries_of(E)];
   Turn<E> turn;
   if constexpr (kTurns) turn.set(a.frequencies, b.own);
-  attend_positions(a, b, keys, values, turn, running);
-  if (b.keeps) keep_row(a, b, turn, keys, values);
+  Rows<T, E> rows;
+  rows.load_old(a, b, keys, values, b.first_position());
+  wait_for_predecessor();
+  Running<E> running[queries_of(E, kTurns)];
+  attend_positions(a, b, keys, values, turn, rows, running);
   found.put(running);
   __syncthreads();
   store_found(a, b, found, out, partials);
-  if (a.stretches == 1) return;
-  const std::uint32_t blocks = b.own / a.stretch + 1;
-  if (is_last(arrived + b.row * gridDim.y + blockIdx.y, blocks)) combine(a, b, blocks, partials, out);
+  if (a.stretches > 1) {
+    const std::uint32_t blocks = b.own / a.stretch + 1;
+    if (is_last(arrived + b.row * gridDim.y + blockIdx.y, blocks)) combine(a, b, blocks, partials, out);
+  }
+  if (b.keeps) keep_row(a, b, turn, keys, values);
 }
 
 }  // namespace ddptrain::cuda::cached_attention
