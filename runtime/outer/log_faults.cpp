@@ -13,9 +13,10 @@ constexpr std::chrono::milliseconds kLook{200};  // between two looks at a serve
 const char* remedy(const LogAddress& address, const RedisFault& fault) {
   const std::string what = fault.what();
   const auto has = [&](const char* word) { return what.find(word) != what.npos; };
-  if (is_full(fault))
+  if (is_full(fault)) {
     return "Remove finished runs (launch/outer-log --remove), or stop launch/outer-log and start it again with more "
            "--memory.";
+  }
   if (has("NOPERM")) return "The server is not of this version's launch/outer-log: start it again with that.";
   if (has("without any password")) {
     return "The server has no password: unset the environment variable DDPTRAIN_OUTER_PASSWORD.";
