@@ -13,8 +13,14 @@ constexpr std::chrono::milliseconds kLook{200};  // between two looks at a serve
 const char* remedy(const LogAddress& address, const RedisFault& fault) {
   const std::string what = fault.what();
   const auto has = [&](const char* word) { return what.find(word) != what.npos; };
-  if (is_full(fault)) return "Stop launch/outer-log and start it again with more --memory.";
+  if (is_full(fault)) {
+    return "Remove finished runs (launch/outer-log --remove), or stop launch/outer-log and start it again with more "
+           "--memory.";
+  }
   if (has("NOPERM")) return "The server is not of this version's launch/outer-log: start it again with that.";
+  if (has("without any password")) {
+    return "The server has no password: unset the environment variable DDPTRAIN_OUTER_PASSWORD.";
+  }
   if (has("AUTH") || has("WRONGPASS")) {
     return "Set the environment variable DDPTRAIN_OUTER_PASSWORD to the password of the log.";
   }
@@ -46,7 +52,9 @@ void ask_log(const LogAddress& address, const std::function<void()>& commands) {
   try {
     commands();
   } catch (const RedisFault& fault) {
-    usage_error("{}: {}. {}", address.text(), text_of(fault), remedy(address, fault));
+    const std::string what = text_of(fault);
+    const bool is_sentence = what.ends_with('.') || what.ends_with('?');
+    usage_error("{}: {}{} {}", address.text(), what, is_sentence ? "" : ".", remedy(address, fault));
   }
 }
 
@@ -82,9 +90,11 @@ void LogOutage::failed(const RedisConnection& connection, const RedisFault& faul
   if (is_full(fault)) {
     const char* const advice =
         rounds_
-            ? "Groups that wait write no checkpoints, with which a log of rounds makes room. Stop launch/outer-log and "
-              "start it again with more --memory. A smaller --checkpoint-every of all groups needs less."
-            : "If that lasts, stop launch/outer-log and start it again with more --memory.";
+            ? "Groups that wait write no checkpoints, with which a log of rounds makes room. Remove finished runs "
+              "(launch/outer-log --remove), or stop launch/outer-log and start it again with more --memory. A smaller "
+              "--checkpoint-every of all groups needs less."
+            : "If that lasts, remove finished runs (launch/outer-log --remove), or stop launch/outer-log and start it "
+              "again with more --memory.";
     spdlog::warn("The log {} is full: {}. Nothing is exchanged until it has room. {}", log_, fault.what(), advice);
   } else {
     spdlog::warn("The log {} is out of reach: {}", log_, fault.what());

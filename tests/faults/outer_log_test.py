@@ -18,6 +18,12 @@ from support import BIN, ENVIRONMENT, MPIRUN, ROOT, TINY, is_alive, kill, run, w
 from tests.tools.support import LOG_PASSWORD, LogServer
 
 
+def accepts(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0):
+        return True
+    return False
+
+
 class OuterLogTest(OuterCase):
     def test_a_full_log_is_told(self) -> None:
         self.log.kill()
@@ -154,6 +160,15 @@ class OuterLogTest(OuterCase):
             if password is not None:
                 ENVIRONMENT[LOG_PASSWORD] = password
             self.refused(*outer, says=rf"({says})[^.]*\. Set .*{LOG_PASSWORD}")
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        open_server = subprocess.Popen(["redis-server", "--port", str(port), "--save", "", "--dir", str(self.folder)],
+                                       stdout=subprocess.DEVNULL)  # fmt: skip
+        self.addCleanup(open_server.wait)
+        self.addCleanup(open_server.kill)
+        wait_for(lambda: accepts(port), "no server")
+        outer = ["--outer", f"redis://127.0.0.1:{port}/x", "--group", "a"]
+        self.refused(*outer, says=r"correct\? The server has no password: unset .*DDPTRAIN_OUTER_PASSWORD")
         self.refused("--outer", f"redis://:secret@127.0.0.1:{self.log.port}/x", "--group", "a", says="leave it out")
         self.refused("--outer", "redis://127.0.0.1:1/x", "--group", "a", says="refused.*launch/outer-log")
 

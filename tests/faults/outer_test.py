@@ -394,9 +394,29 @@ class OuterTest(Rounds):
         flags = [*FREE, "--steps", "10", "--checkpoint", "c", "--resume", "auto"]
         job = self.group("a", "free", *flags)
         self.result(job)
-        alone = Job([str(BIN / "ddptrain"), *flags, "--allow-change"], job.folder)
-        self.assertEqual(alone.wait(), 2, alone.text())
-        self.assertIn("add --outer URL", alone.text())
+        flags = [*TINY, "--batch", "8", *flags[len(FREE) :]]
+        for more in ([], ["--allow-change"]):
+            alone = Job([str(BIN / "ddptrain"), *flags, *more], job.folder)
+            self.assertEqual(alone.wait(), 2, alone.text())
+            self.assertIn("it is of a group that shares a log: add --outer URL and --group NAME", alone.text())
+
+    def test_a_resume_with_groups_of_another_kind_is_refused(self) -> None:
+        flags = [*FREE, "--steps", "10", "--checkpoint", "c", "--resume", "auto"]
+        job = self.group("a", "one", *flags)
+        self.result(job)
+        for other in (["--outer-dtype", "bf16"], ["--outer-optimizer", "nesterov"], ["--outer-groups", "1"]):
+            with self.subTest(other):
+                again = self.group("a", "one", *flags, *other, "--allow-change")
+                self.assertEqual(again.wait(), 2, again.text())
+                self.assertIn("Continue with the --outer- flags of that run: --outer-dtype int8, --outer-optimizer auto, "
+                              "--outer-groups 0, --outer-fragments 1.", again.text())  # fmt: skip
+        alone = Job([str(BIN / "ddptrain"), *TINY, "--batch", "8", "--steps", "10", "--checkpoint", "c"], job.folder.parent)
+        self.assertEqual(alone.wait(), 0, alone.text())
+        (job.folder.parent / "b").mkdir()
+        (job.folder.parent / "c").rename(job.folder.parent / "b" / "c")
+        group = self.group("b", "one", *flags, "--allow-change")
+        self.assertEqual(group.wait(), 2, group.text())
+        self.assertIn("it is of no group that shares a log. To begin a run of groups with its weights", group.text())
 
 
 if __name__ == "__main__":

@@ -269,7 +269,8 @@ Flags group_flags(Options& o) {
        "group took them"},
       {"--outer-snapshot-every", number(outer.snapshot_every, {"0 to 10^9", 0, 1e9}),
        "Versions of the outer weights between two snapshots of them in the log, from which groups begin that join "
-       "late. Then entries that no group needs are removed from the log. 0: none, the log keeps all entries",
+       "late. Then entries that no group needs are removed from the log; in rounds, without snapshots, those that "
+       "all groups' checkpoints contain. 0: none, the log keeps all entries",
        Effect::output},
       {"--outer-record", text(outer.record, "FILE"),
        "Write what this group reads from the log to a file, for --replay-log", Effect::output}};

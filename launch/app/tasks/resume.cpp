@@ -2,6 +2,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <set>
 
 #include "runtime/core/error.h"
@@ -59,6 +60,22 @@ void check_no_rounding(const Checkpoint& checkpoint, const CommandLine& command_
   };
   if (now.bf16_moments && before("--moments") == "\"fp32\"") refuse("moments", "--moments");
   if (!now.has_masters && before("--master") == "\"fp32\"") refuse("master weights", "--master");
+}
+
+/// A run that has trained with groups goes on with them, and only such a run.
+void check_groups(const Checkpoint& checkpoint, const Options& options) {
+  const bool had_groups = std::ranges::any_of(
+      checkpoint.manifest.arrays, [](const ArrayInfo& array) { return array.name.starts_with(kOuterArrays); });
+  const std::string path = checkpoint.path.string();
+  if (had_groups && options.outer.address.empty()) {
+    usage_error("--resume {}: it is of a group that shares a log: add --outer URL and --group NAME of that run", path);
+  }
+  if (!had_groups && !options.outer.address.empty()) {
+    usage_error(
+        "--resume {}: it is of no group that shares a log. To begin a run of groups with its weights, write them with "
+        "--resume PATH --export DIR, then use --init DIR.",
+        path);
+  }
 }
 
 void check_samples(const Checkpoint& checkpoint, const RunIdentity& run) {
@@ -167,6 +184,7 @@ void check_resumable(const Checkpoint& checkpoint, const RunIdentity& run, const
   const RunIdentity& saved = checkpoint.manifest.run;
   const std::string path = checkpoint.path.string();
   check_model(checkpoint, run);
+  check_groups(checkpoint, command_line.options);
   check_no_rounding(checkpoint, command_line);
   check_samples(checkpoint, run);
   const std::int64_t steps = plan.length->steps;

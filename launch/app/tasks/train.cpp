@@ -2,7 +2,6 @@
 
 #include <spdlog/spdlog.h>
 
-#include <algorithm>
 #include <future>
 #include <map>
 #include <optional>
@@ -38,21 +37,11 @@ std::future<std::string> find_topology(const World& world, const std::string& pc
   return std::async(std::launch::async, topology_label, world.size(), world.nodes(), gpus);
 }
 
-/// A run that has trained with groups goes on with them.
-void check_groups_of(const Checkpoint& checkpoint, bool has_groups) {
-  const bool had_groups = std::ranges::any_of(
-      checkpoint.manifest.arrays, [](const ArrayInfo& array) { return array.name.starts_with(kOuterArrays); });
-  if (had_groups && !has_groups) {
-    usage_error("--resume {}: it is of a group that shares a log: add --outer URL", checkpoint.path.string());
-  }
-}
-
 /// Continues from a checkpoint. Collective.
 void restore(const Job& job, const Checkpoint& checkpoint, Trainer& trainer) {
   const RunProgress& progress = checkpoint.manifest.progress;
   const MeshShape& mesh = job.mesh.shape();
   const bool has_groups = !job.options().outer.address.empty();
-  job.world.agree([&] { check_groups_of(checkpoint, has_groups); });
   restore_arrays(checkpoint, trainer.state(), job.world, trainer.device(), mesh.stages == 1 && !has_groups);
   std::vector<MetricSums> sums;
   if (job.mesh.stage() + 1 == mesh.stages) {

@@ -34,6 +34,19 @@ std::vector<OuterParameter> parameters_of(const WholeWeights& weights) {
   return parameters;
 }
 
+/// Those that the arrays of the outer state depend on: "--outer-dtype int8, ...".
+std::string outer_flags_of(const RunIdentity& run) {
+  std::vector<std::string> flags;
+  for (const char* name : {"--outer-dtype", "--outer-optimizer", "--outer-groups", "--outer-fragments"}) {
+    const auto flag = run.flags.find(name);
+    if (flag == run.flags.end()) continue;
+    std::string value = flag->second;
+    std::erase(value, '"');
+    flags.push_back(fmt::format("{} {}", name, value));
+  }
+  return fmt::format("{}", fmt::join(flags, ", "));
+}
+
 }  // namespace
 
 OuterLoop::OuterLoop(const OuterOptions& options, const GroupSettings& settings, std::int64_t steps,
@@ -87,8 +100,8 @@ void OuterLoop::restore(const Checkpoint& checkpoint) {
     const CheckpointReader reader(checkpoint);
     for (const StateArray& array : arrays()) {
       if (!has(array)) {
-        usage_error("--resume {}: it has no {} that fits: it was written without --outer or with other --outer- flags",
-                    path, array.name);
+        usage_error("--resume {}: its outer state does not fit ({}). Continue with the --outer- flags of that run: {}.",
+                    path, array.name, outer_flags_of(checkpoint.manifest.run));
       }
       auto* const to = array.pieces.at(0).values.as<std::uint8_t>();
       const auto element = static_cast<std::int64_t>(size_of(array.dtype));

@@ -200,6 +200,16 @@ class RunsTest(FolderCase):
             self.assertIn(row, text)
             self.assertEqual("has no lines of training" in text, not lines)
             self.assertNotIn("not complete", text)
+        (alone,) = runs.load_runs([self.write("g.jsonl", [line | {"device_name": "H200", "time": 0.0}])])
+        self.assertEqual(page.title_of_runs([alone]), "Texts of gpt on H200, 1970-01-01")
+        tested = {"event": "evaluated", "model": "cnn", "images": 3}
+        self.assertEqual(page.title_of_runs(runs.load_runs([self.write("e.jsonl", [tested])])), "Evaluation of cnn")
+        both = [self.write("g.jsonl", [line]), self.write("w.jsonl", WHOLE)]
+        self.assertEqual(page.title_of_runs(runs.load_runs(both)), "Training cnn, 1970-01-01")
+        self.report(*both, "--md", "r.md")
+        text = (self.folder / "r.md").read_text()
+        self.assertIn("What the run was told.\n\n|  | w |", text)
+        self.assertNotIn("What differs between", text)
 
     def sample(self, step: int, number: int, prompt: str, text: str) -> dict[str, Any]:
         return {"event": "sample", "step": step, "number": number, "prompt": list(prompt.encode()),

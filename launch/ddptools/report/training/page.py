@@ -30,11 +30,15 @@ WAITS = {"waits_for_stages": "stages", "in_split_layers": "split layers", "waits
 
 
 def title_of_runs(runs: list[TrainingRun]) -> str:
-    models = dict.fromkeys(str(run.start.get("model", "a model")) for run in runs)
-    machines = dict.fromkeys(str(run.start["device_name"]) for run in runs if run.start.get("device_name"))
+    trained = [run.start for run in runs if run.has_training]
+    others = [line for run in runs for line in (*run.generations, run.evaluation) if line is not None]
+    what = "Training" if trained or not others else "Texts of" if any(run.generations for run in runs) else "Evaluation of"
+    lines = trained or others or [{}]
+    models = dict.fromkeys(str(line.get("model", "a model")) for line in lines)
+    machines = dict.fromkeys(str(line["device_name"]) for line in lines if line.get("device_name"))
     days = dict.fromkeys(time.strftime("%Y-%m-%d", time.gmtime(run.began)) for run in runs if run.began is not None)
     where = f" on {' and '.join(machines)}" if machines else ""
-    return ", ".join([f"Training {' and '.join(models)}{where}", *days])
+    return ", ".join([f"{what} {' and '.join(models)}{where}", *days])
 
 
 def blocks_of_runs(runs: list[TrainingRun]) -> list[Block]:
@@ -58,8 +62,8 @@ def blocks_of_runs(runs: list[TrainingRun]) -> list[Block]:
             title = f"Evaluation of {run.name}" if len(runs) > 1 else "Evaluation"
             blocks += [Heading(2, title), evaluated(run.evaluation)]
     blocks += samples_of_runs(runs)
-    if any(run.configuration() for run in runs):
-        blocks += [Heading(2, "Configuration"), configuration_table(runs)]
+    if configured := [run for run in runs if run.configuration()]:  # not those of --generate and --evaluate alone
+        blocks += [Heading(2, "Configuration"), configuration_table(configured)]
     return blocks
 
 
