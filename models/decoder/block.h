@@ -24,6 +24,7 @@ class DecoderBlock {
   /// See Attention::request_cache().
   void request_cache(Activations& memory, const std::string& name, std::int64_t positions, const Lifetime& always) {
     attention_.request_cache(memory, name + ".attention", positions, always);
+    mlp_.continue_texts();
   }
   /// `first` is the index of the block's first parameter among the model's parameters.
   void bind(const ModelTensors& tensors, std::size_t first) {

@@ -96,6 +96,7 @@ class Attention final : public Sublayer {
   /// to the rows of earlier passes, and have no backward pass.
   void request_cache(Activations& memory, const std::string& name, std::int64_t positions, const Lifetime& always) {
     cached_ = &device_.get<CachedAttentionOps>();
+    norm_.leave_to_reader();
     const Shape shape{memory.batch(), positions, kind_.key_heads * kind_.head_size};
     memory.add(name + " keys", device_.dtype(), shape, always, keys_);
     memory.add(name + " values", device_.dtype(), shape, always, values_);
@@ -125,7 +126,8 @@ class Attention final : public Sublayer {
   void forward(const Tensor& branch) override {
     {
       const Span span = this->span("qkv");
-      in_.forward(norm_.output, kind_.normalises_heads ? projected_ : qkv_);
+      const Tensor& y = kind_.normalises_heads ? projected_ : qkv_;
+      norm_.left() != nullptr ? in_.forward(*norm_.left(), y) : in_.forward(norm_.output, y);
     }
     {
       const Span span = this->span("attention");

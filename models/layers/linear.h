@@ -59,6 +59,7 @@ class Linear {
   void forward(const Tensor& x, const Tensor& y, bool adds_bias = true) {
     linear_.linear(flat(x), weight(), adds_bias ? bias_ : Tensor{}, flat(y));
   }
+  void forward(const AddedNorm& x, const Tensor& y) { linear_.norm_linear(x, weight(), bias_, flat(y)); }
   /// See LinearOps::linear_gelu().
   void forward_gelu(const Tensor& x, const Tensor& pre, const Tensor& y, bool again) {
     linear_.linear_gelu(flat(x), weight(), bias_, flat(pre), flat(y), again);
@@ -66,6 +67,9 @@ class Linear {
   /// See LinearOps::linear_swiglu().
   void forward_swiglu(const Tensor& x, const Tensor& pre, const Tensor& y) {
     linear_.linear_swiglu(flat(x), weight(), bias_, flat(pre), flat(y));
+  }
+  void forward_swiglu(const AddedNorm& x, const Tensor& pre, const Tensor& y) {
+    linear_.norm_linear_swiglu(x, weight(), bias_, flat(pre), flat(y));
   }
 
   /// The gradient of the output for the functions below: dy without FP8, otherwise `copy` with this layer's scale.

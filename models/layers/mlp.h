@@ -53,6 +53,10 @@ class Mlp final : public Sublayer {
     memory.add(name + " pre-activation", kind_.pre_columns(), lifetime, pre_);
     memory.add(name + " hidden", kind_.hidden, hidden, hidden_);
   }
+  /// See Attention::request_cache().
+  void continue_texts() {
+    if (gated_ != nullptr) norm_.leave_to_reader();
+  }
   void bind_scales(Fp8Scales& scales, std::size_t first) override {
     Sublayer::bind_scales(scales, first);
     hidden_.scale = out_.input_scale();
@@ -80,7 +84,11 @@ class Mlp final : public Sublayer {
       return;
     }
     const Span span = this->span("expansion and SwiGLU");
-    in_.forward_swiglu(norm_.output, pre_, hidden_);
+    if (norm_.left() != nullptr) {
+      in_.forward_swiglu(*norm_.left(), pre_, hidden_);
+    } else {
+      in_.forward_swiglu(norm_.output, pre_, hidden_);
+    }
   }
   /// Computes the activation's output again from its input, with the same bits. A SwiGLU's backward pass does so
   /// itself.

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -64,14 +65,25 @@ class Norm {
   Tensor input;   ///< The stream: [batch, sequence, width], or this rank's slice of the rows.
   Tensor output;  ///< [batch, sequence, width]; may be e4m3.
 
+  /// forward() with a branch then leaves the norm to the linear layer that reads its output, if it is an RMS norm.
+  void leave_to_reader() { left_to_reader_ = rms_ != nullptr; }
+  /// What it has left. Null: `output` has been written.
+  const AddedNorm* left() const { return left_ ? &*left_ : nullptr; }
+
   /// output = norm(input)
   void forward() {
+    left_.reset();
     normalise(own(output));
     if (group_ != nullptr) group_->run({group_->gather(output)});
   }
   /// input = residual + dropout(branch); output = norm(input). `residual` has the shape of `input`, `branch` the shape
   /// of `output`. If ranks divide rows, only this rank's rows of `branch` are used.
   void forward(const Tensor& residual, const Tensor& branch, const Dropout& dropout) {
+    left_.reset();
+    if (left_to_reader_ && group_ == nullptr && dropout.rate <= 0.0f) {
+      left_ = {residual, branch, weight_, epsilon_, input, output, statistics_};
+      return;
+    }
     add_and_normalise(residual, own(branch), of_own(dropout), own(output));
     if (group_ != nullptr) group_->run({group_->gather(output)});
   }
@@ -164,7 +176,9 @@ class Norm {
   TensorGroup* group_ = nullptr;  ///< Null: this rank has all rows.
   BatchShape shape_;              ///< All rows.
   BatchShape own_;                ///< This rank's rows.
-  Tensor partial_;                ///< [parameters(), width]: gradients from this rank's rows, if it does not have all.
+  bool left_to_reader_ = false;
+  std::optional<AddedNorm> left_;
+  Tensor partial_;  ///< [parameters(), width]: gradients from this rank's rows, if it does not have all.
 };
 
 }  // namespace ddptrain

@@ -1,10 +1,12 @@
 #pragma once
 
 #include "runtime/ops/family.h"
+#include "runtime/ops/rms_norm.h"
 
 namespace ddptrain {
 
-/// Linear layers, alone or with a GELU or SwiGLU.
+/// Linear layers, alone or with a GELU or SwiGLU. Products of a few rows may read weights and biases before the
+/// operation that was queued just before has ended, so that one does not write them.
 class LinearOps : public Family<LinearOps> {
  public:
   /// y [n, out] = x [n, in] weight^T + bias (if it has data). x and weight may be e4m3.
@@ -29,6 +31,11 @@ class LinearOps : public Family<LinearOps> {
   /// e4m3, and so may y.
   virtual void linear_swiglu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& pre,
                              const Tensor& y) = 0;
+
+  /// linear() and linear_swiglu() of an RMS norm's output. Of the norm, only `sum` is sure to be written.
+  virtual void norm_linear(const AddedNorm& norm, const Tensor& weight, const Tensor& bias, const Tensor& y) = 0;
+  virtual void norm_linear_swiglu(const AddedNorm& norm, const Tensor& weight, const Tensor& bias, const Tensor& pre,
+                                  const Tensor& y) = 0;
 
   static std::unique_ptr<LinearOps> on_cpu(Device& device);
   static std::unique_ptr<LinearOps> on_cuda(Device& device);

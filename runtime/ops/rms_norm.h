@@ -4,6 +4,17 @@
 
 namespace ddptrain {
 
+/// What add_rms_norm() takes, without dropout. `sum` shares memory with none of the others.
+struct AddedNorm {
+  Tensor residual;
+  Tensor branch;
+  Tensor weight;
+  float epsilon;
+  Tensor sum;
+  Tensor y;
+  Tensor statistics;
+};
+
 /// RMS norm (Zhang and Sennrich, "Root mean square layer normalization", arXiv:1910.07467).
 class RmsNormOps : public Family<RmsNormOps> {
  public:
@@ -14,6 +25,13 @@ class RmsNormOps : public Family<RmsNormOps> {
   /// sum = residual + dropout(branch); y = rms_norm(sum). See NormOps::add_layer_norm().
   virtual void add_rms_norm(const Tensor& residual, const Tensor& branch, const Dropout& dropout, const Tensor& weight,
                             float epsilon, const Tensor& sum, const Tensor& y, const Tensor& statistics) = 0;
+  /// The same. Returns y as a matrix.
+  Tensor add_rms_norm(const AddedNorm& norm) {
+    add_rms_norm(norm.residual, norm.branch, {}, norm.weight, norm.epsilon, norm.sum, norm.y, norm.statistics);
+    Tensor y = norm.y;
+    y.shape = {y.size() / y.shape.back(), y.shape.back()};
+    return y;
+  }
   /// dx = (dresidual if it has data) + the gradient through rms_norm; dx may be the memory of dresidual or dy. For
   /// dx_sums, which may have no data, see NormOps::layer_norm_backward().
   virtual void rms_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Tensor& dy,

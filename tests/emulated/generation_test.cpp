@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <numbers>
 #include <random>
 #include <string>
@@ -17,14 +18,17 @@
 namespace ddptrain::cuda {
 namespace {
 
+/// `dynamic_bytes`: of shared memory.
 template <class Work>
-void run(int threads, int blocks, int block_rows, const Work& kernel) {
-  alignas(1024) static char shared[1024];
+void run(int threads, int blocks, int block_rows, const Work& kernel, std::size_t dynamic_bytes = 0) {
+  alignas(1024) static char shared[1 << 18];
+  ASSERT_LE(dynamic_bytes, sizeof(shared));
   gridDim = {blocks, block_rows};
   for (int x = 0; x < blocks; ++x) {
     for (int y = 0; y < block_rows; ++y) {
       blockIdx = {x, y};
-      emulated::Block({threads, static_cast<unsigned>(7 + x), false, shared}).run(kernel);
+      std::memset(shared, 0xFF, dynamic_bytes);  // NaN
+      emulated::Block({threads, static_cast<unsigned>(7 + x), true, shared}).run(kernel);
     }
   }
 }
@@ -200,7 +204,9 @@ TEST(EmulatedGenerationTest, AttentionTurnsRowsAsItReadsThem) {
 }
 
 struct RowsCase {
-  std::uint32_t rows, in, out, shared_by;
+  std::uint32_t rows, in, out;
+  int packs;             ///< Of a line, that a thread has.
+  std::uint32_t blocks;  ///< At most half of `out`.
 };
 
 std::vector<__nv_bfloat16> rounded(std::size_t count, unsigned seed) {
@@ -212,37 +218,50 @@ double value(const std::vector<__nv_bfloat16>& values, std::size_t i) {
   return static_cast<double>(__bfloat162float(values[i]));
 }
 
-/// A linear layer of few rows, with a SwiGLU if `columns` is half of c.out.
+/// A linear layer of few rows, with a SwiGLU if it is `gated`.
 class FewRowsLayer {
  public:
-  FewRowsLayer(const RowsCase& c, std::uint32_t columns)
+  FewRowsLayer(const RowsCase& c, bool gated, bool normed = false)
       : x(rounded(c.rows * c.in, 1)),
         weight(rounded(c.out * c.in, 2)),
         bias(rounded(c.out, 3)),
         product(c.rows * c.out, __float2bfloat16(NAN)),
-        y(c.rows * columns, __float2bfloat16(NAN)),
+        y(c.rows * c.out / (gated ? 2 : 1), __float2bfloat16(NAN)),
+        branch(rounded(c.in, 4)),
+        norm_weight(rounded(c.in, 5)),
+        sum(c.in, __float2bfloat16(NAN)),
         c_(c),
-        columns_(columns) {
-    const few_rows::FewRows a{.rows = c.rows,
-                              .in = c.in,
-                              .out = c.out,
-                              .columns = columns,
-                              .shared_by = c.shared_by,
-                              .prefetched = columns / 2,
-                              .x = x.data(),
-                              .weight = weight.data(),
-                              .bias = bias.data(),
-                              .product = product.data(),
-                              .y = y.data()};
-    columns == c.out ? multiply<false>(a) : multiply<true>(a);
+        columns_(static_cast<std::uint32_t>(y.size()) / c.rows) {
+    const auto packs = static_cast<std::uint32_t>(c.packs);
+    few_rows::FewRows a{.rows = c.rows,
+                        .in = c.in,
+                        .out = c.out,
+                        .columns = columns_,
+                        .gated = gated ? 1u : 0u,
+                        .warps = (c.in / few_rows::kPack + 32 * packs - 1) / (32 * packs),
+                        .x = x.data(),
+                        .weight = weight.data(),
+                        .bias = bias.data(),
+                        .product = product.data(),
+                        .y = y.data(),
+                        .norm = {.branch = normed ? branch.data() : nullptr,
+                                 .weight = norm_weight.data(),
+                                 .epsilon = kEpsilon,
+                                 .sum = sum.data()}};
+    a.groups = few_rows::most_warps(c.packs) / a.warps;
+    if (c.packs == 1) run_kernel<1>(a);
+    if (c.packs == 2) run_kernel<2>(a);
+    if (c.packs == 3) run_kernel<3>(a);
+    if (c.packs == 6) run_kernel<6>(a);
+    if (normed) normalise_x();
   }
 
   void expect_product() const {
     for (std::size_t row = 0; row < c_.rows; ++row) {
       for (std::size_t column = 0; column < c_.out; ++column) {
-        double sum = value(bias, column);
-        for (std::size_t i = 0; i < c_.in; ++i) sum += value(x, row * c_.in + i) * value(weight, column * c_.in + i);
-        ASSERT_NEAR(value(product, row * c_.out + column), sum, 4e-3 * (1.0 + std::abs(sum)));
+        double total = value(bias, column);
+        for (std::size_t i = 0; i < c_.in; ++i) total += value(x, row * c_.in + i) * value(weight, column * c_.in + i);
+        ASSERT_NEAR(value(product, row * c_.out + column), total, 4e-3 * (1.0 + std::abs(total)));
       }
     }
   }
@@ -257,45 +276,84 @@ class FewRowsLayer {
     }
   }
 
-  std::vector<__nv_bfloat16> x, weight, bias, product, y;
+  /// That the kernel has written what normalise_x() has found.
+  void expect_sum() const {
+    for (std::size_t i = 0; i < c_.in; ++i) ASSERT_EQ(value(sum, i), value(expected_sum_, i));
+  }
+
+  std::vector<__nv_bfloat16> x, weight, bias, product, y, branch, norm_weight, sum;
 
  private:
-  template <bool kGated>
-  void multiply(const few_rows::FewRows& a) {
-    using few_rows::few_rows_kernel;
-    const auto blocks = static_cast<int>((columns_ * c_.shared_by + few_rows::kWarps - 1) / few_rows::kWarps);
-    run(few_rows::kThreads, blocks, 1, [&] {
-      if (a.rows == 1) return few_rows_kernel<1, kGated>(a);
-      if (a.rows == 2) return few_rows_kernel<2, kGated>(a);
-      if (a.rows <= 4) return few_rows_kernel<4, kGated>(a);
-      few_rows_kernel<8, kGated>(a);
-    });
+  static constexpr float kEpsilon = 1e-3f;
+
+  template <int kPacks>
+  void run_kernel(const few_rows::FewRows& a) {
+    if (a.rows == 1) return run_kernel<1, kPacks>(a);
+    if (a.rows == 2) return run_kernel<2, kPacks>(a);
+    if (a.rows <= 4) return run_kernel<4, kPacks>(a);
+    run_kernel<8, kPacks>(a);
+  }
+  template <int kRows, int kPacks>
+  void run_kernel(const few_rows::FewRows& a) {
+    const std::size_t bytes = few_rows::SharedMemory<kRows, kPacks>::bytes(a, a.columns / c_.blocks + 1);
+    run(
+        static_cast<int>(a.threads()), static_cast<int>(c_.blocks), 1,
+        [&] { few_rows::few_rows_kernel<kRows, kPacks>(a); }, bytes);
+  }
+
+  /// x becomes the RMS norm of x + branch.
+  void normalise_x() {
+    double squares = 0.0;
+    for (std::size_t i = 0; i < c_.in; ++i) {
+      expected_sum_.push_back(__float2bfloat16(static_cast<float>(value(x, i) + value(branch, i))));
+      squares += value(expected_sum_, i) * value(expected_sum_, i);
+    }
+    const double inverse = 1.0 / std::sqrt(squares / c_.in + kEpsilon);
+    for (std::size_t i = 0; i < c_.in; ++i) {
+      x[i] = __float2bfloat16(static_cast<float>(value(expected_sum_, i) * inverse * value(norm_weight, i)));
+    }
   }
 
   RowsCase c_;
   std::uint32_t columns_;
+  std::vector<__nv_bfloat16> expected_sum_;
 };
 
-const std::vector<RowsCase> kRowsCases = {{1, 8, 2, 1},    {1, 24, 40, 1},  {1, 1536, 58, 1}, {1, 1536, 58, 2},
-                                          {2, 1048, 6, 4}, {3, 4096, 6, 2}, {4, 256, 10, 1},  {5, 1032, 6, 4},
-                                          {8, 264, 34, 1}, {1, 2056, 10, 4}};
+const std::vector<RowsCase> kRowsCases = {
+    {1, 8, 2, 1, 1},     {1, 24, 40, 1, 7},   {1, 1536, 58, 1, 3}, {1, 1536, 58, 2, 29}, {2, 1048, 6, 2, 1},
+    {3, 2048, 6, 1, 3},  {4, 256, 10, 1, 2},  {5, 1032, 6, 3, 2},  {8, 264, 34, 1, 4},   {1, 8960, 22, 3, 4},
+    {1, 3000, 46, 2, 2}, {1, 18944, 6, 6, 2}, {1, 768, 200, 1, 4}};
 
 TEST(EmulatedGenerationTest, ProductsOfFewRowsEqualDoublePrecision) {
   for (const RowsCase& c : kRowsCases) {
     SCOPED_TRACE(std::to_string(c.rows) + " x " + std::to_string(c.in) + " x " + std::to_string(c.out));
-    FewRowsLayer(c, c.out).expect_product();
-    const FewRowsLayer gated(c, c.out / 2);
+    FewRowsLayer(c, false).expect_product();
+    const FewRowsLayer gated(c, true);
     gated.expect_product();
     gated.expect_gated();
   }
 }
 
+/// The norm's sum and what it gives are rounded to bf16 as if they were stored.
+TEST(EmulatedGenerationTest, ProductsOfANormOfOneRowEqualDoublePrecision) {
+  for (const RowsCase& c : kRowsCases) {
+    if (c.rows > 1) continue;
+    SCOPED_TRACE(std::to_string(c.in) + " x " + std::to_string(c.out));
+    for (const bool gated : {false, true}) {
+      const FewRowsLayer layer(c, gated, true);
+      layer.expect_sum();
+      layer.expect_product();
+      if (gated) layer.expect_gated();
+    }
+  }
+}
+
 /// What a row gives does not depend on how many others there are.
 TEST(EmulatedGenerationTest, ProductsOfARowAreTheSameBitsInEveryBatch) {
-  const RowsCase one{1, 1048, 6, 2};
-  const FewRowsLayer alone(one, one.out);
+  const RowsCase one{1, 1048, 6, 2, 2};
+  const FewRowsLayer alone(one, false);
   for (const std::uint32_t rows : {2u, 3u, 7u}) {
-    const FewRowsLayer batch({rows, one.in, one.out, one.shared_by}, one.out);
+    const FewRowsLayer batch({rows, one.in, one.out, one.packs, one.blocks}, false);
     ASSERT_EQ(value(batch.x, 0), value(alone.x, 0));
     for (std::size_t i = 0; i < one.out; ++i) EXPECT_EQ(value(batch.product, i), value(alone.product, i));
   }

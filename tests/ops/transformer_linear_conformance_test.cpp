@@ -13,9 +13,9 @@ const std::vector<LinearCase> kLinearCases = {{1, 1, 1}, {7, 12, 5}, {96, 64, 25
 
 /// Rows that a GPU multiplies by a kernel of its own.
 TEST_P(TransformerConformanceTest, LinearOfFewRows) {
-  const std::vector<LinearCase> cases = {{1, 8, 1},     {1, 24, 40},   {1, 1536, 257}, {1, 8960, 64},
-                                         {2, 1048, 70}, {3, 4096, 33}, {4, 256, 96},   {5, 1032, 7},
-                                         {8, 264, 33},  {9, 264, 33},  {1, 1536, 9000}};
+  const std::vector<LinearCase> cases = {{1, 8, 1},     {1, 24, 40},   {1, 1536, 257},  {1, 8960, 64},   {2, 1048, 70},
+                                         {3, 4096, 33}, {4, 256, 96},  {5, 1032, 7},    {8, 264, 33},    {9, 264, 33},
+                                         {7, 9000, 40}, {1, 12000, 3}, {1, 18944, 140}, {1, 1536, 30000}};
   for (const LinearCase& c : cases) {
     for (const bool biased : {false, true}) {
       compare(describe({c.rows, c.in, c.out}), [&](Bench& bench) -> Outputs {
@@ -45,6 +45,39 @@ TEST_P(TransformerConformanceTest, LinearSwiglu) {
         bench.device().get<GatedOps>().swiglu(pre, again);
         EXPECT_EQ(bench.take(again), bench.take(y));
         return {{"pre", bench.take(pre)}, {"y", bench.take(y)}};
+      });
+    }
+  }
+}
+
+AddedNorm put_norm(Bench& bench, const LinearCase& c) {
+  const Shape shape{1, c.rows, c.in};
+  return {.residual = put(bench, shape, 4, 2.0),
+          .branch = put(bench, shape, 5),
+          .weight = put(bench, {c.in}, 6),
+          .epsilon = kEpsilon,
+          .sum = bench.poisoned(shape),
+          .y = bench.poisoned(shape),
+          .statistics = put_statistics(bench, {c.rows, 1})};
+}
+
+/// Also one row, whose norm a GPU computes in the product's kernel.
+TEST_P(TransformerConformanceTest, NormLinear) {
+  const std::vector<LinearCase> cases = {{1, 8, 2},     {1, 24, 40},    {1, 1536, 256}, {1, 8960, 64}, {1, 3584, 300},
+                                         {1, 5000, 70}, {1, 18944, 10}, {1, 7, 6},      {2, 1048, 70}, {96, 64, 128}};
+  for (const LinearCase& c : cases) {
+    for (const bool gated : {false, true}) {
+      compare(describe({c.rows, c.in, c.out}, gated ? "with SwiGLU" : ""), [&](Bench& bench) -> Outputs {
+        const AddedNorm norm = put_norm(bench, c);
+        const Tensor weight = put(bench, {c.out, c.in}, 2, 0.2), bias = put(bench, {c.out}, 3);
+        const Tensor product = bench.poisoned({c.rows, c.out}), y = bench.poisoned({c.rows, c.out / 2});
+        auto& ops = bench.device().get<LinearOps>();
+        if (!gated) {
+          ops.norm_linear(norm, weight, bias, product);
+          return {{"sum", bench.take(norm.sum)}, {"y", bench.take(product)}};
+        }
+        ops.norm_linear_swiglu(norm, weight, bias, product, y);
+        return {{"sum", bench.take(norm.sum)}, {"pre", bench.take(product)}, {"y", bench.take(y)}};
       });
     }
   }

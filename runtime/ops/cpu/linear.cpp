@@ -125,6 +125,14 @@ class CpuLinear final : public LinearOps, CpuOps {
     device_.get<GatedOps>().swiglu(pre, y);
   }
 
+  void norm_linear(const AddedNorm& norm, const Tensor& weight, const Tensor& bias, const Tensor& y) override {
+    linear(device_.get<RmsNormOps>().add_rms_norm(norm), weight, bias, y);
+  }
+  void norm_linear_swiglu(const AddedNorm& norm, const Tensor& weight, const Tensor& bias, const Tensor& pre,
+                          const Tensor& y) override {
+    linear_swiglu(device_.get<RmsNormOps>().add_rms_norm(norm), weight, bias, pre, y);
+  }
+
  private:
   void sum_columns(const Tensor& dy, const Tensor& dbias, bool accumulate) {
     const std::int64_t rows = dy.dim(0);

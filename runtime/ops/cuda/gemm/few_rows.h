@@ -5,18 +5,26 @@
 #include <cstdint>
 
 #include "runtime/core/tensor.h"
+#include "runtime/ops/rms_norm.h"
 
-/// Linear layers of a few rows, whose time is that of reading the weight. All tensors are bf16.
+/// Linear layers of a few rows, whose time is that of reading the weight. All tensors are bf16. They read weight, bias
+/// and the norm's weight before the operation before has ended: see launch_early().
 
 namespace ddptrain::cuda {
 
-/// Whether the functions below take x [rows, in] and weight [out, in].
+struct FewRowsLayer {
+  Tensor x;                         ///< [rows, in]: the residual if there is a norm.
+  Tensor weight;                    ///< [out, in]
+  Tensor bias;                      ///< May have no data.
+  Tensor product;                   ///< [rows, out] = x weight^T + bias
+  Tensor swiglu = {};               ///< [rows, out / 2] = swiglu(product), if it has data.
+  const AddedNorm* norm = nullptr;  ///< Null: there is none.
+};
+
+/// Whether linear_of_few_rows() takes x [rows, in] and weight [out, in].
 bool has_few_rows(const Tensor& x, const Tensor& weight);
-/// y [rows, out] = x weight^T + bias (if it has data).
-void linear_of_few_rows(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y,
-                        cudaStream_t stream);
-/// pre [rows, out] = the same, and y [rows, out / 2] = swiglu(pre).
-void linear_swiglu_of_few_rows(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& pre,
-                               const Tensor& y, cudaStream_t stream);
+/// Whether it takes a norm and the weight: for one row.
+bool has_few_rows(const AddedNorm& norm, const Tensor& weight);
+void linear_of_few_rows(const FewRowsLayer& layer, int multiprocessors, cudaStream_t stream);
 
 }  // namespace ddptrain::cuda

@@ -26,7 +26,7 @@ class CudaLinear final : public LinearOps, CudaOps {
       return;
     }
     if (cuda::has_few_rows(x, weight)) {
-      cuda::linear_of_few_rows(x, weight, bias, y, stream());
+      cuda::linear_of_few_rows({.x = x, .weight = weight, .bias = bias, .product = y}, multiprocessors(), stream());
       return;
     }
     const cuda::Gemm gemm{d.batch, d.out, d.in, false, true, dtype(), dtype(), false};
@@ -121,10 +121,37 @@ class CudaLinear final : public LinearOps, CudaOps {
     }
     check_linear(x, weight, bias, pre, dtype());
     check_swiglu("linear_swiglu", pre, y, {}, dtype());
-    cuda::linear_swiglu_of_few_rows(x, weight, bias, pre, y, stream());
+    cuda::linear_of_few_rows({.x = x, .weight = weight, .bias = bias, .product = pre, .swiglu = y}, multiprocessors(),
+                             stream());
+  }
+
+  void norm_linear(const AddedNorm& norm, const Tensor& weight, const Tensor& bias, const Tensor& y) override {
+    const Tensor x = norm_here(norm, weight);
+    if (!x) return linear(device_.get<RmsNormOps>().add_rms_norm(norm), weight, bias, y);
+    check_linear(x, weight, bias, y, dtype());
+    cuda::linear_of_few_rows({.x = x, .weight = weight, .bias = bias, .product = y, .norm = &norm}, multiprocessors(),
+                             stream());
+  }
+
+  void norm_linear_swiglu(const AddedNorm& norm, const Tensor& weight, const Tensor& bias, const Tensor& pre,
+                          const Tensor& y) override {
+    const Tensor x = is_fp8(y.dtype) ? Tensor{} : norm_here(norm, weight);
+    if (!x) return linear_swiglu(device_.get<RmsNormOps>().add_rms_norm(norm), weight, bias, pre, y);
+    check_linear(x, weight, bias, pre, dtype());
+    check_swiglu("norm_linear_swiglu", pre, y, {}, dtype());
+    cuda::linear_of_few_rows({.x = x, .weight = weight, .bias = bias, .product = pre, .swiglu = y, .norm = &norm},
+                             multiprocessors(), stream());
   }
 
  private:
+  /// The residual as a matrix, if the kernel for few rows computes the norm, too.
+  static Tensor norm_here(const AddedNorm& norm, const Tensor& weight) {
+    if (!cuda::has_few_rows(norm, weight)) return {};
+    const Tensor& x = norm.residual;
+    check_add_rms_norm(x, norm.branch, {}, norm.weight, norm.sum, norm.y, norm.statistics, x.dtype);
+    return {x.data, x.dtype, {1, x.size()}};
+  }
+
   // The operations on tensors in FP8, which have been checked. On Hopper both operands of a product must lie along the
   // dimension that is summed over, so the backward products take the transposed copies.
 
