@@ -70,7 +70,7 @@ Outputs open_outputs(const Job& job, bool resumed) {
   Outputs outputs;
   job.world.agree([&] {
     if (job.world.rank() != 0) return;
-    if (!options.run.trace.empty()) outputs.trace = require_writable("--trace", options.run.trace);
+    if (training && !options.run.trace.empty()) outputs.trace = require_writable("--trace", options.run.trace);
     if (training) job.workload().check_outputs();
     if (options.metrics.empty()) return;
     outputs.metrics = std::make_unique<MetricsFile>(options.metrics, resumed || !training);

@@ -344,11 +344,14 @@ class OuterLogTest(OuterCase):
                 temporary.mkdir()
                 command = [str(ROOT / "launch" / "local-groups"), "2", *train]
                 with (self.folder / "output").open("w") as output:
+                    heeds = lambda number=number: signal.signal(number, signal.SIG_DFL)  # noqa: E731  nohup ignores it
                     job = subprocess.Popen(command, cwd=self.folder, env=ENVIRONMENT | {"TMPDIR": str(temporary)},
-                                           stdout=output, stderr=output)  # fmt: skip
+                                           stdout=output, stderr=output,
+                                           preexec_fn=None if number == signal.SIGKILL else heeds)  # fmt: skip
                 self.addCleanup(job.kill)
                 files = [self.folder / "m.jsonl", self.folder / "m.jsonl.g2"]
-                wait_for(lambda: all(file.exists() and '"step"' in file.read_text() for file in files), "no group trains")
+                wait_for(lambda: all(file.exists() and '"step"' in file.read_text() for file in files), "no group trains",
+                         shown=(self.folder / "output").read_text, running=lambda job=job: job.poll() is None)  # fmt: skip
                 started = [pid for pid in self.processes(str(temporary)) if pid != job.pid]
                 self.assertGreater(len(started), 4)  # server, groups and their ranks
                 job.send_signal(number)
@@ -391,6 +394,7 @@ class OuterLogTest(OuterCase):
         train = [BIN / "ddptrain", *FREE, "--steps", "10"]
         for flags, says in ((["--outer", "redis://h/x"], "--outer: leave it out"), (["--group=q"], "--group=q: leave it out"),
                             (["--stepz", "3"], "unknown flag --stepz"), (["--save", ""], "--save '': the path is empty"),
+                            (["--metrics"], "ddptrain: --metrics: "),
                             (["--outer-groups", "3"], "--outer-groups 3: there are 2 groups. Give --outer-groups 2 or 0.")):  # fmt: skip
             said = self.local_groups("2", *train, *flags, code=2)
             self.assertEqual(said.count("\n"), 1, said)

@@ -376,6 +376,24 @@ TEST(Options, TasksThatDoNotTrainIgnoreHowAFileTrains) {
   EXPECT_EQ(message(resume, {"--evaluate", "--init", "i"}), "");
   EXPECT_CONTAINS(message("", {"--generate", "--init", "i", "--resume", "c", "--prompt", "a"}),
                   "name the weights with");
+  EXPECT_EQ(message("prompts = \"p\"\n", {"--generate", "--init", "i", "--prompt", "a"}), "");
+  EXPECT_EQ(message("prompt = \"a\"\nsample-every = 5\n", {"--prompts", "p"}), "");
+  // Files that training writes.
+  const std::string file =
+      file_with("to_train.toml", "model = \"gpt\"\nsave = \"i\"\ntrace = \"t\"\nmetrics = \"m\"\n");
+  const auto written = [&](std::vector<const char*> words) {
+    words.insert(words.end(), {"--config", file.c_str()});
+    std::vector<std::string> paths;
+    for (const OutputFile& output : parse(words).outputs) {
+      if (!output.path.empty()) paths.push_back(output.path);
+    }
+    return fmt::format("{}", fmt::join(paths, " "));
+  };
+  EXPECT_EQ(written({"--generate", "--init", "i", "--prompt", "a"}), "m");
+  EXPECT_EQ(written({"--evaluate", "--init", "i"}), "m");
+  EXPECT_EQ(written({"--export", "e", "--resume", "c"}), "e/model.safetensors e/config.json");
+  EXPECT_EQ(written({"--inspect", "c"}), "");
+  EXPECT_EQ(written({"--dry-run"}), "m t i/model.safetensors i/config.json");
 }
 
 TEST(Options, AnEmptyUrlOfGroupsIsRefused) {

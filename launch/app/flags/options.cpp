@@ -185,6 +185,21 @@ Flags generation_flags(GenerateOptions& o) {
   return flags;
 }
 
+/// Whether the task is training, or is about it.
+bool is_training(Task task) { return task == Task::train || task == Task::describe || task == Task::dry_run; }
+
+/// Whether the flags of the model decide its sizes. Other tasks take those of a checkpoint or a folder.
+bool decides_sizes(Task task) { return is_training(task) || task == Task::evaluate; }
+
+/// Whether the task reads the weights of a checkpoint, whose model then has its sizes.
+bool takes_checkpoint(Task task) { return task == Task::generate || task == Task::export_weights; }
+
+/// Whether the task writes what this flag names. A file of --config may have flags of training for other tasks.
+bool writes(Task task, const std::string& flag) {
+  if (flag == "--metrics") return is_training(task) || uses_device(task);
+  return is_training(task) || flag == "--export";
+}
+
 std::vector<InputPath> inputs_of(Flags& flags) {
   std::vector<InputPath> inputs;
   for (const char* name : {"--data", "--init", "--config", "--resume", "--replay-log", "--prompts"}) {
@@ -198,10 +213,10 @@ std::vector<InputPath> inputs_of(Flags& flags) {
   return inputs;
 }
 
-std::vector<OutputFile> outputs_of(Flags& flags) {
+std::vector<OutputFile> outputs_of(Flags& flags, Task task) {
   const auto path_of = [&](const char* name) {
     const Flag* const flag = find_flag(flags, name);
-    return flag == nullptr ? "" : flag->value.text;
+    return flag == nullptr || !writes(task, name) ? "" : flag->value.text;
   };
   std::vector<std::string> metrics;  // the first lines that tasks write
   for (const char* event : {"start", "evaluated", "generated"}) {
@@ -286,28 +301,27 @@ Task task_of(const Modes& modes, const Options& options) {
   return Task::train;
 }
 
-/// Whether the task is training, or is about it.
-bool is_training(Task task) { return task == Task::train || task == Task::describe || task == Task::dry_run; }
-
-/// Whether the flags of the model decide its sizes. Other tasks take those of a checkpoint or a folder.
-bool decides_sizes(Task task) { return is_training(task) || task == Task::evaluate; }
-
 std::string name_of(Task task) {
   constexpr std::array kNames = {"training",  "--describe", "--dry-run",    "--evaluate",
                                  "--inspect", "--export",   "--replay-log", "--generate"};
   return kNames.at(static_cast<std::size_t>(task));
 }
 
-/// Whether the task reads the weights of a checkpoint, whose model then has its sizes.
-bool takes_checkpoint(Task task) { return task == Task::generate || task == Task::export_weights; }
-
-/// A file of --config may name other weights, those to train from, than the command line.
-void drop_other_weights(Flags& flags, Task task) {
-  Flag* const init = find_flag(flags, "--init");
+/// Drops what a file of --config says if the command line names something else in its place. A file may name the
+/// weights to train from.
+void drop_replaced(Flags& flags, Task task) {
+  const auto replaces = [&](const char* name, const char* other) {
+    const Flag* const flag = find_flag(flags, name);
+    Flag* const dropped = find_flag(flags, other);
+    if (flag != nullptr && dropped != nullptr && flag->given && !dropped->given) dropped->set("");
+  };
+  replaces("--prompt", "--prompts");
+  replaces("--prompts", "--prompt");
+  if (takes_checkpoint(task)) {
+    replaces("--resume", "--init");
+    replaces("--init", "--resume");
+  }
   Flag* const resume = find_flag(flags, "--resume");
-  if (init == nullptr) return;
-  if (takes_checkpoint(task) && resume->given && !init->given) init->set("");
-  if (takes_checkpoint(task) && init->given && !resume->given) resume->set("");
   if (task == Task::evaluate && !resume->given) resume->set("");
 }
 
@@ -418,7 +432,7 @@ CommandLine parse_command_line(int argc, const char* const* argv, const std::map
   result.task = task_of(modes, options);
   find_flag(flags, "--model")->set(model.name);
   result.names_model = model.named;
-  drop_other_weights(flags, result.task);
+  drop_replaced(flags, result.task);
   check_unused(flags, before, result.task, options);
   result.given_sequence = given_sequence(flags, result.task);
   if (decides_sizes(result.task)) result.workload->check_flags();
@@ -429,7 +443,7 @@ CommandLine parse_command_line(int argc, const char* const* argv, const std::map
   if (result.task == Task::generate) check_generation(options, *result.workload);
   result.settings = settings_of(flags);
   result.inputs = inputs_of(flags);
-  result.outputs = outputs_of(flags);
+  result.outputs = outputs_of(flags, result.task);
   result.decides_parameters = flags_that_decide_parameters(flags);
   if (modes.print_config) result.print = config_text(result.settings);
   result.same_on_all_ranks = program_and_task(modes.print_config ? "--print-config" : name_of(result.task));
