@@ -28,7 +28,7 @@ class GpuRunTest(FolderCase):
 
     def cell_of(self, script: str) -> str:
         write_program(self.folder / "tests" / "bin" / "some_test", f"#!/bin/bash\n{script}")
-        result = gpu_run.run(gpu_run.Test("some_test", (2,), "*", True), 2, self.folder)
+        result = gpu_run.run(gpu_run.Test("some_test", (2,), "*", True), 2, self.folder, "GPU-1")
         self.assertEqual(gpu_run.processes_of(self.folder / "gpu-tests" / "some_test.2"), [])
         text = gpu_run.cell(result)
         self.assertEqual(result.ok, " ok, " in text)
@@ -51,6 +51,15 @@ class GpuRunTest(FolderCase):
         ):
             with self.subTest(script=script):
                 self.assertEqual(self.cell_of(script), says)
+
+    def test_a_job_has_one_gpu_of_those_that_are_visible(self) -> None:
+        write_program(self.folder / "nvidia-smi", "#!/bin/sh\necho 'GPU 0: H200 (UUID: GPU-a)'; echo 'GPU 1: H200 (UUID: GPU-b)'\n")
+        with mock.patch.dict(os.environ, {"PATH": f"{self.folder}:{os.environ['PATH']}"}):
+            os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+            self.assertEqual(gpu_run.visible_gpus(), ["GPU-a", "GPU-b"])
+            os.environ["CUDA_VISIBLE_DEVICES"] = "1,3"
+            self.assertEqual(gpu_run.visible_gpus(), ["1", "3"])
+        self.assertEqual(self.cell_of('[[ $CUDA_VISIBLE_DEVICES == GPU-1 ]] && ' + PASSED), "1 ok")
 
     def test_nothing_to_run_is_a_mistake(self) -> None:
         for arguments in (["--only", "no-such-test"], ["--ranks", "3"], ["--ranks", "4,2"]):

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <compare>
 #include <cstddef>
-#include <functional>
+#include <limits>
 #include <map>
 #include <optional>
 #include <utility>
@@ -237,14 +237,14 @@ struct MatmulPlans::Impl {
       DDP_CUDA(cudaMalloc(copy.out(), static_cast<std::size_t>(key.gemm.m * key.gemm.n) * size_of(key.gemm.out)));
       tensors.c = copy.get();
     }
-    std::vector<std::function<void()>> products;
-    std::vector<const cublasLtMatmulAlgo_t*> of_product;
+    float best = std::numeric_limits<float>::infinity();
     for (const cublasLtMatmulAlgo_t& algorithm : algorithms) {
       if (execute(plan, algorithm, tensors, stream) != CUBLAS_STATUS_SUCCESS) continue;
-      products.emplace_back([&] { DDP_CUBLAS(execute(plan, algorithm, tensors, stream)); });
-      of_product.push_back(&algorithm);
+      const float time = milliseconds_of([&] { DDP_CUBLAS(execute(plan, algorithm, tensors, stream)); }, stream);
+      if (time >= best) continue;
+      best = time;
+      plan.algorithm = algorithm;
     }
-    if (!products.empty()) plan.algorithm = *of_product[fastest_of(products, stream)];
   }
 
   cublasStatus_t execute(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm, const GemmTensors& t,

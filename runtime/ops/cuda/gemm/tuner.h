@@ -14,11 +14,6 @@ namespace ddptrain::cuda {
 /// Time on `stream` of one run of `work`, the best of a few after a first; ms. Waits.
 float milliseconds_of(const std::function<void()>& work, cudaStream_t stream);
 
-/// Index of the work that takes least time on `stream`. Works that fill a GPU are timed at the clock that the GPU has
-/// while it repeats them: at its power limit, the clock differs from work to work. The first work, the favourite of who
-/// lists them, and those that are fast alone take part. `works` is not empty. Waits.
-std::size_t fastest_of(const std::vector<std::function<void()>>& works, cudaStream_t stream);
-
 /// Picks among ways to do the same by timing them when an operation is first seen, unless the device's TunedChoices
 /// know the way.
 class Tuner {
