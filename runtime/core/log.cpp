@@ -89,16 +89,30 @@ class TerminalSink final : public spdlog::sinks::ansicolor_stderr_sink_mt, publi
 
 bool starts_under_open_mpi() { return std::getenv("OMPI_COMM_WORLD_RANK") != nullptr; }
 
+bool is_pipe(int stream) {
+  struct stat file {};
+  return fstat(stream, &file) == 0 && (S_ISFIFO(file.st_mode) || S_ISSOCK(file.st_mode));
+}
+
+/// This stream of Open MPI's launcher, if that is a terminal.
+Descriptor terminal_of_launcher(int stream) {
+  const std::string path = fmt::format("/proc/{}/fd/{}", getppid(), stream);
+  Descriptor of_launcher(open(path.c_str(), O_RDONLY | O_NOCTTY | O_CLOEXEC | O_NONBLOCK));
+  return of_launcher && isatty(of_launcher.get()) == 1 ? std::move(of_launcher) : Descriptor();
+}
+
+bool are_same_terminal(int one, int other) {
+  struct stat first {};
+  struct stat second {};
+  return fstat(one, &first) == 0 && fstat(other, &second) == 0 && first.st_rdev == second.st_rdev;
+}
+
 /// The terminal that standard error reaches: directly, or by Open MPI's launcher, which forwards it through a pipe.
 Descriptor terminal_of_log() {
   const char* const kind = std::getenv("TERM");
   if (kind == nullptr || *kind == '\0' || std::string_view(kind) == "dumb") return Descriptor();
   if (isatty(STDERR_FILENO) == 1) return Descriptor(dup(STDERR_FILENO));
-  struct stat file {};
-  const bool is_pipe = fstat(STDERR_FILENO, &file) == 0 && (S_ISFIFO(file.st_mode) || S_ISSOCK(file.st_mode));
-  if (!is_pipe || !starts_under_open_mpi()) return Descriptor();
-  Descriptor of_launcher(open(fmt::format("/proc/{}/fd/2", getppid()).c_str(), O_RDONLY | O_NOCTTY | O_CLOEXEC));
-  return of_launcher && isatty(of_launcher.get()) == 1 ? std::move(of_launcher) : Descriptor();
+  return is_pipe(STDERR_FILENO) && starts_under_open_mpi() ? terminal_of_launcher(STDERR_FILENO) : Descriptor();
 }
 
 spdlog::sink_ptr make_sink(int rank) {
@@ -127,6 +141,14 @@ StatusLine* status_line() {
     if (auto* line = dynamic_cast<StatusLine*>(sink.get())) return line;
   }
   return nullptr;
+}
+
+/// Open MPI forwards standard output through a pseudo-terminal or a pipe. A script in between has the same one.
+bool output_is_on_terminal() {
+  const bool is_terminal = isatty(STDOUT_FILENO) == 1;
+  if (!starts_under_open_mpi() || (!is_terminal && !is_pipe(STDOUT_FILENO))) return is_terminal;
+  const Descriptor of_launcher = terminal_of_launcher(STDOUT_FILENO);
+  return of_launcher && !(is_terminal && are_same_terminal(STDOUT_FILENO, of_launcher.get()));
 }
 
 void print(const std::string& text) {

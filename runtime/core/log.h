@@ -22,6 +22,9 @@ class StatusLine {
 /// The status line of the default logger, which it lives as long as; null if it does not write to a terminal.
 StatusLine* status_line();
 
+/// Whether standard output reaches a terminal: directly, or by Open MPI's launcher.
+bool output_is_on_terminal();
+
 /// Writes lines to standard output at once, above the status line if there is one.
 void print(const std::string& text);
 

@@ -1,6 +1,7 @@
 """data/tokens-from-text: the tokens that it writes, its messages, and training with them."""
 
 import json
+import os
 import random
 import shlex
 import sys
@@ -137,6 +138,17 @@ class TokensFromTextTest(FolderCase):
             self.assertRegex(refused.stderr, rf"\Agenerate-text: sh gave no token ids: {reason}.*\n\Z")
             self.assertEqual(refused.stdout[:2], "on" if "echo 1" in script else "")
         self.assertEqual(run([*command, "sh", "-c", "exit 3"], 3, cwd=self.folder).stdout, "")
+
+    def test_a_terminal_gets_no_control_characters(self) -> None:
+        names = json.loads((self.folder / "vocab.json").read_text())
+        ids = " ".join(str(names[letter]) for letter in "\u011ba\u00c2\u013d\u00c3\u00a9")  # bytes of ESC, a, U+009B, U+00E9
+        command = [sys.executable, GENERATE, "--tokenizer", ".", "--prompt", "on\x1b", "--", "sh", "-c", f"echo {ids}"]
+        self.assertEqual(run(command, cwd=self.folder).stdout, "on\x1b\x1ba\x9b\u00e9\n")
+        mine, its = os.openpty()
+        self.addCleanup(os.close, mine)
+        run(command, cwd=self.folder, capture_output=False, stdout=its)
+        os.close(its)
+        self.assertEqual(os.read(mine, 100).decode(), "on??a?\u00e9\r\n")
 
     def test_a_reader_that_ends_ends_it_quietly(self) -> None:
         tokenizer = tokenizers.ByteLevelBPETokenizer(str(self.folder / "vocab.json"), str(self.folder / "merges.txt"))

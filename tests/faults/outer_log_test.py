@@ -239,6 +239,7 @@ class OuterLogTest(OuterCase):
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertIn(f"--bind {bind} --port {port}: ", done.stderr)
             self.assertNotIn("export", done.stdout)
+            self.assertFalse((self.folder / "other").exists())
 
     def test_a_server_of_all_addresses_tells_one_of_its_family(self) -> None:
         machine = write_program(self.folder / "bin" / "hostname", "#!/bin/sh\necho $ADDRESSES\n").parent
@@ -254,7 +255,9 @@ class OuterLogTest(OuterCase):
                 self.assertIn(f"--outer redis://{told}:{self.log.port + 1}/RUN", done.stdout)
             other = "192.0.2.2" if bind == "::" else "fd00::2"
             with mock.patch.dict(os.environ, environment | {"ADDRESSES": other}):
+                shutil.rmtree(self.folder / "all")
                 self.server_refused(*flags, says=f"--bind {bind}: this machine has no IPv{6 if bind == '::' else 4} address")
+                self.assertFalse((self.folder / "all").exists())
 
     def test_one_server_for_a_folder(self) -> None:
         before = {path: path.read_bytes() for path in self.log.folder.glob("*.conf")}
@@ -284,6 +287,7 @@ class OuterLogTest(OuterCase):
                                 ("a b.crt", "locked.key", "give a certificate and its key in PEM, without a password")):  # fmt: skip
             flags = ["--dir", "tls", "--port", str(self.log.port + 1), "--tls-cert", cert, "--tls-key", key]
             self.server_refused(*flags, says=f"--tls-cert {cert} --tls-key {key}: {says}")
+            self.assertFalse((self.folder / "tls").exists())
         server = LogServer(self.folder / "tls", "--tls-cert", str(self.folder / "a b.crt"),
                            "--tls-key", str(self.folder / "a b.key"))  # fmt: skip
         server.kill()

@@ -85,6 +85,18 @@ TEST(Options, TheShortHelpHasFewFlagsAndEndsWithTheTopics) {
   EXPECT_TRUE(help.ends_with(last)) << help;
 }
 
+TEST(Options, TheHelpOfALanguageModelHasTheFlagsOfTexts) {
+  for (const std::string& model : model_names()) {
+    const auto flags = flags_in(parse({"--help", model.c_str()}).print.value());
+    const bool has_texts = model == "gpt" || model == "llama";
+    for (const char* flag : {"--generate", "--sample-every", "--prompt", "--prompts", "--max-tokens", "--temperature"}) {
+      EXPECT_EQ(std::count(flags.begin(), flags.end(), flag), has_texts ? 1 : 0) << model << flag;
+    }
+  }
+  const auto common = flags_in(parse({"--help"}).print.value());
+  EXPECT_EQ(std::count(common.begin(), common.end(), "--generate"), 1);
+}
+
 TEST(Options, EveryFlagIsInTheHelpOfAllTopics) {
   const std::string help = parse({"--help", "all"}).print.value();
   const auto shown = flags_in(help);

@@ -19,7 +19,7 @@ from tests.tools.support import FolderCase  # noqa: E402
 PROGRAM = [os.environ["DDPTRAIN"], "--device", "cpu", "--baseline", "off", "--model", "mlp", "--hidden", "16",
            "--data", "synthetic:320"]  # fmt: skip
 MPIRUN = os.environ["DDP_MPIRUN"].split()
-BAR = re.compile(r"\r\[=* *\] Step \d+/\d+, epoch \d+/\d+, loss \d\.\d{4}, [\d,.]+ images/s, \d:\d\d:\d\d left\x1b\[K\r")
+BAR = re.compile(r"\r\[=* *\] Step \d+/\d+, epoch \d+/\d+, loss \d\.\d{4}( \(step \d+\))?, [\d,.]+ images/s, \d:\d\d:\d\d left\x1b\[K\r")
 
 
 class ProgressTest(FolderCase):
@@ -61,6 +61,20 @@ class ProgressTest(FolderCase):
         self.assertEqual([line.split(",")[0] for line in lines], ["Step 20/60", "Step 40/60", "Step 60/60"])
         self.assertRegex(lines[0], r"^Step 20/60, epoch 1/3, loss \d\.\d{4}, [\d,.]+ images/s, 0:00:\d\d left$")
         self.assertIn("Epoch 3/3\nloss ", run.stdout)
+
+    def test_a_terminal_gets_no_control_characters_of_a_text(self) -> None:
+        (self.folder / "text").write_bytes(b"\xc3\xa9\x1b" * 2000)  # a letter of two bytes
+        cpu = [PROGRAM[0], "--device", "cpu", "--model", "gpt"]
+        train = ["--baseline", "off", "--layers", "1", "--width", "32", "--heads", "2", "--seq", "12", "--batch", "8"]
+        run = [*cpu, *train, "--data", "text", "--steps", "100", "--lr", "0.01", "--save", "model"]
+        self.assertEqual(subprocess.run(run, capture_output=True, cwd=self.folder).returncode, 0)
+        generate = [*cpu, "--generate", "--init", "model", "--prompt", "\xe9", "--max-tokens", "10", "--temperature", "0"]
+        for start in ([], [*MPIRUN, "-np", "2"]):
+            command = [*start, *generate]
+            piped = subprocess.run(command, capture_output=True, cwd=self.folder).stdout.decode()
+            text = piped.partition("\n")[0]
+            self.assertEqual(text, "\xe9\x1b" * 4)
+            self.assertIn("\n" + text.replace("\x1b", "?") + "\r\n", "\n" + self.on_terminal(*command))
 
     def test_resumed_runs_have_each_step_once_and_with_the_same_loss(self) -> None:
         flags = [*PROGRAM, "--batch", "16", "--epochs", "20"]  # 400 steps, of which each fourth is logged

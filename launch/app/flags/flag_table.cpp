@@ -261,7 +261,7 @@ Flags group_flags(Options& o) {
        "a difference is added to the next one"},
       {"--outer-delay", number(outer.delay, {"0 to 10^9", 0, 1e9}),
        "Steps of training between sending a difference and taking the new outer weights, below --outer-steps. 0: "
-       "training stands still meanwhile"},
+       "training waits meanwhile"},
       {"--outer-fragments", number(outer.fragments, {"1 to 4096", 1, 4096}),
        "Parts of the weights that are sent at different steps"},
       {"--outer-max-age", number(rule.most_age, {"0 to 10^9", 0, 1e9}),

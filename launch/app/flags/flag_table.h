@@ -12,6 +12,7 @@ class App;
 namespace ddptrain {
 
 inline constexpr const char* kExpertGroup = "Expert";
+inline constexpr const char* kGenerationGroup = "Generation";
 inline constexpr const char* kModesGroup = "Modes";
 
 struct Options;

@@ -42,7 +42,7 @@ std::string short_help(const CLI::App& app) {
       {"Device and communication", {"--device", "--threads", "--zero", "--pp", "--tp"}},
       {"Checkpoints and output",
        {"--checkpoint", "--checkpoint-every", "--resume", "--metrics", "--log-every", "--eval-every"}},
-      {"Modes", {"--dry-run", "--help"}}};
+      {"Modes", {"--generate", "--dry-run", "--help"}}};
   std::string text = kStart + wrapped(kAbout, 0) + "\n";
   for (const auto& [title, names] : groups) {
     std::vector<const CLI::Option*> options;
@@ -61,6 +61,16 @@ std::string model_help(const std::string& model) {
   app.set_help_flag();
   add_flags(app, flags);
   return help_group("Model " + model, std::as_const(app).get_options());
+}
+
+/// Flags of the program that only models with texts heed; empty for other models.
+std::string text_help(const CLI::App& app, const std::string& model) {
+  if (!make_workload(model)->continues_texts()) return "";
+  std::vector<const CLI::Option*> options = {app.get_option("--generate"), app.get_option("--sample-every")};
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_group() == kGenerationGroup) options.push_back(option);
+  }
+  return help_group(kGenerationGroup, options);
 }
 
 /// The flags of the program in the groups that the flags name. Expert and Modes come last, after the models.
@@ -99,7 +109,7 @@ std::string help_text(const CLI::App& app, const std::string& topic) {
     if (is_number) usage_error("-h {}: the flag prints the help; llm.c's -h, HellaSwag, has no counterpart", topic);
     usage_error("--help {}: unknown topic. Topics: all, {}, names", printable(topic), fmt::join(models, ", "));
   }
-  return model_help(topic) + "ddptrain --help lists the common flags, --help all every flag.\n";
+  return model_help(topic) + text_help(app, topic) + "ddptrain --help lists the common flags, --help all every flag.\n";
 }
 
 }  // namespace ddptrain

@@ -128,8 +128,6 @@ struct Modes {
   std::string config;
 };
 
-constexpr const char* kGenerationGroup = "Generation";
-
 Flags mode_flags(Modes& modes, Options& options) {
   const std::string topics = fmt::format("[all|{}|names]", fmt::join(model_names(), "|"));
   Flags flags = {

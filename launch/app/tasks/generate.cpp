@@ -1,7 +1,9 @@
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <utility>
 
 #include "launch/app/job/job.h"
@@ -17,6 +19,7 @@
 #include "models/generation/text_generator.h"
 #include "runtime/comm/mesh.h"
 #include "runtime/core/error.h"
+#include "runtime/core/log.h"
 #include "runtime/core/text.h"
 #include "runtime/train/checkpoint/checkpoint.h"
 #include "runtime/train/replica/replica.h"
@@ -63,24 +66,57 @@ struct TextTimes {
   double other_seconds = 0.0;
 };
 
-/// Prints tokens as bytes, or as ids in a line.
-void print_token(std::uint32_t token, bool bytes, bool is_first) {
-  if (bytes) {
-    std::fputc(static_cast<int>(token), stdout);
-  } else {
-    std::fputs(fmt::format("{}{}", is_first ? "" : " ", token).c_str(), stdout);
+/// Writes texts to standard output: tokens as bytes, or as ids in a line. A terminal gets no characters that control it,
+/// and each character when its last byte is known.
+class TextOutput {
+ public:
+  explicit TextOutput(bool bytes) : bytes_(bytes), is_filtered_(bytes && output_is_on_terminal()) {}
+
+  void begin(const std::string& prompt) {
+    for (const char byte : prompt) add_byte(byte);
+    std::fflush(stdout);
   }
-  std::fflush(stdout);
-}
+  void add(std::uint32_t token) {
+    if (bytes_) {
+      add_byte(static_cast<char>(token));
+    } else {
+      std::fputs(fmt::format("{}{}", std::exchange(is_first_, false) ? "" : " ", token).c_str(), stdout);
+    }
+    std::fflush(stdout);
+  }
+  void end() {
+    write_character();
+    std::fputc('\n', stdout);
+    is_first_ = true;
+  }
+
+ private:
+  void add_byte(char byte) {
+    if (!is_filtered_) {
+      std::fputc(byte, stdout);
+      return;
+    }
+    const bool continues = (static_cast<unsigned char>(byte) & 0xc0) == 0x80;
+    if (!continues) write_character();
+    character_ += byte;
+    const int length = std::countl_one(static_cast<unsigned char>(character_.front()));  // in UTF-8
+    if (std::ssize(character_) >= length) write_character();
+  }
+  void write_character() { std::fputs(without_controls(std::exchange(character_, "")).c_str(), stdout); }
+
+  const bool bytes_;
+  const bool is_filtered_;
+  bool is_first_ = true;   ///< The next token of the text.
+  std::string character_;  ///< Its bytes so far.
+};
 
 /// Generates all texts and prints them on rank 0. Returns the times of each, there. Collective.
 std::vector<TextTimes> generate_all(const World& world, const Mesh& mesh, const Options& options,
                                     const std::vector<TokenIds>& prompts, std::int64_t max_tokens,
-                                    const TokenIds& end_tokens, TextGenerator& generator) {
+                                    const TokenIds& end_tokens, TextGenerator& generator, TextOutput& output) {
   const auto replicas = static_cast<std::size_t>(mesh.shape().replicas);
   const auto mine = static_cast<std::size_t>(mesh.replicas().rank());
   const bool speaks = mesh.stage() == 0 && mesh.tensor_rank() == 0;  // for its replica
-  const bool bytes = options.generate.prompts.empty();
   const Sampling sampling{options.generate.temperature, options.generate.top_k, options.generate.top_p,
                           options.trainer.seed};
   std::vector<TextTimes> times;
@@ -89,10 +125,9 @@ std::vector<TextTimes> generate_all(const World& world, const Mesh& mesh, const 
     GeneratedText text;
     std::vector<TextTimes> mine_times;
     if (number < prompts.size()) {
-      bool is_first = true;
       text = generator.run({prompts[number], static_cast<std::uint32_t>(number), max_tokens, sampling, end_tokens},
                            [&](std::uint32_t token) {
-                             if (world.rank() == 0) print_token(token, bytes, std::exchange(is_first, false));
+                             if (world.rank() == 0) output.add(token);
                            });
       mine_times = {{std::ssize(prompts[number]), std::ssize(text.tokens), text.first_seconds, text.other_seconds}};
     }
@@ -109,11 +144,11 @@ std::vector<TextTimes> generate_all(const World& world, const Mesh& mesh, const 
     const TokenIds of_round = world.all_gather(text.tokens);
     if (world.rank() != 0) continue;
     times.insert(times.end(), round.begin(), round.end());
-    std::fputc('\n', stdout);
+    output.end();
     auto next = of_round.begin() + std::ssize(text.tokens);
     for (std::size_t i = 1; i < round.size(); ++i) {
-      for (std::int64_t token = 0; token < round[i].tokens; ++token) print_token(*next++, bytes, token == 0);
-      std::fputc('\n', stdout);
+      for (std::int64_t token = 0; token < round[i].tokens; ++token) output.add(*next++);
+      output.end();
     }
   }
   return times;
@@ -220,9 +255,10 @@ void generate_text(Job job) {
     if (checkpoint) restore_arrays(*checkpoint, replica.state(), world, device, false);
     const Watch::Phase phase(*world.watch(), "generation");
     const Clock::time_point start = Clock::now();
-    if (world.rank() == 0) std::fputs(options.generate.prompt.c_str(), stdout);
+    TextOutput output(options.generate.prompts.empty());
+    if (world.rank() == 0) output.begin(options.generate.prompt);
     const std::vector<TextTimes> times =
-        generate_all(world, mesh, options, prompts, max_tokens, workload.end_tokens(), generator);
+        generate_all(world, mesh, options, prompts, max_tokens, workload.end_tokens(), generator, output);
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
     if (world.rank() != 0) return;
     const Speeds speeds = speeds_of(times, seconds);

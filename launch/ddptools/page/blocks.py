@@ -28,7 +28,7 @@ class Warnings(Notes):
 
 
 class Disturbed(Notes):
-    """Which numbers are not to be trusted, and why: the first line of a page."""
+    """Which numbers are not to be trusted, and why: the first line of a page, and the one above such numbers."""
 
 
 @dataclasses.dataclass

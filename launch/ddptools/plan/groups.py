@@ -28,7 +28,7 @@ class Exchange:
     received_bytes: float  # by a group: the differences of all
     server_bytes: float  # that the server sends: to all groups
     wire_seconds: float
-    still_seconds: float  # for which training stands still
+    still_seconds: float  # that training waits
     efficiency: float  # throughput, relative to groups without exchange
     fewer: float  # bytes that a host sends and receives, of synchronous fp32 training with a rank on each, by those here
 
@@ -53,7 +53,8 @@ def groups_table(groups: Groups, exchanges: list[Exchange]) -> Table:
     count = f"{groups.count} group{'s' if groups.count > 1 else ''}"
     every = f"every {groups.steps} steps" if groups.steps > 1 else "every step"
     caption = f"{count}, an exchange {every}, {groups.dtype}, {groups.gbit:g} Gbit/s:"
-    header = ["GPUs of a group", "sent MB", "received MB", "sent by the server MB", "wire s", "stands still s",
+    header = ["GPUs of a group", "sent MB", "received MB", "sent by the server MB", "wire s", "waits s",
               "throughput", "times fewer bytes"]  # fmt: skip
-    footnote = "Throughput: of groups without exchange. Fewer bytes: than fp32 all-reduces of every step over these connections."
+    footnote = ("Fewer bytes: than fp32 all-reduces of every step over these connections.\n"
+                "Throughput is relative to groups that exchange nothing.")  # fmt: skip
     return Table(caption, header, rows, footnote)

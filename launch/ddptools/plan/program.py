@@ -29,12 +29,14 @@ from ddptools.plan.text import (
     all_links,
     bytes_to_move,
     exchanges_of,
+    gpu_text,
     leaves_out,
     limits_text,
     text_of,
 )
 from ddptools.results.description import Description, NotDescribed, complete, describe, language_model
 
+DEFAULT_GPU = "h200"
 ASSUMED_MFU = 0.5  # of the peak, where nothing better is known
 MOST_GPUS = 1_000_000
 SYNTHETIC_SIZE = 100_000  # images or tokens: enough for a sample, and quick to make
@@ -59,7 +61,8 @@ def main(arguments: list[str]) -> int:
     if options.mesh is not None:
         meshes = plan_meshes(options, records)
         told = meshes.document() | {"leaves_out": leaves_out(meshes.cases)}
-        show(options, told, to_text(meshes.table()) + limits_text(meshes.cases))
+        gpu = "" if meshes.device == "cpu" else f"GPU: {gpu_text(options)}\n"
+        show(options, told, gpu + to_text(meshes.table()) + limits_text(meshes.cases))
         return 0
     answer = make_answer(options, records)
     show(options, document(answer), text_of(answer))
@@ -108,6 +111,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         raise UsageError("--mesh: it takes a --model of ddptrain, and its --batch")
     check_modes(options)
     options.groups = groups_of(options)
+    options.is_gpu_given = options.gpu is not None
+    options.gpu = options.gpu or DEFAULT_GPU
     if options.ddptrain_flags and options.params is not None:
         raise UsageError("--params: a model of which only the size is known takes no flags of ddptrain")
     return options
@@ -151,7 +156,7 @@ def add_work(work: Any) -> None:
 
 
 def add_machine(add: Any) -> None:
-    add("--gpu", choices=GPUS, default="h200", help="GPU type (h200)")
+    add("--gpu", choices=GPUS, help=f"GPU type ({DEFAULT_GPU})")
     add("--memory", type=size(1e9, 0.1, 1e6), metavar="GB",
         help="memory of a GPU, or with a unit, such as 80GB (the data sheet's)")  # fmt: skip
     add("--tflops", type=number(1e-6, 1e6), metavar="N",

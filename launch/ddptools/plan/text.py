@@ -8,7 +8,7 @@ import pathlib
 from ddptools.common.table import Table, to_text
 from ddptools.plan.calibration import Calibration
 from ddptools.plan.groups import Exchange, exchange_of, groups_table
-from ddptools.plan.hardware import GBS_PER_GBIT, LINKS_GBS, NETWORKS_GBIT
+from ddptools.plan.hardware import GBS_PER_GBIT, GPUS, LINKS_GBS, NETWORKS_GBIT
 from ddptools.plan.measured import rates_of
 from ddptools.plan.prediction import Case, NetworkFit, Prediction
 from ddptools.results.description import Description
@@ -77,6 +77,7 @@ def heading(answer: Answer) -> str:
     size = f"{case.work.parameters / 1e9:.4g} B parameters"
     lines = [
         ("Model", f"{name}: {size}, {case.work.gradient_dtype} gradients of {gradients} GB"),
+        *((("GPU", gpu_text(options)),) if answer.work.device != "cpu" else ()),
         ("Compute", f"{work} TFLOP per GPU and step, {seconds} s at {three_digits(case.tflops)} TFLOP/s"),
         ("", f"({case.gpus} GPUs, {case.batch:g} samples each; {compute_source(answer)})"),
         ("To move", f"{moved} GB, twice the gradients (exactly 2 (W-1)/W: {exactly} GB)"),
@@ -84,6 +85,12 @@ def heading(answer: Answer) -> str:
         *(("Network", text) for text in networks(answer)),
     ]
     return "".join(f"{name:<10}{text}\n" for name, text in lines)
+
+
+def gpu_text(options: argparse.Namespace) -> str:
+    """Of which a plan takes what was neither given nor measured."""
+    default = "" if options.is_gpu_given else " (default)"
+    return f"{options.gpu.upper()}{default}, peak {GPUS[options.gpu].peak_tflops:g} TFLOP/s"
 
 
 def compute_source(answer: Answer) -> str:

@@ -34,7 +34,7 @@ std::string activity_text(std::string_view phase, Watch::Part part, const std::s
   if (phase == "baseline") {
     const std::string time =
         part.total > 0 ? fmt::format(": {} of at most {} s of timed steps", part.done, part.total) : "";
-    return "Measuring one rank alone" + time;
+    return "Measuring the scaling efficiency" + time;
   }
   if (phase == "evaluation") {
     const std::string batch = part.total > 0 ? fmt::format(": batch {} of {}", part.done, part.total) : "";
@@ -96,6 +96,7 @@ void ProgressLog::look() {
 void ProgressLog::logged(std::int64_t step, double loss, double steps_per_second) {
   const std::lock_guard lock(mutex_);
   loss_ = loss;
+  loss_step_ = step;
   if (!plan_.line_per_logged_step) return;
   spdlog::info("{}", training_text(step, steps_per_second));
   if (bar_ == nullptr) next_ = std::max(next_, Clock::now() + interval_);
@@ -115,7 +116,10 @@ std::string ProgressLog::text(double rate) const {
 std::string ProgressLog::training_text(std::int64_t step, double rate) const {
   const std::int64_t epoch = std::clamp<std::int64_t>((step - 1) / plan_.steps_per_epoch + 1, 1, plan_.epochs);
   std::string text = fmt::format("Step {}/{}, epoch {}/{}", step, plan_.steps, epoch, plan_.epochs);
-  if (!std::isnan(loss_)) text += fmt::format(", loss {:.4f}", loss_);
+  if (!std::isnan(loss_)) {
+    text += fmt::format(", loss {:.4f}", loss_);
+    if (loss_step_ != step) text += fmt::format(" (step {})", loss_step_);
+  }
   if (rate <= 0.0 || (step == plan_.steps && !plan_.line_per_logged_step)) return text;
   text += fmt::format(", {} {}/s", significant(rate * plan_.units_per_step), plan_.unit);
   if (step == plan_.steps) return text;

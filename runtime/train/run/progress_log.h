@@ -72,6 +72,7 @@ class ProgressLog {
   StepRate rate_;
   double shown_rate_ = 0.0;  ///< Of the bar.
   double loss_ = std::numeric_limits<double>::quiet_NaN();
+  std::int64_t loss_step_ = 0;  ///< The step that ends what the loss is a mean of.
   Repeated looks_;
 };
 

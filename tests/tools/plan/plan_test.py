@@ -42,6 +42,11 @@ class ArithmeticTest(unittest.TestCase):
             self.assertIn(f" {seconds} ", rows[name])
             self.assertTrue(rows[name].rstrip().endswith(bound))
 
+    def test_the_gpu_is_named(self) -> None:
+        for more, gpu in (((), "H200 (default), peak 989 TFLOP/s"), (("--gpu", "h200"), "H200, peak 989 TFLOP/s"),
+                          (("--gpu", "a100"), "A100, peak 312 TFLOP/s")):  # fmt: skip
+            self.assertIn(f"\nGPU       {gpu}\n", output(*EXPERIMENT_7, *more))
+
     def test_the_effects_that_it_leaves_out_are_named(self) -> None:
         effect = "compute that slows down while it overlaps with communication (--interference)"
         for more, named in (((), True), (("--interference", "0.2"), False)):
@@ -62,7 +67,10 @@ class ArithmeticTest(unittest.TestCase):
         delayed = json.loads(output(*flags, "--outer-delay", "50", "--outer-dtype", "int4", "--json"))["groups"]["exchanges"][0]
         self.assertAlmostEqual(delayed["still_seconds"], max(0.0, delayed["wire_seconds"] - 50 * step))
         self.assertLess(delayed["wire_seconds"], 0.6 * exchange["wire_seconds"])
-        self.assertRegex(output(*flags), r"4 groups, an exchange every 100 steps, int8, 10 Gbit/s:")
+        text = output(*flags)
+        self.assertIn("4 groups, an exchange every 100 steps, int8, 10 Gbit/s:", text)
+        self.assertIn("  waits s  ", text)
+        self.assertTrue(text.endswith("\nThroughput is relative to groups that exchange nothing.\n"), text)
         least = output(*EXPERIMENT_7, "--outer-groups", "1", "--outer-steps", "1", "--outer-delay", "0")
         self.assertIn("1 group, an exchange every step, int8, 1 Gbit/s:", least)
         for wrong, says in ((["--outer-steps", "5"], "add --outer-groups N"), (["--wire", "1"], "add --outer-groups N"),

@@ -85,7 +85,7 @@ class PageTest(ReportCase):
         for target in re.findall(r'(?:href|src)="([^"]*)"', without_names):
             self.assertRegex(target, r"^(#|data:)")
         self.check_ids(page)
-        for caption in ("Throughput of all ranks", "Where the time of a step", "Efficiency: ", "Each case, ", "Bus bandwidth",
+        for caption in ("Throughput of all ranks", "Parts of a step as shares", "Efficiency: ", "Each case, ", "Bus bandwidth",
                         "Throughput against bucket-mb"):  # fmt: skip
             self.assertRegex(page, f"<figcaption>{caption}")
 

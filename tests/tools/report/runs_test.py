@@ -112,8 +112,8 @@ class RunsTest(FolderCase):
             files.append(self.write(f"{name}.jsonl", [*lines, *exchanges, summary]))
         pair = runs.load_runs(files)
         drawn = {picture.chart.y_label: picture.chart for picture in curves.run_pictures(pair)}
-        self.assertEqual([[value for _, value, _, _ in line.points] for line in drawn["versions"].lines], [[0, 2], [1, 3]])
-        sent, received = (picture.chart for picture in curves.run_pictures(pair) if "differences" in picture.caption)
+        self.assertEqual([[value for _, value, _, _ in line.points] for line in drawn["age, versions"].lines], [[0, 2], [1, 3]])
+        sent, received = (drawn[name] for name in ("sent, MB", "received, MB"))
         self.assertEqual([value for _, value, _, _ in sent.lines[0].points], [1.0, 2.0])
         self.assertEqual([value for _, value, _, _ in received.lines[1].points], [3.0, 6.0])
         (table,) = page.group_tables(pair)
@@ -122,7 +122,7 @@ class RunsTest(FolderCase):
         self.assertEqual(page.group_tables(runs.load_runs([self.write("w.jsonl", WHOLE)])), [])
         zero = [line | {"age": 0} if line["event"] == "exchange" else line for line in read_records(files[0])]
         labels = [picture.chart.y_label for picture in curves.run_pictures(runs.load_runs([self.write("z.jsonl", zero)]))]
-        self.assertNotIn("versions", labels)  # in rounds no difference is old
+        self.assertNotIn("age, versions", labels)  # in rounds no difference is old
         self.report(*files, "--out", "r.html")
         self.assertIn("Groups that share a log", (self.folder / "r.html").read_text())
 
@@ -208,12 +208,23 @@ class RunsTest(FolderCase):
         self.assertEqual(page.title_of_runs(runs.load_runs(both)), "Training cnn, 1970-01-01")
         self.report(*both, "--md", "r.md")
         text = (self.folder / "r.md").read_text()
-        self.assertIn("What the run was told.\n\n|  | w |", text)
-        self.assertNotIn("What differs between", text)
+        self.assertIn("Flags and machine.\n\n|  | w |", text)
+        self.assertNotIn("that differ between", text)
 
     def sample(self, step: int, number: int, prompt: str, text: str) -> dict[str, Any]:
         return {"event": "sample", "step": step, "number": number, "prompt": list(prompt.encode()),
                 "tokens": list(text.encode()), "text": prompt + text, "time": 100 + step}  # fmt: skip
+
+    def test_runs_are_named_by_their_files(self) -> None:
+        for files, names in ((("m.jsonl", "m.jsonl.g2", "m.jsonl.g10"), ["m.g1", "m.g2", "m.g10"]),
+                             (("a/m.jsonl", "a/m.jsonl.g2", "b/m.jsonl.g2"), ["a/m.g1", "a/m.g2", "b/m.g2"]),
+                             (("m.jsonl.g2",), ["m.g2"]), (("run-0.1", "run-0.2.json"), ["run-0.1", "run-0.2"]),
+                             (("m.json", "m.jsonl"), ["m.json", "m.jsonl"]), ((".jsonl",), [".jsonl"])):  # fmt: skip
+            with self.subTest(files):
+                for file in files:
+                    (self.folder / file).parent.mkdir(exist_ok=True)
+                found = runs.load_runs([self.write(file, WHOLE) for file in files])
+                self.assertEqual([run.name for run in found], names)
 
     def test_samples_are_a_section(self) -> None:
         hostile = "<b>&amp;</b> | [x](y) `z` *\\*\nnew\x1b[31m"
@@ -380,6 +391,18 @@ class RunsTest(FolderCase):
         self.assertIn("| a | 1.00 | 0.80 | 0.10 | 0.05 | 0.05 | 80.0% |", text)
         self.page_of(WHOLE)
         self.assertNotIn("Where the time", (self.folder / "r.md").read_text())
+
+    def test_a_warning_stands_above_the_parts_of_a_disturbed_run(self) -> None:
+        parts = {"world_size": 2, "step_seconds": 1e-3, "scaling_efficiency": 0.8, "step_seconds_without_communication": 9e-4,
+                 "step_seconds_without_communication_mean": 8.5e-4}  # fmt: skip
+        files = [self.write(f"{name}.jsonl", [*WHOLE[:-1], WHOLE[-1] | parts | {"disturbed": why}])
+                 for name, why in (("a", ""), ("b", "other programs took 52% of the cores"))]  # fmt: skip
+        for shown, told in ((files[:1], ""), (files[1:], "this run was disturbed"), (files, "disturbed: b")):
+            self.report(*shown, "--out", "r.html")
+            page = (self.folder / "r.html").read_text()
+            below = page.partition("Where the time of a step went</h2>")[2].strip()
+            warning = f'<div class="disturbed"><p>Do not trust these parts: {told}.</p></div>'
+            self.assertEqual(below.startswith(warning), bool(told), below[:200])
 
     def test_a_row_of_numbers_for_each_run(self) -> None:
         told = {"world_size": 2, "scaling_efficiency": 0.9, "scaling_efficiency_low": 0.85, "scaling_efficiency_high": 0.93,

@@ -9,6 +9,7 @@ from ddptools.common.files import short_names
 from ddptools.report.sweeps.experiment import load
 from ddptools.report.sweeps.lost_time import losses, lost_time_table, lost_time_words
 from ddptools.report.sweeps.page import measured_on, title_of, titles_of
+from ddptools.report.sweeps.plots import lost_time_pictures
 from ddptools.report.sweeps.warnings import disturbed_cases, warnings_of
 from tests.tools.report.support import ReportCase, algo, over, runs
 from tests.tools.support import record, write_results
@@ -133,6 +134,31 @@ class LostTimeTest(ReportCase):
             made = [record("c", i, 1.0, {"ranks": 4}, summary=s) for i, s in enumerate(summaries)]
             (loss,) = losses(self.experiment(made))
             self.assertAlmostEqual(sum(loss.part_seconds.values()), loss.step_seconds - loss.useful_seconds)
+
+    def bars(self, *summaries: dict[str, Any]) -> list[dict[str, float]]:
+        """What the picture shows of steps: the names of their parts and the shares in percent."""
+        made = [record(f"c{i}", 0, 1.0, {"ranks": 2, "batch": i}, summary=each) for i, each in enumerate(summaries)]
+        drawn = [picture.chart for picture in lost_time_pictures(losses(self.experiment(made)))]
+        return [
+            {name: share for share, color in bar.parts for name, used in chart.legend.items() if used == color}
+            for chart in drawn for bar in chart.bars
+        ]  # fmt: skip
+
+    def test_bars_are_as_long_as_the_step(self) -> None:
+        negative = told(3.93e-3, 3.19 / 3.93, 3.62e-3, 3.4e-3, slowed_down_us=-3100)
+        usual = told(4e-3, 0.75, 3.5e-3, 3.25e-3, slowed_down_us=250)
+        faster = told(4e-3, 0.75, 4.4e-3, 3.25e-3, slowed_down_us=100)  # than without communication
+        first, second, third = self.bars(negative, usual, faster)
+        self.assertEqual({name: round(share, 1) for name, share in first.items()},
+                         {"single-rank baseline": 81.2, "exposed communication": 7.9, "contention": 5.3, "stragglers": 5.6})  # fmt: skip
+        self.assertEqual({name: round(share, 2) for name, share in second.items()},
+                         {"single-rank baseline": 75.0, "compute slowed down by communication": 6.25,
+                          "waiting for communication": 6.25, "contention": 6.25, "stragglers": 6.25})  # fmt: skip
+        self.assertEqual({name: round(share, 2) for name, share in third.items()},
+                         {"single-rank baseline": 65.0, "exposed communication": 0.0, "contention": 6.25,
+                          "stragglers": 28.75})  # fmt: skip
+        self.assertEqual(self.bars(told(1.0, 0.1, 2.0, 1.5)), [])  # more below 0 than the baseline has
+        self.assertEqual(len(self.bars(told(1.0, 0.1, 2.0, 1.5), usual)), 1)
 
     def test_what_is_exposed_is_told_apart_where_it_was_measured(self) -> None:
         summary = told(110e-6, 100 / 110, 102e-6, 101e-6, slowed_down_us=3.0)

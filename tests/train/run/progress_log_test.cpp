@@ -62,11 +62,25 @@ TEST(ProgressLog, SaysWhatGoesOnBesidesTraining) {
   EXPECT_CONTAINS(logged("evaluation", 0), "Evaluating, after step 100/800\n");
   EXPECT_CONTAINS(logged("evaluation", 0, 20), "Evaluating: batch 3 of 20, after step 100/800\n");
   EXPECT_CONTAINS(logged("checkpoint", 0), "Writing a checkpoint, after step 100/800\n");
-  EXPECT_CONTAINS(logged("baseline", 900, 8), "Measuring one rank alone: 3 of at most 8 s of timed steps\n");
+  EXPECT_CONTAINS(logged("baseline", 900, 8), "Measuring the scaling efficiency: 3 of at most 8 s of timed steps\n");
 }
 
 TEST(ProgressLog, StepsOfMeasurementsAfterTrainingDoNotCount) {
   EXPECT_CONTAINS(logged("training", 900), "Step 800/800, epoch 8/8\n");
+}
+
+TEST(ProgressLog, SaysOfWhichStepTheLossIs) {
+  const auto watch = std::make_shared<Watch>();
+  watch->set_steps(100);
+  const Watch::Phase in_phase(*watch, "training");
+  const CapturedLog captured;
+  {
+    ProgressLog log(*watch, plan(), milliseconds(200));
+    log.logged(140, 0.5, 4.0);
+    watch->add_steps(50);
+    std::this_thread::sleep_for(milliseconds(300));
+  }
+  EXPECT_CONTAINS(captured.text(), "Step 150/800, epoch 2/8, loss 0.5000 (step 140), ");
 }
 
 /// A bar of 100 columns after 400 of 800 steps, and messages besides it.

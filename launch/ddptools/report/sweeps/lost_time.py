@@ -82,6 +82,17 @@ def _slowest_rank(case: Case) -> str:
     return f"rank {rank}{often}, {share} above the mean"
 
 
+def drawn_parts(loss: Loss) -> dict[str, float] | None:
+    """Seconds that a bar can show, none below 0: they add up to the step. The halves of exposed communication are one
+    part if one of them is negative; other negative parts shorten the baseline's. None if more is negative than it has."""
+    parts = loss.part_seconds
+    halves = [parts[name] for name in (SLOWED_DOWN, WAITING) if name in parts]
+    if min(halves, default=0.0) < 0:
+        parts = {EXPOSED: sum(halves)} | {name: seconds for name, seconds in parts.items() if name not in (SLOWED_DOWN, WAITING)}
+    useful = loss.useful_seconds + sum(min(0.0, seconds) for seconds in parts.values())
+    return None if useful < 0 else {ONE_RANK: useful} | {name: max(0.0, seconds) for name, seconds in parts.items()}
+
+
 def lost_time_words(found: list[Loss]) -> str:
     """Of the case that loses the largest share."""
     worst = max(found, key=lambda loss: loss.share)

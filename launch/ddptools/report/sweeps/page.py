@@ -8,7 +8,7 @@ from ddptools.report.sweeps.answers import answers, limited
 from ddptools.report.sweeps.experiment import Experiment, Results
 from ddptools.report.sweeps.lost_time import losses, lost_time_table, lost_time_words
 from ddptools.report.sweeps.numerics import UNEXPLAINED, choices, numerics
-from ddptools.report.sweeps.plots import lost_time_picture, pictures
+from ddptools.report.sweeps.plots import lost_time_pictures, pictures
 from ddptools.report.sweeps.tables import failures, gpus_text, machine_table, tables
 from ddptools.report.sweeps.warnings import disturbed_cases, first_line, warnings_of
 
@@ -91,7 +91,7 @@ def experiment_blocks(experiment: Experiment, drawn: list[Picture]) -> list[Bloc
     lost = losses(experiment)
     if lost:
         blocks += [Heading(3, "Where the time went"), lost_time_words(lost)]
-        blocks += [lost_time_picture(lost, any(case.emulated for case in experiment.measured))]
+        blocks += lost_time_pictures(lost, any(case.emulated for case in experiment.measured))
         blocks += [lost_time_table(lost)]
     explained = [line for line in same if line not in warned]
     for heading, lines in (("What NCCL chose", choices(experiment)), ("Numerics", explained)):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from ddptools.common.text import measured, number, size_text
 from ddptools.pictures.charts import COLORS, GRAY, Axis, Bar, Bars, Curves, Line, Picture
 from ddptools.report.sweeps.experiment import Case, Experiment, Series
-from ddptools.report.sweeps.lost_time import ONE_RANK, Loss, part_names, time_unit
+from ddptools.report.sweeps.lost_time import ONE_RANK, Loss, drawn_parts, time_unit
 from ddptools.report.sweeps.noise import Effects
 from ddptools.report.sweeps.tables import busbw_gbs_by_bytes, operation
 from ddptools.results.run import PLACEMENT
@@ -155,16 +155,20 @@ def _bus_bandwidth(experiment: Experiment) -> list[Picture]:
     return [Picture(caption, curves)]
 
 
-def lost_time_picture(found: list[Loss], is_emulated: bool = False) -> Picture:
-    shown = found[:MOST_BARS]
-    unit, factor = time_unit(shown)
-    names = part_names(shown)
-    legend = {ONE_RANK: GRAY} | dict(zip(names, COLORS))
+def lost_time_pictures(found: list[Loss], is_emulated: bool = False) -> list[Picture]:
+    """One, or none if no step has parts that can be drawn."""
+    drawn = [(loss, parts) for loss in found if (parts := drawn_parts(loss)) is not None]
+    shown = drawn[:MOST_BARS]
+    if not shown:
+        return []
+    unit, factor = time_unit([loss for loss, _ in shown])
+    names = list(dict.fromkeys(name for _, parts in shown for name in parts))
+    legend = dict(zip(names, [GRAY, *COLORS]))
     bars = []
-    for loss in shown:
-        seconds = [(loss.useful_seconds, GRAY)] + [(loss.part_seconds.get(n, 0.0), legend[n]) for n in names]
-        parts = [(max(0.0, 100 * part / loss.step_seconds), color) for part, color in seconds]
-        bars.append(Bar(loss.label, f"{measured(factor * loss.step_seconds)}\N{NO-BREAK SPACE}{unit}", parts))
-    text = "Where the time of a step went, as shares of it. Behind a bar: the step's time."
-    caption = _with_remarks(text, len(found) - len(shown), is_emulated)
-    return Picture(caption, Bars("share of a step, %", bars, legend))
+    for loss, parts in shown:
+        shares = [(100 * seconds / loss.step_seconds, legend[name]) for name, seconds in parts.items()]
+        bars.append(Bar(loss.label, f"{measured(factor * loss.step_seconds)}\N{NO-BREAK SPACE}{unit}", shares))
+    text = "Parts of a step as shares of its time. The number to the right of a bar is the time of the step."
+    if any(parts[ONE_RANK] < loss.useful_seconds for loss, parts in shown):
+        text += " Parts below 0 are taken off the baseline."
+    return [Picture(_with_remarks(text, len(found) - len(shown), is_emulated), Bars("share of a step, %", bars, legend))]

@@ -234,7 +234,7 @@ def machine_table(experiments: list[Experiment]) -> Table:
         ("NCCL", [_nccl_version(run) for run in runs]),
     ]
     told = {name: list(dict.fromkeys(str(value) for value in values if value)) for name, values in found}
-    caption = "What it was measured on."
+    caption = "Processors and versions."
     if any(len(told[name]) > 1 for name in ("system", "processor", "GPUs", "versions")):
         caption += " Not all of it on the same machine with the same versions: compare with care."
     return Table(caption, ["", ""], [[name, "; ".join(values)] for name, values in told.items() if values])

@@ -42,13 +42,13 @@ def quantities(units: list[str]) -> list[Quantity]:
         *rates,
         Quantity("Accuracy on the test data.", "accuracy, %", tested="accuracy", at_most=100.0, scale=100.0),
         Quantity("Learning rate.", "learning rate", "learning_rate", from_zero=True),
-        Quantity("Norm of the gradient, before clipping.", "norm", "gradient_norm", logarithmic=True),
-        Quantity(exposed, "ms", "exposed_comm_seconds", from_zero=True, scale=1e3, may_be_zero=False),
-        Quantity(memory, "GB", "memory_used_bytes", from_zero=True, scale=1e-9),
-        Quantity("Clock of the slowest GPU's multiprocessors, lowest reading.", "MHz", "sm_mhz_min"),
-        Quantity(age, "versions", "age", from_zero=True, event="exchange", may_be_zero=False),
-        Quantity(f"{entries} sent.", "MB", "bytes_sent", from_zero=True, scale=1e-6, event="exchange"),
-        Quantity(f"{entries} received, from all groups.", "MB", "bytes_received", from_zero=True, scale=1e-6, event="exchange"),
+        Quantity("Norm of the gradient, before clipping.", "gradient norm", "gradient_norm", logarithmic=True),
+        Quantity(exposed, "exposed communication, ms", "exposed_comm_seconds", from_zero=True, scale=1e3, may_be_zero=False),
+        Quantity(memory, "GPU memory, GB", "memory_used_bytes", from_zero=True, scale=1e-9),
+        Quantity("Clock of the slowest GPU's multiprocessors, lowest reading.", "clock, MHz", "sm_mhz_min"),
+        Quantity(age, "age, versions", "age", from_zero=True, event="exchange", may_be_zero=False),
+        Quantity(f"{entries} sent.", "sent, MB", "bytes_sent", from_zero=True, scale=1e-6, event="exchange"),
+        Quantity(f"{entries} received, from all groups.", "received, MB", "bytes_received", from_zero=True, scale=1e-6, event="exchange"),
     ]
 
 

@@ -7,10 +7,10 @@ from ddptools.common.files import Record, unread_text
 from ddptools.common.table import Table
 from ddptools.common.text import duration, measured, number, percent
 from ddptools.common.values import finite, grouped, table_of
-from ddptools.page.blocks import Block, Heading, Notes
+from ddptools.page.blocks import Block, Disturbed, Heading, Notes
 from ddptools.report.sweeps.experiment import Case
 from ddptools.report.sweeps.lost_time import Loss, loss_of, lost_time_table, time_unit
-from ddptools.report.sweeps.plots import lost_time_picture
+from ddptools.report.sweeps.plots import lost_time_pictures
 from ddptools.report.training.curves import run_pictures
 from ddptools.report.training.key_numbers import (
     disturbed_runs,
@@ -50,7 +50,8 @@ def blocks_of_runs(runs: list[TrainingRun]) -> list[Block]:
     blocks += [key_numbers(run) for run in runs if len(runs) == 1]
     blocks += [Notes(notes)] if notes else []
     trained = [run for run in runs if run.has_training]
-    tables = [*([run_table(trained)] if trained else []), *mesh_tables(runs), *group_tables(runs), *generation_tables(runs)]
+    caption = "Results." if len(runs) > 1 else ""  # of one run, a heading says so
+    tables = [*([run_table(trained, caption)] if trained else []), *mesh_tables(runs), *group_tables(runs), *generation_tables(runs)]
     if len(runs) > 1:
         blocks += [*words(runs), *tables]
     blocks += run_pictures(runs)
@@ -81,8 +82,11 @@ def step_parts(runs: list[TrainingRun]) -> list[Block]:
     if not found:
         return []
     losses = [loss for _, loss in found]
-    told = [parts_in_words(run, loss) for run, loss in found] if len(found) == 1 else []
-    return [Heading(2, "Where the time of a step went"), *told, lost_time_picture(losses), lost_time_table(losses)]
+    told = [parts_in_words(loss) for _, loss in found] if len(found) == 1 else []
+    names = [run.name for run, _ in found if run.disturbed]
+    which = "this run was disturbed" if len(found) == 1 else f"disturbed: {', '.join(names)}"
+    warning = [Disturbed([f"Do not trust these parts: {which}."])] if names else []
+    return [Heading(2, "Where the time of a step went"), *warning, *told, *lost_time_pictures(losses), lost_time_table(losses)]
 
 
 def _loss_of_run(run: TrainingRun) -> Loss | None:
@@ -91,12 +95,11 @@ def _loss_of_run(run: TrainingRun) -> Loss | None:
     return None if made is None or ranks is None else loss_of(Case(run.name, {"ranks": f"{ranks:g}"}, [made]), run.name)
 
 
-def parts_in_words(run: TrainingRun, loss: Loss) -> str:
+def parts_in_words(loss: Loss) -> str:
     unit, factor = time_unit([loss])
     step, alone = (measured(factor * seconds) for seconds in (loss.step_seconds, loss.useful_seconds))
     slowest = f" Its slowest rank is {loss.slowest}." if loss.slowest else ""
-    text = f"A step takes {step} {unit} with {loss.ranks} ranks, and {alone} {unit} with one rank alone.{slowest}"
-    return f"{text} The run was disturbed: do not trust these numbers." if run.disturbed else text
+    return f"A step takes {step} {unit} with {loss.ranks} ranks, and {alone} {unit} with one rank alone.{slowest}"
 
 
 def words(runs: list[TrainingRun]) -> list[str]:
@@ -106,7 +109,7 @@ def words(runs: list[TrainingRun]) -> list[str]:
     return [f"Lowest test loss: {'; '.join(told)}."] if told else []
 
 
-def run_table(runs: list[TrainingRun]) -> Table:
+def run_table(runs: list[TrainingRun], caption: str = "") -> Table:
     """Columns that no run fills are left out."""
     columns: list[tuple[str, Callable[[TrainingRun], str]]] = [
         ("run", lambda run: run.name),
@@ -123,8 +126,8 @@ def run_table(runs: list[TrainingRun]) -> Table:
     ]
     columns = [(name, show) for name, show in columns if any(show(run) for run in runs)]
     rows = [[show(run) for _, show in columns] for run in runs]
-    footnote = "Test loss: of language models on validation data. Throughput: median. Time: from the first start on, with breaks."
-    return Table("What the runs came to.", [name for name, _ in columns], rows, footnote)
+    footnote = "For language models, the test loss is the validation loss. Throughput: median. Time: from the first start on, with breaks."
+    return Table(caption, [name for name, _ in columns], rows, footnote)
 
 
 def _efficiency(run: TrainingRun) -> str:
@@ -165,8 +168,8 @@ def group_tables(runs: list[TrainingRun]) -> list[Table]:
                      _shown(summary.get("exchange_seconds"), duration), *sizes,
                      f"{sum(ages) / len(ages):.2g}, at most {max(ages):g}" if ages else "",
                      _shown(summary.get("exchange_entries_skipped"), "{:,.0f}".format), str(summary.get("outer_hash", ""))])  # fmt: skip
-    header = ["run", "group", "exchanges", "stood still", "MB sent", "MB received", "age", "skipped", "outer hash"]
-    caption = "Groups that share a log. Age: versions of the outer weights, mean. Skipped: entries that did not fit."
+    header = ["run", "group", "exchanges", "waited", "MB sent", "MB received", "age", "skipped", "outer hash"]
+    caption = "Groups that share a log. Age: versions of the outer weights, mean. Skipped: entries that were invalid or too old."
     return [Table(caption, header, rows)] if rows else []
 
 
@@ -211,5 +214,5 @@ def configuration_table(runs: list[TrainingRun]) -> Table:
     if len(runs) > 1:
         names = [name for name in names if len({configuration.get(name) for configuration in told}) > 1]
     rows = [[name, *(configuration.get(name, "") for configuration in told)] for name in names]
-    same = "The runs were told the same, on the same machine." if not rows else "What differs between the runs."
-    return Table(same if len(runs) > 1 else "What the run was told.", ["", *(run.name for run in runs)], rows)
+    differing = "Flags and machine that differ between the runs." if rows else "The runs have the same flags and machine."
+    return Table(differing if len(runs) > 1 else "Flags and machine.", ["", *(run.name for run in runs)], rows)

@@ -5,6 +5,7 @@ import functools
 import itertools
 import math
 import pathlib
+import re
 
 from ddptools.common.errors import UsageError
 from ddptools.common.files import Record, read_records, short_names
@@ -13,6 +14,8 @@ from ddptools.results.efficiency import Efficiency, efficiency_of
 from ddptools.results.run import why_unusable
 
 MOST_RUNS = 10  # on a page
+JSON_SUFFIX = re.compile(r"\.jsonl?(?=\.|$)")  # also of m.jsonl.g2
+GROUP_SUFFIX = re.compile(r"\.g\d+")  # behind the names of files of launch/local-groups, but for its first group
 MOST_FIRST_LINES = 3  # that tell what a file is: the first one may be cut
 WRITTEN_TO = ("metrics", "tensorboard")  # flags, also of older runs, that say where a run writes, not what it does
 
@@ -189,10 +192,18 @@ def has_whole_line(path: pathlib.Path) -> bool:
 
 def load_runs(paths: list[pathlib.Path], may_be_missing: bool = False) -> list[TrainingRun]:
     runs = []
-    for path, name in zip(paths, short_names([path.with_suffix("") for path in paths])):
+    for path, name in zip(paths, _names(paths)):
         run = TrainingRun(name)
         if path.exists() or not may_be_missing:
             for line in read_records(path, run.bad_lines, needed="event"):
                 run.add(line)
         runs.append(run)
     return runs
+
+
+def _names(paths: list[pathlib.Path]) -> list[str]:
+    """Of their runs: m.jsonl is m; with m.jsonl.g2, the file of another group, they are m.g1 and m.g2."""
+    of_first_groups = {path.with_suffix("") for path in paths if GROUP_SUFFIX.fullmatch(path.suffix)}
+    named = [path.with_name(f"{path.name}.g1") if path in of_first_groups else path for path in paths]
+    short = [path.with_name(JSON_SUFFIX.sub("", path.name, count=1) or path.name) for path in named]
+    return short_names(short if len(set(short)) == len(set(paths)) else paths)
