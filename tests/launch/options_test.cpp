@@ -89,7 +89,8 @@ TEST(Options, TheHelpOfALanguageModelHasTheFlagsOfTexts) {
   for (const std::string& model : model_names()) {
     const auto flags = flags_in(parse({"--help", model.c_str()}).print.value());
     const bool has_texts = model == "gpt" || model == "llama";
-    for (const char* flag : {"--generate", "--sample-every", "--prompt", "--prompts", "--max-tokens", "--temperature"}) {
+    for (const char* flag :
+         {"--generate", "--sample-every", "--prompt", "--prompts", "--max-tokens", "--temperature"}) {
       EXPECT_EQ(std::count(flags.begin(), flags.end(), flag), has_texts ? 1 : 0) << model << flag;
     }
   }

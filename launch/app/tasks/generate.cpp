@@ -66,8 +66,8 @@ struct TextTimes {
   double other_seconds = 0.0;
 };
 
-/// Writes texts to standard output: tokens as bytes, or as ids in a line. A terminal gets no characters that control it,
-/// and each character when its last byte is known.
+/// Writes texts to standard output: tokens as bytes, or as ids in a line. A terminal gets no characters that control
+/// it, and each character when its last byte is known.
 class TextOutput {
  public:
   explicit TextOutput(bool bytes) : bytes_(bytes), is_filtered_(bytes && output_is_on_terminal()) {}
