@@ -51,6 +51,7 @@ TEST(Ddptopo, OneMatrixForEachHost) {
 
 TEST(Ddptopo, ParsesALog) {
   const std::string path = temporary("log.json");
+  std::filesystem::remove(path);  // of an earlier run
   const Outcome outcome = ddptopo("--parse " + log_file("a100_2x2_trees.log") + " --json " + path);
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_TRUE(outcome.says("0 (1, 2 (3))")) << outcome.output;

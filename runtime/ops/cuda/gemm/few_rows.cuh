@@ -27,6 +27,11 @@ constexpr std::uint32_t kMostRows = 8;
 /// Warps of a block whose threads have kPacks packs of a line.
 constexpr int most_warps(int packs) { return packs <= 4 ? 12 : 14; }
 
+/// Blocks whose registers fit a multiprocessor: those of two products leave room for attention.
+constexpr int least_blocks(int rows, int packs) {
+  return rows == 1 && packs <= 3 ? resident_at_most(32 * most_warps(packs), 3) : 1;
+}
+
 constexpr int kMostQueued = 12;  // copies of a thread
 
 /// What a thread does at a time, if it has kPacks packs of a line.
@@ -275,7 +280,7 @@ __device__ __forceinline__ void store_columns(const FewRows& a, const BlockPlace
 /// kRows: at least a.rows. kPacks: at least a.packs() / (32 a.warps). The terms of a column are added up in the same
 /// order for every number of rows.
 template <int kRows, int kPacks>
-__global__ void __launch_bounds__(32 * most_warps(kPacks), kRows == 1 && kPacks <= 3 ? 3 : 1)
+__global__ void __launch_bounds__(32 * most_warps(kPacks), least_blocks(kRows, kPacks))
     few_rows_kernel(const FewRows a) {
   const BlockPlace b(a);
   const SharedMemory<kRows, kPacks> s(a, b.count);
