@@ -51,6 +51,8 @@ class OuterLogTest(OuterCase):
         training = self.group("b", "three", *FREE, "--steps", "10000000")
         training.wait_until(lambda: self.log.entries("three") > 0)
         self.assertRegex(remove("four", 2), "no such run. Its runs: one-more one.more three")
+        listed = run([ROOT / "launch/outer-log", "--dir", self.log.folder, "--list"]).stdout
+        self.assertEqual(listed.splitlines(), ["one-more: no group trains", "one.more: no group trains", "three: b"])
         self.assertRegex(remove("three", 2), "groups train in this run: b")
         self.assertIn("is removed", remove("one.more"))
         self.assertRegex(remove("one.more", 2), "Its runs: one-more three")
