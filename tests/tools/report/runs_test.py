@@ -397,7 +397,9 @@ class RunsTest(FolderCase):
                  "step_seconds_without_communication_mean": 8.5e-4}  # fmt: skip
         files = [self.write(f"{name}.jsonl", [*WHOLE[:-1], WHOLE[-1] | parts | {"disturbed": why}])
                  for name, why in (("a", ""), ("b", "other programs took 52% of the cores"))]  # fmt: skip
-        for shown, told in ((files[:1], ""), (files[1:], "this run was disturbed"), (files, "disturbed: b")):
+        other = self.write("c.jsonl", WHOLE)  # without parts
+        for shown, told in ((files[:1], ""), (files[1:], "this run was disturbed"), (files, "disturbed: b"),
+                            ([files[1], other], "disturbed: b")):  # fmt: skip
             self.report(*shown, "--out", "r.html")
             page = (self.folder / "r.html").read_text()
             below = page.partition("Where the time of a step went</h2>")[2].strip()

@@ -84,7 +84,7 @@ def step_parts(runs: list[TrainingRun]) -> list[Block]:
     losses = [loss for _, loss in found]
     told = [parts_in_words(loss) for _, loss in found] if len(found) == 1 else []
     names = [run.name for run, _ in found if run.disturbed]
-    which = "this run was disturbed" if len(found) == 1 else f"disturbed: {', '.join(names)}"
+    which = "this run was disturbed" if len(runs) == 1 else f"disturbed: {', '.join(names)}"
     warning = [Disturbed([f"Do not trust these parts: {which}."])] if names else []
     return [Heading(2, "Where the time of a step went"), *warning, *told, *lost_time_pictures(losses), lost_time_table(losses)]
 
