@@ -469,6 +469,7 @@ void check_flags(const Options& o, const Workload& workload) {
 }
 
 void check_training_flags(const Options& o, const Workload& workload) {
+  check_flags(o, workload);
   check_group(o);
   if (o.run.sample_every > 0) check_samples(o, workload);
   if (rule_of(o.trainer.optimizer.kind).matrices) check_whole_matrices(o);

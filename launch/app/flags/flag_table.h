@@ -25,7 +25,8 @@ std::optional<std::string> help_topic(int argc, const char* const* argv);
 std::string help_text(const CLI::App& app, const std::string& topic);
 /// UsageError if flags contradict each other, but for those of the model: see Workload::check_flags().
 void check_flags(const Options& options, const Workload& workload);
-/// The same for flags that only training and its descriptions heed. Files of --config have them for other tasks, too.
+/// check_flags(), and the same for flags that only training and its descriptions heed. A file of --config may have them
+/// for other tasks.
 void check_training_flags(const Options& options, const Workload& workload);
 
 }  // namespace ddptrain

@@ -436,8 +436,7 @@ CommandLine parse_command_line(int argc, const char* const* argv, const std::map
   check_unused(flags, before, result.task, options);
   result.given_sequence = given_sequence(flags, result.task);
   if (decides_sizes(result.task)) result.workload->check_flags();
-  check_flags(options, *result.workload);
-  if (is_training(result.task)) check_training_flags(options, *result.workload);
+  (is_training(result.task) ? check_training_flags : check_flags)(options, *result.workload);
   settle_groups(options);
   if (result.task == Task::evaluate) check_evaluation(options, *result.workload);
   if (result.task == Task::generate) check_generation(options, *result.workload);

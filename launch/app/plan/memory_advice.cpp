@@ -85,7 +85,7 @@ void require_room_for_weights(const Room& room, const RunPlan& plan, Workload& w
 /// Whether a run of this mesh takes these flags, and --zero has something to divide.
 bool is_taken(const Options& options, const Workload& workload, const RunPlan& plan) {
   try {
-    check_flags(options, workload);
+    check_training_flags(options, workload);
     check_precision(options, workload, plan.device);
     virtual_ranks(options.trainer, 0, plan.mesh.replicas);
   } catch (const UsageError&) {
