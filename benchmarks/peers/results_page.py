@@ -11,7 +11,7 @@ from ddptools.common.table import Table, spread
 from ddptools.common.text import number, percent, signed_percent
 from ddptools.page.blocks import Block, Heading
 from peers.rows import DDPTRAIN, LOSS, PYTORCH, Row
-from peers.session import Group, Session, Trial
+from peers.session import DIRTY, Group, Session, Trial, has
 
 QUOTED = tomllib.loads((pathlib.Path(__file__).parent / "quoted.toml").read_text(encoding="utf-8"))["figure"]
 
@@ -71,14 +71,24 @@ def _one_row(session: Session, group: Group, row: Row) -> list[str]:
     if best is not None:
         ratio = spread(_ratios(session, group, row, best), lambda value: f"{value:.2f}")
         peer = [_peer_name(group, best), _modes(session, group, best), spread(_peer_values(session, group, best)), ratio]
-    records = session.rounds(group.work, group.ranks)
+    records = session.rounds_of(group, row)
     return [group.name, flags, spread(values), *peer, _efficiency(session, group, row), _exposed(session, group, row),
-            _loss_of(session, group, row), str(len(values)), str(records[0]["commit"])[:8], _days(records), _machine(records)]  # fmt: skip
+            _loss_of(session, group, row), str(len(values)), _commit(session), _days(records), _machine(records)]  # fmt: skip
+
+
+def _commit(session: Session) -> str:
+    """Of every round that counts; the first 8 digits."""
+    commit = session.same["commit"]
+    return commit.removesuffix(DIRTY)[:8] + (DIRTY if commit.endswith(DIRTY) else "")
 
 
 def _footnote(session: Session) -> str:
-    others = sum(r["kind"] == "round" and any(r.get(k) != v for k, v in session.same.items()) for r in session.records.all)
-    told = f"{others} rounds of another commit, kind of device or duration are in the file and not counted. " if others else ""
+    rounds = [record for record in session.records.all if record["kind"] == "round"]
+    others = len(rounds) - sum(record["kind"] == "round" and has(record, session.same) for record in session.all_that_may_count())
+    told = (f"{others} rounds of another commit, version, kind of device or duration, or with other NCCL variables, are in the "
+            "file and not counted. ") if others else ""  # fmt: skip
+    if not session.has_exact_commit:
+        told += f"The commit is {_commit(session)}: rounds of earlier sessions do not count. "
     records = _counted(session)
     if len({_days([record]) for record in records}) > 1:
         told += "The rows have different days: README takes rows of one day."
@@ -86,7 +96,14 @@ def _footnote(session: Session) -> str:
 
 
 def _counted(session: Session) -> list[dict[str, Any]]:
-    return [r for group in session.groups for r in session.rounds(group.work, group.ranks)]
+    """Rounds with a result that counts."""
+    rounds = [record for group in session.groups for row in group.rows for record in session.rounds_of(group, row)]
+    return list({id(record): record for record in rounds}.values())
+
+
+def _counted_runs(session: Session) -> list[tuple[Group, dict[str, Any]]]:
+    return [(group, run) for group in session.groups for row in group.rows
+            for run in session.runs(group.work, group.ranks, row)]  # fmt: skip
 
 
 def _days(records: list[dict[str, Any]]) -> str:
@@ -131,8 +148,10 @@ def _modes(session: Session, group: Group, row: Row) -> str:
 def _ratios(session: Session, group: Group, row: Row, peer: Row) -> list[float]:
     """Of the rounds in which both have run."""
     ratios = []
+    mode = session.best_mode(group, peer)
     for record in session.rounds(group.work, group.ranks):
-        rates = {run["row"]: group.work.value(run["result"]) for run in record["runs"] if "result" in run}
+        runs = [*session.runs_in(record, row, ""), *session.runs_in(record, peer, mode)]
+        rates = {run["row"]: group.work.value(run["result"]) for run in runs if "result" in run}
         if row.name in rates and peer.name in rates:
             ratios.append(rates[row.name] / rates[peer.name])
     return ratios
@@ -218,7 +237,7 @@ def _label(session: Session, group: Group, row: Row) -> str:
 
 def _reason(session: Session, group: Group, row: Row) -> str:
     runs = session.runs(group.work, group.ranks, row)
-    trials = [record for trial in session.trials(group, row) if (record := session.trial_record(trial))]
+    trials = [record for trial in session.all_trials(group, row) if (record := session.trial_record(trial))]
     errors = [f"{run['mode']}: {run['error']}".removeprefix(": ") for run in (*runs, *trials) if "error" in run]
     return session.why_not(group.ranks, row) or "; ".join(dict.fromkeys(errors)) or "no time was left"
 
@@ -250,8 +269,8 @@ def _quoted(figures: list[dict[str, Any]]) -> Table:
 def _trials(session: Session) -> Table:
     works = {work.name: work for work in session.works}
     table_rows = []
-    for record in session.records.all:
-        if record["kind"] == "trial" and record["work"] in works and record["device"] == session.device_name:
+    for record in session.trial_records().values():
+        if record["work"] in works:
             value = works[record["work"]].value(record["result"]) if "result" in record else None
             shown = number(value) if value else f"failed: {record['error']}"
             table_rows.append([record["work"], str(record["ranks"]), record["row"], record["mode"], shown, _days([record])])
@@ -260,23 +279,27 @@ def _trials(session: Session) -> Table:
 
 
 def _facts(session: Session) -> list[Block]:
-    machine, records = session.about, _counted(session)
-    runs = [run for record in records for run in record["runs"]]
-    gpus = f"{len(machine['gpus'])} x {machine['gpus'][0]}, driver {machine['driver']}" if machine["gpus"] else "no GPU"
-    peer = next((run["result"] for run in runs if "torch" in run.get("result", {})), None)
-    versions = f"PyTorch {peer['torch']}, CUDA {peer['cuda']}, cuDNN {peer['cudnn']}, NCCL {peer['nccl']}. " if peer else ""
-    nccl = " ".join(f"{name}={value}" for name, value in machine["nccl_environment"].items()) or "none"
-    last = {(record["work"], record["ranks"], run["row"]): run["command"] for record in records for run in record["runs"]
-            if "command" in run}  # fmt: skip
+    """Every machine and version of the rounds that count; this machine if there is none."""
+    runs = _counted_runs(session)
+    machines = dict.fromkeys(_about(record["machine"]) for record in _counted(session)) or [_about(session.about)]
+    peers = dict.fromkeys(f"PyTorch {peer['torch']}, CUDA {peer['cuda']}, cuDNN {peer['cudnn']}, NCCL {peer['nccl']}"
+                          for _, run in runs if "torch" in (peer := run.get("result", {})))  # fmt: skip
+    versions = f"{' / '.join(peers)}. " if peers else ""
+    nccl = " ".join(f"{name}={value}" for name, value in session.same["nccl_environment"].items()) or "none"
+    last = {(group.work.name, group.ranks, run["row"]): run["command"] for group, run in runs if "command" in run}
     python = session.settings.python
     commands = [[work, str(ranks), f"`{re.sub(r'--metrics .*', '--metrics FILE', command).replace(python, 'python3')}`"]
                 for (work, ranks, _), command in last.items()]  # fmt: skip
     return [
-        f"{gpus}; {machine['cores']} x {machine['cpu']}; {machine['system']}; {machine['ddptrain']}; commit "
-        f"{machine['commit']}. {versions}NCCL variables: {nccl}.",
-        f"Failed: {sum('error' in run for run in runs)} of {len(runs)} runs.",
+        f"{' / '.join(machines)}; {session.same['ddptrain']}; commit {session.same['commit']}. {versions}NCCL variables: {nccl}.",
+        f"Failed: {sum('error' in run for _, run in runs)} of {len(runs)} runs.",
         Table("Commands.", ["work", "ranks", "command"], commands),
     ]
+
+
+def _about(machine: dict[str, Any]) -> str:
+    gpus = f"{len(machine['gpus'])} x {machine['gpus'][0]}, driver {machine['driver']}" if machine["gpus"] else "no GPU"
+    return f"{gpus}; {machine['cores']} x {machine['cpu']}; {machine['system']}"
 
 
 def plan_text(session: Session) -> str:
@@ -300,4 +323,4 @@ def _lane_seconds(session: Session, unit: Any) -> float:
 
 def failed(session: Session) -> int:
     """Runs of the rounds that count."""
-    return sum("error" in run for record in _counted(session) for run in record["runs"])
+    return sum("error" in run for _, run in _counted_runs(session))

@@ -31,6 +31,7 @@ from peers.rows import DDPTRAIN, LLMQ, PYTORCH, ROOT, Row, Work
 MODES_ON_SEVERAL_RANKS = 2  # the fastest on one rank, of which the fastest on several is found
 MOST_FAILURES = 2  # of a row, after which it is run no more
 SENSORS = ("index", "clocks.sm", "power.draw", "temperature.gpu")
+DIRTY = "-dirty"  # behind a commit if tracked files differ from it
 MARK = "DDPTRAIN_COMPARE_RUN"  # variable by which the processes of a run are found, in whatever session they are
 
 
@@ -51,6 +52,7 @@ class Settings:
     short: bool = False
     text: pathlib.Path | None = None  # None: the project's documentation
     has_pytorch: bool = True
+    pytorch: str = ""  # its version; empty: not known, and any counts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,6 +109,7 @@ class Records:
     def __init__(self, file: pathlib.Path) -> None:
         self.file, self.lock = file, threading.Lock()
         self.all: list[dict[str, Any]] = []
+        self.earlier = 0  # the first records of `all`, which earlier sessions made
         if not file.exists():
             return
         lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -119,6 +122,7 @@ class Records:
                 if number == len(lines) and number > 1:  # cut while it was written
                     break
                 raise UsageError(f"--out {file}, line {number}: it is not a file of benchmarks/compare") from error
+        self.earlier = len(self.all)
         text = "".join(json.dumps(record) + "\n" for record in self.all)
         if text != file.read_text(encoding="utf-8", errors="replace"):
             file.write_text(text, encoding="utf-8")
@@ -132,10 +136,15 @@ class Records:
                 os.fsync(file.fileno())
             self.all.append(record)
 
+    @property
+    def new(self) -> list[dict[str, Any]]:
+        """Of this session."""
+        return self.all[self.earlier :]
+
 
 class Session:
-    """What there is to run and what has been run. Rounds of another commit, kind of device or duration are in the file
-    and do not count."""
+    """What there is to run and what has been run. Rounds made under other conditions (see `same`) are in the file and do
+    not count."""
 
     def __init__(self, settings: Settings, machine: Machine, records: Records, about: dict[str, Any]) -> None:
         """`about` the machine and its versions; with `commit`."""
@@ -143,7 +152,8 @@ class Session:
         self.began = time.monotonic()
         self.interrupted = threading.Event()
         self.device_name = machine.gpus[0] if settings.device == "cuda" and machine.gpus else machine.cpu
-        self.same = {"device": self.device_name, "commit": about["commit"], "seconds": settings.seconds}
+        self.same = {"device": self.device_name, "commit": about["commit"], "seconds": settings.seconds,
+                     "ddptrain": about["ddptrain"], "nccl_environment": about["nccl_environment"]}  # fmt: skip
 
     # What is wanted
 
@@ -181,20 +191,29 @@ class Session:
         return [mode for mode in work.modes(row) if not mode or not self.settings.modes or mode in self.settings.modes]
 
     def trials_alone(self, work: Work) -> list[Trial]:
-        """On one rank: also the way to the modes for several."""
+        """On one rank: also the way to the modes for several. None if the work has no PyTorch there, or one mode."""
         row = Row(PYTORCH, "fp32")
-        is_needed = not self.why_not(1, row) and work.peer and work.fits(1) and any(
-            each.program == PYTORCH and "--shard" not in each.flags
-            for group in self.possible() if group.work == work for each in group.rows)  # fmt: skip
         modes = self.modes(work, row)
-        return [Trial(work, 1, row, mode) for mode in modes] if is_needed and len(modes) > 1 else []
+        return [Trial(work, 1, row, mode) for mode in modes] if work.peer and work.fits(1) and len(modes) > 1 else []
+
+    def wanted_trials_alone(self, work: Work) -> list[Trial]:
+        """None if no row that is wanted depends on them, or if PyTorch cannot run."""
+        is_needed = any(each.program == PYTORCH and "--shard" not in each.flags and not self.why_not(1, each)
+                        for group in self.possible() if group.work == work for each in group.rows)  # fmt: skip
+        return self.trials_alone(work) if is_needed else []
+
+    def wanted_trials(self, group: Group) -> list[Trial]:
+        return [trial for row in group.rows if not self.why_not(group.ranks, row) for trial in self.trials(group, row)]
+
+    def has_choice(self, work: Work, row: Row) -> bool:
+        return row.program == PYTORCH and len(self.modes(work, row)) > 1
 
     def trials(self, group: Group, row: Row) -> list[Trial]:
-        """That choose the mode of the row; none if there is nothing to choose. On several ranks, the fastest modes of
-        one rank are tried."""
-        modes = self.modes(group.work, row)
-        if row.program != PYTORCH or len(modes) < 2 or self.why_not(group.ranks, row):
+        """Trials that choose the mode of the row, whether or not they can be made here. On several ranks, the fastest modes
+        of one rank are tried. None if there is nothing to choose, or if every mode has failed on one rank."""
+        if not self.has_choice(group.work, row):
             return []
+        modes = self.modes(group.work, row)
         alone = self.trials_alone(group.work)
         if group.ranks == 1:
             return alone
@@ -202,16 +221,39 @@ class Session:
             modes = self.fastest(alone)[:MODES_ON_SEVERAL_RANKS] if self.are_done(alone) else modes[:MODES_ON_SEVERAL_RANKS]
         return [Trial(group.work, group.ranks, row, mode) for mode in modes]
 
+    def all_trials(self, group: Group, row: Row) -> list[Trial]:
+        """With those on one rank that choose what is tried on several."""
+        trials = self.trials(group, row)
+        is_last = group.ranks == 1 or "--shard" in row.flags or not self.has_choice(group.work, row)
+        return trials if is_last else self.trials_alone(group.work) + trials
+
     # What is known
 
+    def trial_records(self) -> dict[tuple[str, int, str, str], dict[str, Any]]:
+        """Of any commit: the modes are PyTorch's. By work, ranks, row and mode: the last one, or the last that did not fail."""
+        found: dict[tuple[str, int, str, str], dict[str, Any]] = {}
+        for record in self.records.all:
+            if has(record, self.trial_conditions()):
+                key = (record["work"], record["ranks"], record["row"], record["mode"])
+                if "result" in record or "result" not in found.get(key, {}):
+                    found[key] = record
+        return found
+
     def trial_record(self, trial: Trial) -> dict[str, Any] | None:
-        """Of any commit: the modes are PyTorch's."""
-        key = {"kind": "trial", "device": self.device_name, "work": trial.work.name, "ranks": trial.ranks,
-               "row": trial.row.name, "mode": trial.mode}  # fmt: skip
-        return next((r for r in self.records.all if all(r.get(k) == v for k, v in key.items())), None)
+        return self.trial_records().get((trial.work.name, trial.ranks, trial.row.name, trial.mode))
+
+    def is_done(self, trial: Trial) -> bool:
+        """A trial that failed in an earlier session is made again."""
+        record = self.trial_record(trial)
+        return record is not None and ("result" in record or any(record is made for made in self.records.new))
+
+    def trial_conditions(self) -> dict[str, Any]:
+        """Of the trials that count."""
+        version = {"pytorch": self.settings.pytorch} if self.settings.pytorch else {}
+        return {"kind": "trial", "device": self.device_name, "trial_seconds": self.settings.trial_seconds} | version
 
     def are_done(self, trials: Sequence[Trial]) -> bool:
-        return all(map(self.trial_record, trials))
+        return all(map(self.is_done, trials))
 
     def fastest(self, trials: Sequence[Trial]) -> list[str]:
         """Their modes, the fastest first; without those that failed."""
@@ -220,18 +262,43 @@ class Session:
         return [mode for _, mode in sorted(found, reverse=True)]
 
     def best_mode(self, group: Group, row: Row) -> str | None:
-        """None if every mode failed, or if the trials have not been made."""
-        trials = self.trials(group, row)
-        return next(iter(self.fastest(trials) if trials else self.modes(group.work, row)), None)
+        """None if every mode failed, if the trials have not been made, or if no mode that is wanted fits the row."""
+        if not self.has_choice(group.work, row):
+            return next(iter(self.modes(group.work, row)), None)
+        is_chosen = all(map(self.trial_record, self.all_trials(group, row)))
+        return next(iter(self.fastest(self.trials(group, row))), None) if is_chosen else None
+
+    @property
+    def has_exact_commit(self) -> bool:
+        """Whether the commit tells the program. Rounds of changed files count only in the session that made them."""
+        return self.about["commit"] != "unknown" and not self.about["commit"].endswith(DIRTY)
+
+    def all_that_may_count(self) -> list[dict[str, Any]]:
+        return self.records.all if self.has_exact_commit else self.records.new
 
     def rounds(self, work: Work, ranks: int) -> list[dict[str, Any]]:
         """Records that count."""
         key = self.same | {"kind": "round", "work": work.name, "ranks": ranks}
-        return [r for r in self.records.all if all(r.get(k) == v for k, v in key.items())]
+        return [r for r in self.all_that_may_count() if has(r, key)]
 
     def runs(self, work: Work, ranks: int, row: Row) -> list[dict[str, Any]]:
         """Of the row, in the rounds that count; failed ones have `error` in place of `result`."""
-        return [run for record in self.rounds(work, ranks) for run in record["runs"] if run["row"] == row.name]
+        mode = self.best_mode(Group(work, ranks, ()), row)
+        return [run for record in self.rounds(work, ranks) for run in self.runs_in(record, row, mode)]
+
+    def runs_in(self, record: dict[str, Any], row: Row, mode: str | None) -> list[dict[str, Any]]:
+        """Runs of the row in a round. PyTorch's count only in `mode`, its fastest, and with this session's PyTorch."""
+        runs = [run for run in record["runs"] if run["row"] == row.name]
+        if row.program != PYTORCH:
+            return runs
+        version = self.settings.pytorch
+        return [run for run in runs if run["mode"] == mode and (not version or run.get("pytorch", version) == version)]
+
+    def rounds_of(self, group: Group, row: Row) -> list[dict[str, Any]]:
+        """Rounds that count, in which the row has a result."""
+        mode = self.best_mode(group, row)
+        return [record for record in self.rounds(group.work, group.ranks)
+                if any("result" in run for run in self.runs_in(record, row, mode))]  # fmt: skip
 
     def values(self, work: Work, ranks: int, row: Row) -> list[float]:
         return [work.value(run["result"]) for run in self.runs(work, ranks, row) if "result" in run]
@@ -247,10 +314,13 @@ class Session:
         return [Round(group, number) for number in range(max([*missing, 0]))]
 
     def has_mode(self, group: Group, row: Row) -> bool:
-        return self.are_done(self.trials(group, row))
+        """Whether no trial of it is left that can be made."""
+        if self.why_not(group.ranks, row) or not self.has_choice(group.work, row):
+            return True
+        return self.are_done(self.all_trials(group, row))
 
     def trials_left(self, trials: Sequence[Trial]) -> list[Trial]:
-        return [trial for trial in dict.fromkeys(trials) if not self.trial_record(trial)]
+        return [trial for trial in dict.fromkeys(trials) if not self.is_done(trial)]
 
     def estimate_seconds(self, unit: Trial | Round) -> float:
         if isinstance(unit, Trial):
@@ -282,10 +352,10 @@ class Session:
     def left_over(self) -> list[Trial | Round]:
         """In about the order in which they run. Modes that trials will choose are not known yet."""
         groups = self.possible()
-        alone = [trial for work in self.works for trial in self.trials_alone(work)]
+        alone = [trial for work in self.works for trial in self.wanted_trials_alone(work)]
         units: list[Trial | Round] = [*self.trials_left(alone)]
         for group in groups:
-            units += self.trials_left([trial for row in group.rows for trial in self.trials(group, row)])
+            units += self.trials_left(self.wanted_trials(group))
             units += self.rounds_left(group)
         return list(dict.fromkeys(units))
 
@@ -300,13 +370,13 @@ class Session:
         groups = self.possible()
         alone = [group for group in groups if group.ranks == 1]
         try:
-            self._in_lanes(self.trials_left([trial for work in self.works for trial in self.trials_alone(work)]))
+            self._in_lanes(self.trials_left([trial for work in self.works for trial in self.wanted_trials_alone(work)]))
             self._in_lanes([unit for group in alone for unit in self.rounds_left(group) if self._is_ready(group)])
             for group in groups:
                 if group.ranks == 1:
                     continue
-                if self.are_done(self.trials_alone(group.work)):
-                    self._alone(self.trials_left([t for row in group.rows for t in self.trials(group, row)]), group.ranks)
+                if self.are_done(self.wanted_trials_alone(group.work)):
+                    self._alone(self.trials_left(self.wanted_trials(group)), group.ranks)
                 if self._is_ready(group):
                     self._alone(self.rounds_left(group), group.ranks)
         except KeyboardInterrupt:
@@ -369,7 +439,7 @@ class Session:
         if isinstance(unit, Trial):
             limit = 2 * self.estimate_seconds(unit) + 60
             run = self._run(Group(unit.work, unit.ranks, ()), unit.row, unit.mode, gpus, self.settings.trial_seconds, limit)
-            self.records.add(record | {"kind": "trial", "work": unit.work.name, "ranks": unit.ranks} | run)
+            self.records.add(record | self.trial_conditions() | {"work": unit.work.name, "ranks": unit.ranks} | run)
             return
         group = unit.group
         order = group.rows if unit.number % 2 == 0 else group.rows[::-1]
@@ -386,6 +456,8 @@ class Session:
     def _run(self, group: Group, row: Row, mode: str, gpus: list[str], seconds: float, limit: float) -> dict[str, Any]:
         """OutOfTime if the session's time ends it. A run that fails or hangs has its reason as `error`."""
         run: dict[str, Any] = {"row": row.name, "mode": mode}
+        if row.program == PYTORCH and self.settings.pytorch:
+            run["pytorch"] = self.settings.pytorch
         start = time.monotonic()
         try:
             run |= self._execute(group, row, mode, gpus, seconds, limit)
@@ -435,6 +507,10 @@ class Session:
 
     def _must_end(self) -> bool:
         return self.interrupted.is_set() or self.seconds_left() <= 0
+
+
+def has(record: dict[str, Any], key: dict[str, Any]) -> bool:
+    return all(record.get(name) == value for name, value in key.items())
 
 
 def essential(result: dict[str, Any]) -> dict[str, Any]:
@@ -575,6 +651,6 @@ def own_sensors(summary: dict[str, Any]) -> dict[str, float] | None:
 
 
 def commit_of(folder: pathlib.Path) -> str:
-    """What git has checked out there. "-dirty" stands behind it where tracked files differ."""
-    commit = ask(["git", "-C", str(folder), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"])
+    """What git has checked out there, with DIRTY."""
+    commit = ask(["git", "-C", str(folder), "describe", "--always", "--abbrev=40", "--exclude=*", f"--dirty={DIRTY}"])
     return (commit or "unknown").strip()

@@ -98,13 +98,13 @@ class CompareTest(FolderCase):
         self.enterContext(mock.patch.object(sys, "stderr"))
 
     def make(self, ranks: list[int], only: str = "CNN, batch 512", gpus: int = 2, commit: str = "abc", host: str = "h",
-             **changes: object) -> session.Session:  # fmt: skip
+             about: dict[str, object] | None = None, **changes: object) -> session.Session:  # fmt: skip
         settings = {"device": "cuda", "ranks": ranks, "seconds": 60, "trial_seconds": 3, "repeats": 2, "only": only,
                     "modes": [PLAIN, GRAPHED, TUNED], "seconds_left": math.inf, "bin": pathlib.Path("bin"),
                     "python": "python3"} | changes  # fmt: skip
         machine = Machine("a CPU", 8, "a system", ["NVIDIA H200"] * gpus, list("0123456789"[:gpus]))
-        about = machine.describe() | {"host": host, "driver": "1", "ddptrain": "0.1", "commit": commit, "nccl_environment": {}}
-        return session.Session(session.Settings(**settings), machine, session.Records(self.file), about)
+        here = {"host": host, "driver": "1", "ddptrain": "0.1", "commit": commit, "nccl_environment": {}} | (about or {})
+        return session.Session(session.Settings(**settings), machine, session.Records(self.file), machine.describe() | here)
 
     def page(self, made: session.Session) -> str:
         return to_markdown(results_page.title(made), results_page.blocks(made))
@@ -273,11 +273,87 @@ class CompareTest(FolderCase):
         other = self.make([2], commit="def", host="another")
         self.assertEqual(other.run_all(), [])
         self.assertEqual(len(self.programs.started), 2 * 3)
-        self.assertIn("2 rounds of another commit, kind of device or duration are in the file", self.page(other))
+        self.assertIn("2 rounds of another commit, version, kind of device or duration", self.page(other))
         self.assertEqual(self.line(self.page(other), "CNN, batch 512, 2 GPUs")[11], "def")
         again = self.make([2], host="a third machine of the kind")
         self.assertEqual(again.run_all(), [])
         self.assertEqual(len(self.programs.started), 2 * 3)
+
+    def test_rounds_of_a_mode_that_is_not_the_fastest_do_not_count(self) -> None:
+        self.programs.modes["eager"] = 0.7
+        self.make([1], modes=["eager"], repeats=1).run_all()
+        made = self.make([1], modes=["eager", GRAPHED])
+        self.assertIn("PyTorch, eager | 70", self.page(self.make([1], modes=["eager"])))
+        self.assertNotIn("PyTorch, eager |", self.page(made))  # before the trials
+        self.assertEqual(made.run_all(), [])
+        row = self.line(self.page(made), "CNN, batch 512, 1 GPU | --tune on")
+        self.assertEqual(row[3:7], ["PyTorch", GRAPHED, "100.0", "4.00"])
+        _, _, one = self.page(made).partition("## CNN, batch 512, 1 GPU")
+        self.assertEqual(self.line(one, f"PyTorch, {GRAPHED}")[1:3], ["100.0", "2"])
+        self.assertIn("Failed: 0 of 8 runs", self.page(made))  # 2 rows of ddptrain in 3 rounds, PyTorch in 2
+
+    def test_rounds_of_other_versions_or_nccl_variables_do_not_count(self) -> None:
+        self.make([1], pytorch="2.1").run_all()
+        for about, changes, count in (({"ddptrain": "0.2"}, {"pytorch": "2.1"}, 6),
+                                      ({"nccl_environment": {"NCCL_ALGO": "Ring"}}, {"pytorch": "2.1"}, 6),
+                                      ({}, {"pytorch": "2.2"}, 3 + 6)):  # fmt: skip
+            self.programs.started.clear()
+            other = self.make([1], about=about, **changes)
+            self.assertEqual(other.run_all(), [])
+            self.assertEqual(len(self.programs.started), count)
+        self.assertIn("NCCL variables: none", self.page(other))
+        driver = self.make([1], about={"driver": "2"}, repeats=3, pytorch="2.2")
+        driver.run_all()
+        page = self.page(driver)
+        self.assertIn("2 x NVIDIA H200, driver 1; 2 x NVIDIA H200, driver 2", page)
+        self.assertIn("driver 1; 8 x a CPU; a system / 2 x NVIDIA H200, driver 2; 8 x a CPU; a system;", page)
+
+    def test_every_pytorch_of_the_rounds_that_count_is_named(self) -> None:
+        made = self.make([1])
+        made.run_all()
+        made.records.all[-1]["runs"][0]["result"]["torch"] = "3"
+        self.assertRegex(self.page(made), "PyTorch (2|3), CUDA 13, cuDNN 9, NCCL 2 / PyTorch (2|3), CUDA 13")
+
+    def test_trials_that_failed_are_made_again_by_the_next_call(self) -> None:
+        self.programs.failing = {(GRAPHED, "bf16")}
+        self.make([2]).run_all()
+        self.programs.started.clear()
+        self.assertIn("no such capture", self.page(self.make([2])))  # what is known is told
+        self.assertIn(f"PyTorch DDP, bf16 gradients, {PLAIN} |", self.page(self.make([2])))
+        self.programs.failing = set()
+        made = self.make([2])
+        self.assertEqual(made.run_all(), [])
+        self.assertEqual(self.programs.started[0], f"{GRAPHED} bf16")
+        page = self.page(made)
+        self.assertIn(f"PyTorch DDP, bf16 gradients, {GRAPHED} |", page)
+        self.assertNotIn("no such capture", page)
+
+    def test_trials_of_another_length_or_pytorch_do_not_count(self) -> None:
+        self.make([1], pytorch="2.1").run_all()
+        for changes in ({"trial_seconds": 5, "pytorch": "2.1"}, {"pytorch": "2.2"}):
+            made = self.make([1], **changes)
+            self.assertEqual(sum(isinstance(unit, session.Trial) for unit in made.left_over()), 3)
+        self.assertEqual(self.make([1], pytorch="2.1").left_over(), [])
+
+    def test_rounds_of_changed_files_count_only_in_their_session_and_are_marked(self) -> None:
+        for commit, shown in (("0123456789-dirty", "01234567-dirty"), ("unknown", "unknown")):
+            self.file.unlink(missing_ok=True)
+            made = self.make([2], commit=commit)
+            self.assertEqual(made.run_all(), [])
+            self.assertEqual(self.line(self.page(made), "CNN, batch 512, 2 GPUs")[11], shown)
+            self.programs.started.clear()
+            again = self.make([2], commit=commit)
+            self.assertIn(f"The commit is {shown}: rounds of earlier sessions do not count", self.page(again))
+            self.assertEqual(again.run_all(), [])
+            self.assertEqual(len(self.programs.started), 2 * 3)
+
+    def test_several_ranks_run_in_no_mode_if_all_failed_on_one_rank(self) -> None:
+        self.programs.answer = mock.Mock(side_effect=session.RunFailed("out of memory"))
+        made = self.make([1, 2])
+        self.assertEqual(made.run_all(), [])
+        self.assertEqual([s for s in self.programs.started if s.endswith("bf16") and s[:8] != "ddptrain"], [])
+        two = self.page(made).partition("## CNN, batch 512, 2 GPUs")[2]
+        self.assertRegex(self.line(two, "PyTorch DDP, bf16 gradients")[1], "^not run: default: out of memory")
 
     def test_rows_of_different_days_are_told(self) -> None:
         made = self.make([2])
