@@ -1,6 +1,7 @@
 """The page of benchmarks/compare: one table of all rows, then a table for each work and number of ranks."""
 
 import collections
+import math
 import pathlib
 import re
 import statistics
@@ -10,10 +11,12 @@ from typing import Any
 from ddptools.common.table import Table, spread
 from ddptools.common.text import number, percent, signed_percent
 from ddptools.page.blocks import Block, Heading
-from peers.rows import DDPTRAIN, LOSS, PYTORCH, Row
+from peers.rows import DDPTRAIN, LLMQ, LOSS, PYTORCH, Row
 from peers.session import DIRTY, Group, Session, Trial, has
 
 QUOTED = tomllib.loads((pathlib.Path(__file__).parent / "quoted.toml").read_text(encoding="utf-8"))["figure"]
+
+FEWEST_WINDOWS = 3  # of a run: shorter ones have windows below a second
 
 
 def title(session: Session) -> str:
@@ -36,15 +39,28 @@ def blocks(session: Session) -> list[Block]:
 
 def _how(session: Session) -> str:
     settings = session.settings
-    return (
+    rows_here = [row for group in session.groups for row in group.rows]
+    windows = "its windows of a second" if settings.seconds >= FEWEST_WINDOWS else "its windows"
+    told = [
         f"Median of the rounds (smallest to largest; {settings.repeats} are wanted). In a round the programs ran in turn on "
-        f"the same devices; a run is the median of its windows of a second, over {settings.seconds:g} s. Rounds of works for "
-        f"one GPU ran beside each other, each on a GPU of its own. Synthetic data. Ratio: ddptrain over the fastest other "
-        f"program of the table, whose gradients have the same type if several ranks sum them; median of the rounds' ratios. "
-        f"Efficiency: as ddptrain measures it within a run (see measuring); in brackets: rate / ranks / rate of the same row "
-        f"on one rank. Exposed: the communication for which a step waits, of the run whose interval is narrowest. PyTorch runs in the fastest of the modes that short trials found. The sensors are read by ddptrain "
-        f"itself and by nvidia-smi beside PyTorch, both from NVML."
-    )
+        f"the same devices; a run is the median of {windows}, over {settings.seconds:g} s."
+    ]
+    if len(session.lanes()) > 1 and any(group.ranks == 1 for group in session.groups):
+        told.append("Rounds of works for one GPU ran beside each other, each on a GPU of its own.")
+    told.append("Synthetic data.")
+    if any(row.program != DDPTRAIN for row in rows_here):
+        told.append("Ratio: ddptrain over the fastest other program of the table, whose gradients have the same type if several "
+                    "ranks sum them; median of the ratios of the rounds in which both ran.")  # fmt: skip
+    if any(row.program == DDPTRAIN and _precision(row) == "fp8" for row in rows_here):
+        told.append("The other programs compute in bf16, also beside ddptrain in FP8.")
+    told.append("Efficiency: as ddptrain measures it within a run (see measuring); in brackets: rate / ranks / rate of the same "
+                "row on one rank. Exposed: the communication for which a step waits, of the run whose interval is narrowest.")  # fmt: skip
+    if any(row.program == PYTORCH for row in rows_here):
+        told.append("PyTorch runs in the fastest of the modes that short trials found.")
+    if any(row.program == LLMQ for row in rows_here):
+        told.append("llmq: the median of the steps, whose time it measures itself; time between its steps does not count.")
+    told.append("The sensors are read by ddptrain itself and by nvidia-smi beside other programs, both from NVML.")
+    return " ".join(told)
 
 
 # One table of all rows
@@ -52,7 +68,7 @@ def _how(session: Session) -> str:
 
 def _rows(session: Session) -> Table:
     header = ["work", "ddptrain", "per second", "beside", "its mode", "per second", "ratio", "efficiency", "exposed, us", "loss",
-              "rounds", "commit", "day", "machine"]  # fmt: skip
+              "runs", "commit", "day", "machine"]  # fmt: skip
     table_rows = []
     for group in session.groups:
         for row in group.rows:
@@ -163,11 +179,17 @@ def _efficiency(session: Session, group: Group, row: Row) -> str:
     results = [run["result"] for run in session.runs(group.work, group.ranks, row) if "result" in run]
     measured = [result.get("scaling_efficiency") for result in results]
     told = spread([value for value in measured if value is not None], percent)
-    alone = session.values(group.work, 1, row if row.program == DDPTRAIN else Row(PYTORCH, "fp32"))
+    alone = session.values(group.work, 1, _alone(group, row))
     here = session.values(group.work, group.ranks, row)
     if alone and here and "--shard" not in row.flags:
         told += f" ({percent(statistics.median(here) / group.ranks / statistics.median(alone))})"
     return told.strip()
+
+
+def _alone(group: Group, row: Row) -> Row:
+    """The same program's row on one rank: PyTorch's may have gradients of another type, which it does not send."""
+    peers = [each for each in group.work.rows(1) if each.program == PYTORCH and "--shard" not in each.flags]
+    return peers[0] if row.program == PYTORCH and peers else row
 
 
 def _exposed(session: Session, group: Group, row: Row) -> str:
@@ -204,7 +226,8 @@ def _table(session: Session, group: Group) -> Table:
         found = session.values(group.work, group.ranks, row)
         if found:
             best = _best_peer(session, group, row)
-            ratio = f"{statistics.median(_ratios(session, group, row, best) or [float('nan')]):.2f}" if best else ""
+            ratios = _ratios(session, group, row, best) if best else []
+            ratio = f"{statistics.median(ratios):.2f}" if ratios else ""
             cells = [spread(found), str(len(found)), ratio, _efficiency(session, group, row),
                      *_sensors([run for run in session.runs(group.work, group.ranks, row) if "result" in run])]  # fmt: skip
         else:
@@ -239,7 +262,15 @@ def _reason(session: Session, group: Group, row: Row) -> str:
     runs = session.runs(group.work, group.ranks, row)
     trials = [record for trial in session.all_trials(group, row) if (record := session.trial_record(trial))]
     errors = [f"{run['mode']}: {run['error']}".removeprefix(": ") for run in (*runs, *trials) if "error" in run]
-    return session.why_not(group.ranks, row) or "; ".join(dict.fromkeys(errors)) or "no time was left"
+    if why := session.why_not(group.ranks, row):
+        return why
+    if not session.modes(group.work, row):
+        return f"none of --modes is among its modes ({', '.join(group.work.modes(row))})"
+    if errors:
+        return "; ".join(dict.fromkeys(errors))
+    if session.interrupted.is_set():
+        return "the measurement was interrupted"
+    return "no time was left" if math.isfinite(session.settings.seconds_left) else "not measured yet"
 
 
 def _sensors(runs: list[dict[str, Any]]) -> list[str]:
@@ -274,7 +305,8 @@ def _trials(session: Session) -> Table:
             value = works[record["work"]].value(record["result"]) if "result" in record else None
             shown = number(value) if value else f"failed: {record['error']}"
             table_rows.append([record["work"], str(record["ranks"]), record["row"], record["mode"], shown, _days([record])])
-    caption = f"One run of {session.settings.trial_seconds:g} s each; on one rank, beside each other on all GPUs."
+    beside = "; on one rank, beside each other on all GPUs" if len(session.lanes()) > 1 else ""
+    caption = f"One run of {session.settings.trial_seconds:g} s each{beside}."
     return Table(caption, ["work", "ranks", "row", "mode", "per second", "day"], table_rows)
 
 
@@ -304,7 +336,8 @@ def _about(machine: dict[str, Any]) -> str:
 
 def plan_text(session: Session) -> str:
     units = session.left_over()
-    lines = ["Trials and rounds on one GPU run beside each other, one per GPU.", f"{'seconds':>8}  what"]
+    lines = ["Trials and rounds on one GPU run beside each other, one per GPU."] if len(session.lanes()) > 1 else []
+    lines.append(f"{'seconds':>8}  what")
     for (seconds, name), count in collections.Counter((session.estimate_seconds(unit), unit.name) for unit in units).items():
         lines.append(f"{seconds:8.0f}  {f'{count} x ' if count > 1 else ''}{name}")
     for ranks in session.settings.ranks:
@@ -322,5 +355,9 @@ def _lane_seconds(session: Session, unit: Any) -> float:
 
 
 def failed(session: Session) -> int:
-    """Runs of the rounds that count."""
-    return sum("error" in run for _, run in _counted_runs(session))
+    """Runs of the rounds that count, and trials of rows that have no mode."""
+    without_mode = [(group, row) for group in session.possible() for row in group.rows
+                    if session.has_mode(group, row) and session.best_mode(group, row) is None]  # fmt: skip
+    trials = {trial for group, row in without_mode for trial in session.all_trials(group, row)}
+    failed_trials = sum("error" in (session.trial_record(trial) or {}) for trial in trials)
+    return failed_trials + sum("error" in run for _, run in _counted_runs(session))

@@ -22,11 +22,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ddptools.common.errors import UsageError
+from ddptools.common.files import write_atomically
 from ddptools.common.programs import ask
-from ddptools.common.runner import end_session, start_session
+from ddptools.common.runner import OF_OTHERS, end_session, exit_text, start_session
 from ddptools.sweep.machine import Machine
 from peers import rows
-from peers.rows import DDPTRAIN, LLMQ, PYTORCH, ROOT, Row, Work
+from peers.rows import DDPTRAIN, LLMQ, LOSS, PYTORCH, ROOT, Row, Work
 
 MODES_ON_SEVERAL_RANKS = 2  # the fastest on one rank, of which the fastest on several is found
 MOST_FAILURES = 2  # of a row, after which it is run no more
@@ -103,6 +104,45 @@ class RunFailed(Exception):
     pass
 
 
+RECORD = {"kind": str, "device": str, "work": str, "ranks": int, "began": str, "machine": dict}
+MACHINE = {"gpus": list, "driver": str, "cpu": str, "cores": int, "system": str}
+RUN = {"row": str, "mode": str, "wall_seconds": (int, float)}
+MEASURED = {"command": str, "result": dict, "sensors": (dict, type(None))}
+
+
+def check_fields(part: Any, fields: dict[str, Any]) -> None:
+    if not isinstance(part, dict):
+        raise ValueError("it is not an object")
+    for name, kind in fields.items():
+        if not isinstance(part.get(name), kind) or name not in part:
+            raise ValueError(f'its "{name}" is not as it must be')
+
+
+def check_run(run: Any) -> None:
+    check_fields(run, RUN)
+    if "error" in run:
+        check_fields(run, {"error": str})
+        return
+    check_fields(run, MEASURED)
+    rates = [run["result"].get(name) for name in ("images_per_second", "tokens_per_second", LOSS)]
+    if not any(isinstance(rate, (int, float)) and math.isfinite(rate) for rate in rates):
+        raise ValueError('its "result" has no rate and no loss')
+
+
+def check_record(record: Any) -> None:
+    """ValueError for a trial or round that this program has not written."""
+    check_fields(record, RECORD)
+    check_fields(record["machine"], MACHINE)
+    if record["kind"] == "trial":
+        check_run(record)
+    elif record["kind"] == "round":
+        check_fields(record, {"runs": list, "gpus": list})
+        for run in record["runs"]:
+            check_run(run)
+    else:
+        raise ValueError('its "kind" is neither trial nor round')
+
+
 class Records:
     """A file of JSON lines: trials and rounds that have ended. Copied to another machine, the work goes on there."""
 
@@ -116,16 +156,17 @@ class Records:
         for number, line in enumerate(lines, 1):
             try:
                 record = json.loads(line)
-                record["kind"], record["device"], record["work"], record["ranks"]  # noqa: B018
+                check_record(record)
                 self.all.append(record)
-            except (ValueError, KeyError, TypeError) as error:
-                if number == len(lines) and number > 1:  # cut while it was written
+            except ValueError as error:
+                is_cut = isinstance(error, json.JSONDecodeError) and number == len(lines)
+                if is_cut and number > 1:  # while it was written
                     break
-                raise UsageError(f"--out {file}, line {number}: it is not a file of benchmarks/compare") from error
+                raise UsageError(f"--out {file}, line {number}: it is not a file of benchmarks/compare: {error}") from error
         self.earlier = len(self.all)
         text = "".join(json.dumps(record) + "\n" for record in self.all)
         if text != file.read_text(encoding="utf-8", errors="replace"):
-            file.write_text(text, encoding="utf-8")
+            write_atomically(file, text)
 
     def add(self, record: dict[str, Any]) -> None:
         with self.lock:
@@ -545,7 +586,7 @@ def run_program(command: list[str], environment: dict[str, str], timeout_seconds
             end_marked(mark)
         said, errors = (read_all(file) for file in (out, err))
     if process.returncode != 0:
-        raise RunFailed(f"exit code {process.returncode}: {reason(errors)}")
+        raise RunFailed(f"{exit_text(process.returncode)}: {reason(errors)}")
     return said
 
 
@@ -574,8 +615,9 @@ def read_all(file: Any) -> str:
 
 
 def reason(errors: str) -> str:
-    """The line that names the error, of a traceback and of what torchrun writes around it."""
-    lines = [line.strip() for line in errors.splitlines() if line.strip()]
+    """The line that names the error, of a traceback and of what torchrun and mpirun write around it."""
+    lines = [line.strip() for line in errors.splitlines() if line.strip("-= ")]
+    lines = [line for line in lines if not OF_OTHERS.search(line)] or lines
     named = [line for line in lines if re.search(r"\w(Error|Exception|Exit): |^ddptrain: ", line)
              and "ChildFailedError" not in line]  # fmt: skip
     return ([*lines[-1:], *named] or ["no message"])[-1][:300]

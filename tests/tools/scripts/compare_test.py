@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -204,6 +205,7 @@ class CompareTest(FolderCase):
         two = two.partition("## CNN, batch 512, 2 GPUs")[2]
         self.assertRegex(self.line(two, "PyTorch DDP, bf16")[1], "^not run: .*did not end within 90 s")
         self.assertEqual(self.line(two, "ddptrain --tune on")[1], "800.0")
+        self.assertEqual(results_page.failed(made), 2)  # the trials of PyTorch on two ranks
         self.assertEqual(self.line(four, "ddptrain --tune on")[1], "not run: needs 4 GPUs, and there are 2")
 
     def test_without_pytorch_its_rows_are_named_and_nothing_of_it_is_tried(self) -> None:
@@ -266,6 +268,17 @@ class CompareTest(FolderCase):
         self.file.write_text('{"a": 1}\n' + text)
         with self.assertRaisesRegex(UsageError, "line 1: it is not a file of benchmarks/compare"):
             self.make([2])
+        first, last = (json.loads(text.splitlines()[line]) for line in (0, -1))
+        for bad, named in ((first | {"ranks": "1"}, '"ranks"'), (first | {"mode": None}, '"mode"'), (first | {"result": {}}, "rate"),
+                           (first | {"error": 1}, '"error"'), (last | {"runs": {}}, '"runs"'), (last | {"runs": [{}]}, '"row"'),
+                           (last | {"machine": {}}, '"gpus"'), (last | {"kind": "other"}, '"kind"')):  # fmt: skip
+            self.file.write_text(f"{json.dumps(bad)}\n{text}")
+            with self.assertRaisesRegex(UsageError, f"line 1: it is not a file of benchmarks/compare: .*{named}"):
+                self.make([2])
+            self.assertIn(json.dumps(bad), self.file.read_text())
+            self.file.write_text(f"{text}{json.dumps(bad)}\n")
+            with self.assertRaisesRegex(UsageError, f"line {len(text.splitlines()) + 1}: .*{named}"):
+                self.make([2])
 
     def test_rounds_of_another_commit_or_kind_of_gpu_do_not_count_and_trials_do(self) -> None:
         self.make([2]).run_all()
@@ -292,6 +305,42 @@ class CompareTest(FolderCase):
         self.assertEqual(self.line(one, f"PyTorch, {GRAPHED}")[1:3], ["100.0", "2"])
         self.assertIn("Failed: 0 of 8 runs", self.page(made))  # 2 rows of ddptrain in 3 rounds, PyTorch in 2
 
+    def test_reasons_of_what_has_not_run(self) -> None:
+        made = self.make([1], only="CNN, batch 512", modes=["no such mode"])
+        made.run_all()
+        told = self.line(self.page(made).partition("## CNN, batch 512, 1 GPU")[2], "PyTorch")[1]
+        self.assertRegex(told, "^not run: none of --modes is among its modes .eager, ")
+        self.file.unlink()
+        made = self.make([1])
+        with mock.patch.object(session, "run_program", mock.Mock(side_effect=KeyboardInterrupt)):
+            self.assertRaises(KeyboardInterrupt, made.run_all)
+        self.assertIn("not run: the measurement was interrupted", self.page(made))
+
+    def test_the_page_says_what_holds_for_its_rows(self) -> None:
+        alone = self.page(self.make([1], gpus=1))
+        several = self.page(self.make([1], gpus=2, only="Qwen2.5-1.5B.*x 4", llmq=pathlib.Path("/x/train")))
+        short = self.page(self.make([1], gpus=1, seconds=0.2))
+        for words in ("beside each other", "llmq:", "FP8"):
+            self.assertNotIn(words, alone)
+            self.assertIn(words, several)
+        self.assertIn("windows of a second", alone)
+        self.assertNotIn("windows of a second", short)
+
+    def test_efficiency_of_pytorch_is_over_its_row_on_one_rank(self) -> None:
+        made = self.make([1, 2], only="774M, batch 8.*DDP", modes=[PLAIN])
+        self.assertEqual(made.run_all(), [])
+        two = self.page(made).partition("## GPT-2 774M, batch 8, 2 GPUs")[2]
+        self.assertEqual(self.line(two, "PyTorch DDP, bf16 gradients")[4], "(100.0%)")
+
+    def test_no_ratio_without_a_common_round(self) -> None:
+        made = self.make([1])
+        made.run_all()
+        for record in made.records.all:
+            if record["kind"] == "round" and record is not made.records.all[-1]:
+                record["runs"] = [run for run in record["runs"] if run["row"].startswith("PyTorch")]
+        made.records.all[-1]["runs"] = [run for run in made.records.all[-1]["runs"] if not run["row"].startswith("PyTorch")]
+        self.assertNotIn("nan", self.page(made))
+
     def test_rounds_of_other_versions_or_nccl_variables_do_not_count(self) -> None:
         self.make([1], pytorch="2.1").run_all()
         for about, changes, count in (({"ddptrain": "0.2"}, {"pytorch": "2.1"}, 6),
@@ -311,7 +360,8 @@ class CompareTest(FolderCase):
     def test_every_pytorch_of_the_rounds_that_count_is_named(self) -> None:
         made = self.make([1])
         made.run_all()
-        made.records.all[-1]["runs"][0]["result"]["torch"] = "3"
+        peer = next(run for run in made.records.all[-1]["runs"] if run["row"].startswith("PyTorch"))
+        peer["result"]["torch"] = "3"
         self.assertRegex(self.page(made), "PyTorch (2|3), CUDA 13, cuDNN 9, NCCL 2 / PyTorch (2|3), CUDA 13")
 
     def test_trials_that_failed_are_made_again_by_the_next_call(self) -> None:
@@ -354,6 +404,7 @@ class CompareTest(FolderCase):
         self.assertEqual([s for s in self.programs.started if s.endswith("bf16") and s[:8] != "ddptrain"], [])
         two = self.page(made).partition("## CNN, batch 512, 2 GPUs")[2]
         self.assertRegex(self.line(two, "PyTorch DDP, bf16 gradients")[1], "^not run: default: out of memory")
+        self.assertGreater(results_page.failed(made), 0)
 
     def test_rows_of_different_days_are_told(self) -> None:
         made = self.make([2])
@@ -375,6 +426,9 @@ class CompareTest(FolderCase):
         text = "Traceback\n  File x\nRuntimeError: CUDA error: graph\nE1122 ===\nRoot Cause\n====\n"
         self.assertEqual(session.reason(text), "RuntimeError: CUDA error: graph")
         self.assertEqual(session.reason(""), "no message")
+        line = "-" * 70
+        self.assertEqual(session.reason(f"the words\n{line}\nmpirun noticed that rank 0 exited\n{line}\n"), "the words")
+        self.assertRegex(session.reason(f"{line}\nmpirun noticed that rank 0 exited\n{line}\n"), "^mpirun noticed")
 
 
 class RunProgramTest(FolderCase):
@@ -469,13 +523,32 @@ class CommandLineTest(FolderCase):
         for expected in ("CNN, batch 512", "CNN, batch 8192", "GPT-2 124M", "--fused off", "--comm-dtype fp32", "in all"):
             self.assertIn(expected, done.stdout)
         for arguments in (["--only", "("], ["--only", "no such row"], ["--seconds", "0"], ["--out", "page.md"],
-                          ["--llmq", "/nowhere/train"], ["--seconds-left", "nan"]):  # fmt: skip
+                          ["--seconds", "nan"], ["--llmq", "/nowhere/train"], ["--seconds-left", "nan"]):  # fmt: skip
             done = self.run_it("--device", "cpu", *arguments, code=2)
             self.assertRegex(done.stderr, rf"compare: {arguments[0]}")
+        with mock.patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": ""}):
+            self.assertRegex(self.run_it(code=2).stderr, "compare: --device cuda: nvidia-smi names no GPU")
+
+    def test_a_signal_ends_the_programs_and_leaves_a_page(self) -> None:
+        text = f'#!/bin/sh\n[ "$1" = --version ] && exit\necho $$ > {self.folder}/started\nexec sleep 1000\n'
+        program = write_program(self.folder / "bin" / "ddptrain", text)
+        out = self.folder / "compared.jsonl"
+        command = [sys.executable, ROOT / "benchmarks" / "compare", "--device", "cpu", "--ranks", "1", "--bin", program.parent,
+                   "--commit", "abc", "--out", out]  # fmt: skip
+        for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
+            (self.folder / "started").unlink(missing_ok=True)
+            out.with_suffix(".md").unlink(missing_ok=True)
+            with subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+                wait_for((self.folder / "started").exists, "ddptrain starts", PATIENCE)
+                process.send_signal(number)
+                _, said = process.communicate(timeout=PATIENCE)
+            self.assertEqual(process.returncode, code, said)
+            self.assertNotIn("Traceback", said)
+            self.assertIn("not run: the measurement was interrupted", out.with_suffix(".md").read_text(encoding="utf-8"))
 
     def test_short_form_runs_on_the_cpu_and_goes_on(self) -> None:
         out = self.folder / "compared.jsonl"
-        command = ["--device", "cpu", "--short", "--ranks", "1", "2", "--bin", str(BIN), "--commit", "abc", "--out", str(out)]
+        command = ["--device", "cpu", "--short", "--ranks", "1", "2", "2", "--bin", str(BIN), "--commit", "abc", "--out", str(out)]
         page = self.run_it(*command).stdout
         self.assertEqual(out.with_suffix(".md").read_text(encoding="utf-8") + "\n", page)
         for ranks, row in (("1 CPU rank", "CNN"), ("1 CPU rank", "GPT, loss"), ("2 CPU ranks", "CNN")):
