@@ -532,6 +532,7 @@ class CommandLineTest(FolderCase):
     def test_a_signal_ends_the_programs_and_leaves_a_page(self) -> None:
         text = f'#!/bin/sh\n[ "$1" = --version ] && exit\necho $$ > {self.folder}/started\nexec sleep 1000\n'
         program = write_program(self.folder / "bin" / "ddptrain", text)
+        os.utime(program, (0, 0))
         out = self.folder / "compared.jsonl"
         command = [sys.executable, ROOT / "benchmarks" / "compare", "--device", "cpu", "--ranks", "1", "--bin", program.parent,
                    "--commit", "abc", "--out", out]  # fmt: skip
@@ -544,11 +545,12 @@ class CommandLineTest(FolderCase):
                 _, said = process.communicate(timeout=PATIENCE)
             self.assertEqual(process.returncode, code, said)
             self.assertNotIn("Traceback", said)
+            self.assertEqual("ddptrain is older than the commit" in said, session.commit_of(ROOT) != "unknown")
             self.assertIn("not run: the measurement was interrupted", out.with_suffix(".md").read_text(encoding="utf-8"))
 
     def test_short_form_runs_on_the_cpu_and_goes_on(self) -> None:
         out = self.folder / "compared.jsonl"
-        command = ["--device", "cpu", "--short", "--ranks", "1", "2", "2", "--bin", str(BIN), "--commit", "abc", "--out", str(out)]
+        command = ["--device", "cpu", "--short", "--ranks", "1", "1", "2", "--bin", str(BIN), "--commit", "abc", "--out", str(out)]
         page = self.run_it(*command).stdout
         self.assertEqual(out.with_suffix(".md").read_text(encoding="utf-8") + "\n", page)
         for ranks, row in (("1 CPU rank", "CNN"), ("1 CPU rank", "GPT, loss"), ("2 CPU ranks", "CNN")):
