@@ -8,8 +8,7 @@
 namespace ddptrain {
 
 /// Self-attention of rows that continue texts. A cache has the keys and values of the rows before them. It and
-/// *first_position may be read before the operation that was queued just before has ended, so that one does not write
-/// them.
+/// *first_position may be read before earlier operations have ended, as weights may be: see LinearOps.
 class CachedAttentionOps : public Family<CachedAttentionOps> {
  public:
   /// qkv [batch, sequence, columns], kind by kind (GroupedHeads), are the rows at positions *first_position,

@@ -5,8 +5,9 @@
 
 namespace ddptrain {
 
-/// Linear layers, alone or with a GELU or SwiGLU. Products of a few rows may read weights and biases before the
-/// operation that was queued just before has ended, so that one does not write them.
+/// Linear layers, alone or with a GELU or SwiGLU. Products of a few rows may read weights and biases before earlier
+/// operations have ended. So between them and what writes these there is a copy, an event, or an operation that neither
+/// starts early nor lets its successor start (runtime/device/cuda/launch.cuh).
 class LinearOps : public Family<LinearOps> {
  public:
   /// y [n, out] = x [n, in] weight^T + bias (if it has data). x and weight may be e4m3.

@@ -94,7 +94,11 @@ std::size_t shared_memory_limit() {
 void reserve_shared_memory(const void* kernel, std::size_t bytes) {
   DDP_CHECK(bytes <= shared_memory_limit(), "a kernel needs {} bytes of shared memory, of which a thread block has {}",
             bytes, shared_memory_limit());
-  DDP_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+  cudaFuncAttributes now = {};
+  DDP_CUDA(cudaFuncGetAttributes(&now, kernel));
+  const int wanted = static_cast<int>(bytes);
+  if (wanted <= now.maxDynamicSharedSizeBytes) return;
+  DDP_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, wanted));
 }
 
 DeviceMemory allocate_memory(std::size_t bytes) {

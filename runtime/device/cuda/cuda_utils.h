@@ -82,7 +82,8 @@ bool multiplies_by_warpgroups();
 /// Maximum of shared memory of a thread block on the current device, in bytes. The environment variable
 /// DDPTRAIN_SHARED_MEMORY_LIMIT (KiB) lowers it, so that a large GPU runs the kernels of a smaller GPU.
 std::size_t shared_memory_limit();
-/// Allows thread blocks of `kernel` to have `bytes` of dynamic shared memory. Error above the limit.
+/// Allows thread blocks of `kernel` to have `bytes` of dynamic shared memory, or more if it was allowed before:
+/// captured launches may need it. Error above the limit.
 void reserve_shared_memory(const void* kernel, std::size_t bytes);
 template <class... Parameters>
 void reserve_shared_memory(void (*kernel)(Parameters...), std::size_t bytes) {

@@ -18,7 +18,8 @@ __device__ __forceinline__ void wait_for_predecessor() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-/// The successor may start once all thread blocks have called this or ended.
+/// The successor may start once all thread blocks have called this or ended. Kernels that write weights do not call it:
+/// successors of successors may read weights early.
 __device__ __forceinline__ void let_successor_start() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

@@ -17,7 +17,7 @@
 // the gate, and what it gates.
 //
 // The weight does not depend on the operation before. So a thread has a queue of copies to shared memory that it starts
-// before that operation ends, and refills as it uses them up. What does not fit there goes to the L2 cache.
+// before that operation ends, and refills as it uses them up.
 
 namespace ddptrain::cuda::few_rows {
 

@@ -8,7 +8,7 @@
 #include "runtime/ops/rms_norm.h"
 
 /// Linear layers of a few rows, whose time is that of reading the weight. All tensors are bf16. They read weight, bias
-/// and the norm's weight before the operation before has ended: see launch_early().
+/// and the norm's weight before earlier operations have ended: see LinearOps.
 
 namespace ddptrain::cuda {
 
