@@ -457,7 +457,7 @@ std::unique_ptr<Communicator> make_nccl_communicator(const World& world, Device&
 std::string nccl_version() {
   int code = 0;
   if (ncclGetVersion(&code) != ncclSuccess) return "unknown";
-  return fmt::format("{}.{}.{}", code / 10000, code / 100 % 100, code % 100);
+  return nccl_version_text(code);
 }
 
 std::string nccl_library() {

@@ -21,11 +21,11 @@ bool is_users_choice(std::string_view variable) {
   return true;
 }
 
-std::string version_text(int version) {
+}  // namespace
+
+std::string nccl_version_text(int version) {
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
-
-}  // namespace
 
 std::string nccl_place(int node, const std::string& pci_bus_id) {
   const char* host = std::getenv("NCCL_HOSTID");
@@ -53,7 +53,7 @@ std::string nccl_does_not_start(int version, std::vector<std::string> places, co
   if (!shared || version >= kSharedGpus) return nccl_refusal("does not start", reason);
   return fmt::format(
       "NCCL {} takes one rank per GPU; several need NCCL 2.30 or newer. Use --comm mpi, or a newer NCCL.",
-      version_text(version));
+      nccl_version_text(version));
 }
 
 }  // namespace ddptrain

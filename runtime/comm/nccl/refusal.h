@@ -7,6 +7,9 @@ namespace ddptrain {
 
 /// Messages for users whose settings NCCL refuses. Compiled without NCCL, too.
 
+/// "2.28.3", of a number as in NCCL_VERSION_CODE.
+std::string nccl_version_text(int version);
+
 /// Where a rank's communicator runs: its host and GPU. NCCL before 2.30 takes one rank per place. In NCCL's view
 /// NCCL_HOSTID, if it is set, is the host.
 std::string nccl_place(int node, const std::string& pci_bus_id);
