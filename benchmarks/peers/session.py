@@ -10,30 +10,25 @@ import os
 import pathlib
 import re
 import shlex
-import signal
-import statistics
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ddptools.common.errors import UsageError
 from ddptools.common.files import write_atomically
 from ddptools.common.programs import ask
-from ddptools.common.runner import OF_OTHERS, end_session, exit_text, start_session
 from ddptools.sweep.machine import Machine
 from peers import rows
+from peers.programs import OutOfTime, RunFailed, last_json, run_program
 from peers.rows import DDPTRAIN, LLMQ, LOSS, PYTORCH, ROOT, Row, Work
+from peers.sensors import Readings, own_sensors
 
 MODES_ON_SEVERAL_RANKS = 2  # the fastest on one rank, of which the fastest on several is found
 MOST_FAILURES = 2  # of a row, after which it is run no more
-SENSORS = ("index", "clocks.sm", "power.draw", "temperature.gpu")
 DIRTY = "-dirty"  # behind a commit if tracked files differ from it
-MARK = "DDPTRAIN_COMPARE_RUN"  # variable by which the processes of a run are found, in whatever session they are
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,14 +89,6 @@ class Round:
     @property
     def name(self) -> str:
         return f"round, {self.group.name}: {', '.join(row.name for row in self.group.rows)}"
-
-
-class OutOfTime(Exception):
-    """What is being done would end after the time limit, or was interrupted."""
-
-
-class RunFailed(Exception):
-    pass
 
 
 RECORD = {"kind": str, "device": str, "work": str, "ranks": int, "began": str, "machine": dict}
@@ -566,130 +553,6 @@ def text_of_project(folder: pathlib.Path) -> pathlib.Path:
     file = folder / "text.txt"
     file.write_bytes(b"".join(page.read_bytes() for page in pages))
     return file
-
-
-def run_program(command: list[str], environment: dict[str, str], timeout_seconds: float,
-                must_end: Callable[[], bool]) -> str:  # fmt: skip
-    """What it prints. Nothing of it is left afterwards. RunFailed if it fails or does not end, OutOfTime if `must_end`
-    says so."""
-    mark = uuid.uuid4().hex
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        try:
-            process = start_session(command, signal.SIGTERM, cwd=ROOT, env=environment | {MARK: mark},
-                                    stdin=subprocess.DEVNULL, stdout=out, stderr=err)  # fmt: skip
-        except OSError as error:
-            raise RunFailed(str(error)) from error
-        try:
-            wait_for(process, timeout_seconds, must_end)
-        finally:
-            end_session(process)
-            end_marked(mark)
-        said, errors = (read_all(file) for file in (out, err))
-    if process.returncode != 0:
-        raise RunFailed(f"{exit_text(process.returncode)}: {reason(errors)}")
-    return said
-
-
-def wait_for(process: subprocess.Popen, timeout_seconds: float, must_end: Callable[[], bool]) -> None:
-    end = time.monotonic() + timeout_seconds
-    while process.poll() is None:
-        if must_end():
-            raise OutOfTime
-        if time.monotonic() > end:
-            raise RunFailed(f"did not end within {timeout_seconds:.0f} s")
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(0.1)
-
-
-def end_marked(mark: str) -> None:
-    """torchrun puts its workers into sessions of their own, and they may outlive it."""
-    for entry in pathlib.Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if f"{MARK}={mark}".encode() in (entry / "environ").read_bytes().split(b"\0"):
-                os.kill(int(entry.name), signal.SIGKILL)
-
-
-def read_all(file: Any) -> str:
-    file.seek(0)
-    return file.read().decode(errors="replace")
-
-
-def reason(errors: str) -> str:
-    """The line that names the error, of a traceback and of what torchrun and mpirun write around it."""
-    lines = [line.strip() for line in errors.splitlines() if line.strip("-= ")]
-    lines = [line for line in lines if not OF_OTHERS.search(line)] or lines
-    named = [line for line in lines if re.search(r"\w(Error|Exception|Exit): |^ddptrain: ", line)
-             and "ChildFailedError" not in line]  # fmt: skip
-    return ([*lines[-1:], *named] or ["no message"])[-1][:300]
-
-
-def last_json(text: str) -> dict[str, Any]:
-    lines = [line for line in text.splitlines() if line.startswith("{")]
-    if not lines:
-        raise RunFailed("it printed no result")
-    return json.loads(lines[-1])
-
-
-class Readings:
-    """nvidia-smi beside a run, four times a second; nothing where there is none."""
-
-    def __init__(self, gpus: list[str], file: pathlib.Path) -> None:
-        self.gpus, self.file = gpus, file
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> "Readings":
-        command = ["nvidia-smi", f"--query-gpu=timestamp,{','.join(SENSORS)}", "--format=csv,noheader,nounits",
-                   "-lms", "250", "-i", ",".join(self.gpus)]  # fmt: skip
-        if self.gpus:
-            try:
-                with self.file.open("wb") as out:
-                    self.process = subprocess.Popen(command, stdout=out, stderr=subprocess.DEVNULL)
-            except OSError:
-                self.process = None
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.process:
-            self.process.terminate()
-            self.process.wait()
-
-    def between(self, begin: float, end: float) -> dict[str, float] | None:
-        """Means over the GPUs and the time, and the lowest clock; None where nothing was read."""
-        text = self.file.read_text(encoding="utf-8", errors="replace") if self.file.exists() else ""
-        return summarize(parse_readings(text), begin, end)
-
-
-def parse_readings(text: str) -> list[tuple[float, float, float, float]]:
-    """Unix time, MHz, W, degrees Celsius of every complete line."""
-    found = []
-    for line in text.splitlines():
-        try:
-            stamp, _, clock, power, temperature = (word.strip() for word in line.split(","))
-            moment = datetime.datetime.strptime(stamp, "%Y/%m/%d %H:%M:%S.%f").timestamp()
-            found.append((moment, float(clock), float(power), float(temperature)))
-        except ValueError:  # cut off, or [N/A]
-            continue
-    return found
-
-
-def summarize(readings: list[tuple[float, ...]], begin: float, end: float) -> dict[str, float] | None:
-    within = [reading for reading in readings if begin <= reading[0] <= end]
-    if not within:
-        return None
-    _, clocks, powers, temperatures = zip(*within)
-    return {"sm_mhz": statistics.mean(clocks), "sm_mhz_min": min(clocks), "watts": statistics.mean(powers),
-            "celsius_max": max(temperatures), "readings": len(within)}  # fmt: skip
-
-
-def own_sensors(summary: dict[str, Any]) -> dict[str, float] | None:
-    """The same from the sensors that ddptrain itself reads."""
-    gpus = [gpu for gpu in summary.get("gpus") or [] if gpu.get("readings") and gpu.get("sm_mhz") is not None]
-    if not gpus:
-        return None
-    mean = lambda field: statistics.mean(values) if (values := [gpu[field] for gpu in gpus if gpu[field]]) else None
-    return {"sm_mhz": mean("sm_mhz"), "sm_mhz_min": min(gpu["sm_mhz_min"] for gpu in gpus), "watts": mean("watts"),
-            "celsius_max": max(gpu["celsius_max"] or 0 for gpu in gpus),
-            "readings": sum(gpu["readings"] for gpu in gpus)}  # fmt: skip
 
 
 def commit_of(folder: pathlib.Path) -> str:

@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from ddptools.common.errors import UsageError
 from ddptools.page.render import to_markdown
 from ddptools.sweep.machine import Machine
-from peers import results_page, rows, session
+from peers import programs, results_page, rows, session
 
 GRAPHED, PLAIN, TUNED = "default+graph", "default", "max-autotune"
 
@@ -86,7 +86,7 @@ class FakePrograms:
         mode, dtype = flag(command, "--mode"), flag(command, "--gradients")
         ranks = int(flag(command, "--nproc_per_node") or 1)
         if (mode, dtype) in self.failing and ranks > 1:
-            raise session.RunFailed(self.says)
+            raise programs.RunFailed(self.says)
         rate = {"bf16": 200.0, "fp32": 100.0}[dtype] * ranks * self.modes.get(mode, 0.5)
         return "some line\n" + json.dumps(about | {"images_per_second": rate, "tokens_per_second": rate})
 
@@ -252,7 +252,7 @@ class CompareTest(FolderCase):
         made = self.make([2])
         made.run_all()
         lines = len(made.records.all)
-        with mock.patch.object(session, "run_program", mock.Mock(side_effect=session.OutOfTime)):
+        with mock.patch.object(session, "run_program", mock.Mock(side_effect=programs.OutOfTime)):
             more = self.make([2], repeats=3)
             self.assertEqual(len(more.run_all()), 1)
         self.assertEqual(len(session.Records(self.file).all), lines)
@@ -398,7 +398,7 @@ class CompareTest(FolderCase):
             self.assertEqual(len(self.programs.started), 2 * 3)
 
     def test_several_ranks_run_in_no_mode_if_all_failed_on_one_rank(self) -> None:
-        self.programs.answer = mock.Mock(side_effect=session.RunFailed("out of memory"))
+        self.programs.answer = mock.Mock(side_effect=programs.RunFailed("out of memory"))
         made = self.make([1, 2])
         self.assertEqual(made.run_all(), [])
         self.assertEqual([s for s in self.programs.started if s.endswith("bf16") and s[:8] != "ddptrain"], [])
@@ -424,54 +424,11 @@ class CompareTest(FolderCase):
 
     def test_reason_is_the_line_that_names_the_error(self) -> None:
         text = "Traceback\n  File x\nRuntimeError: CUDA error: graph\nE1122 ===\nRoot Cause\n====\n"
-        self.assertEqual(session.reason(text), "RuntimeError: CUDA error: graph")
-        self.assertEqual(session.reason(""), "no message")
+        self.assertEqual(programs.reason(text), "RuntimeError: CUDA error: graph")
+        self.assertEqual(programs.reason(""), "no message")
         line = "-" * 70
-        self.assertEqual(session.reason(f"the words\n{line}\nmpirun noticed that rank 0 exited\n{line}\n"), "the words")
-        self.assertRegex(session.reason(f"{line}\nmpirun noticed that rank 0 exited\n{line}\n"), "^mpirun noticed")
-
-
-class RunProgramTest(FolderCase):
-    def run_it(self, text: str, timeout: float = 100.0, must_end: Callable[[], bool] = lambda: False) -> str:
-        program = write_program(self.folder / "program", f"#!/usr/bin/env python3\n{text}")
-        return session.run_program([str(program)], dict(os.environ), timeout, must_end)
-
-    def hangs(self) -> str:
-        """With a worker in a session of its own, as torchrun has them."""
-        return (
-            "import pathlib, subprocess, time\n"
-            "worker = subprocess.Popen(['sleep', '1000'], start_new_session=True)\n"
-            f"pathlib.Path('{self.folder}/worker.new').write_text(str(worker.pid))\n"
-            f"pathlib.Path('{self.folder}/worker.new').rename('{self.folder}/worker')\n"
-            "time.sleep(1000)\n"
-        )
-
-    def is_worker_there(self) -> bool:
-        try:
-            stat = pathlib.Path("/proc", (self.folder / "worker").read_text(), "stat").read_text()
-        except FileNotFoundError:
-            return False
-        return stat.rpartition(")")[2].split()[0] != "Z"
-
-    def test_what_hangs_is_ended_with_its_workers(self) -> None:
-        started = (self.folder / "worker").exists
-        # The limit counts once the worker is there.
-        with mock.patch.object(session.time, "monotonic", lambda: 1000.0 if started() else 0.0):
-            with self.assertRaisesRegex(session.RunFailed, "did not end within 100 s"):
-                self.run_it(self.hangs())
-        self.assertTrue(started())
-        wait_for(lambda: not self.is_worker_there(), "the worker ends", PATIENCE)
-        (self.folder / "worker").unlink()
-        with self.assertRaises(session.OutOfTime):
-            self.run_it(self.hangs(), must_end=started)
-        wait_for(lambda: not self.is_worker_there(), "the worker ends", PATIENCE)
-
-    def test_what_ends(self) -> None:
-        self.assertEqual(self.run_it("print('a result')"), "a result\n")
-        with self.assertRaisesRegex(session.RunFailed, "exit code 3: ValueError: why"):
-            self.run_it("import sys\nprint('ValueError: why', file=sys.stderr)\nsys.exit(3)")
-        with self.assertRaisesRegex(session.RunFailed, "No such file"):
-            session.run_program([str(self.folder / "nothing")], dict(os.environ), 1, lambda: False)
+        self.assertEqual(programs.reason(f"the words\n{line}\nmpirun noticed that rank 0 exited\n{line}\n"), "the words")
+        self.assertRegex(programs.reason(f"{line}\nmpirun noticed that rank 0 exited\n{line}\n"), "^mpirun noticed")
 
 
 class LlmqTest(FolderCase):
@@ -493,25 +450,10 @@ with open(flags["log-file"], "w") as log:
         train = write_program(self.folder / "train", self.TRAIN)
         command = [sys.executable, ROOT / "benchmarks" / "peers" / "llmq.py", train, "--batch", "1", "--seconds", "0.5"]
         with mock.patch.dict(os.environ, {"TMPDIR": str(self.folder)}):
-            result = session.last_json(run([*command, "--model", "Qwen2.5-0.5B"]).stdout)
+            result = programs.last_json(run([*command, "--model", "Qwen2.5-0.5B"]).stdout)
             self.assertEqual((result["tokens_per_second"], result["tokens_per_second_min"]), (4000.0, 4000.0))
             done = run([*command, "--model", "broken"], 1)
         self.assertIn("LlmqError: it ended by itself with code 1: no such model", done.stderr)
-
-
-class SensorsTest(unittest.TestCase):
-    def test_sensors(self) -> None:
-        lines = ["2026/11/22 10:00:00.000, 0, 345, 80.1, 30", "2026/11/22 10:00:10.250, 0, 1500, 690.5, 60",
-                 "2026/11/22 10:00:10.250, 1, 1600, 700.5, 65", "2026/11/22 10:00:11.0, 0, [N/A], 1, 1", "2026/1"]  # fmt: skip
-        readings = session.parse_readings("\n".join(lines))
-        self.assertEqual(len(readings), 3)
-        found = session.summarize(readings, readings[1][0] - 1, readings[1][0] + 1)
-        self.assertEqual(found, {"sm_mhz": 1550, "sm_mhz_min": 1500, "watts": 695.5, "celsius_max": 65, "readings": 2})
-        self.assertIsNone(session.summarize(readings, 0, 1))
-        gpu = {"readings": 5, "sm_mhz": 1900.0, "sm_mhz_min": 1700, "watts": 400.0, "celsius_max": 50}
-        found = session.own_sensors({"gpus": [gpu, gpu | {"sm_mhz": 1800.0, "sm_mhz_min": 1650}]})
-        self.assertEqual((found["sm_mhz"], found["sm_mhz_min"], found["readings"]), (1850.0, 1650, 10))
-        self.assertIsNone(session.own_sensors({"gpus": None}))
 
 
 class CommandLineTest(FolderCase):
@@ -592,7 +534,7 @@ class PeersTest(unittest.TestCase):
     def peer(self, ranks: int, gradients: str, work: rows.Work) -> dict[str, object]:
         command = rows.peer_command(self.python or "", work, rows.Row(rows.PYTORCH, gradients), "eager", ranks, 0.01)
         one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
-        return session.last_json(run([*command, "--warmup", "2"], cwd=ROOT, env=one_thread).stdout)
+        return programs.last_json(run([*command, "--warmup", "2"], cwd=ROOT, env=one_thread).stdout)
 
     def test_both_train_on_the_cpu(self) -> None:
         cnn = rows.cnn("cpu", 8, 512, (), steps=1)
