@@ -57,7 +57,7 @@ std::optional<std::string> model_of_checkpoint(const std::string& path) {
   }
 }
 
-/// The model that flags or the file name, before anything else is known of them; else that of the checkpoint whose
+/// The model that flags or the file name, before anything else is known of them; else the model of the checkpoint whose
 /// weights --generate or --export takes. What is wrong with the rest, the parse that follows says.
 ChosenModel find_model(int argc, const char* const* argv) {
   std::string model = Options{}.model;

@@ -20,7 +20,7 @@ std::string named_checkpoint(const Options& options);
 
 /// UsageError, naming `path`, if a checkpoint of `saved` is of another model than `model`.
 void require_model(const RunIdentity& saved, const std::string& model, const std::string& path);
-/// UsageError if CommandLine::given_sequence is not that of a model with these sizes.
+/// UsageError if CommandLine::given_sequence differs from the sequence of a model with these sizes.
 void check_sequence(const CommandLine& command_line, const std::map<std::string, std::int64_t>& sizes);
 
 /// The checkpoint that --resume names. Nothing without --resume, or if auto finds none. All ranks throw the same
