@@ -61,6 +61,7 @@ void Decoder::begin_text(std::span<const std::uint32_t> text, std::int64_t done)
 void Decoder::forward_text(const BeforeUnit& before_unit) {
   const bool replays = batch_.source.sequence == 1 && stage_.is_whole() && group_ == nullptr && before_unit == nullptr;
   if (replays && text_->has_run && text_->replayed == nullptr) {
+    const WholeDevice whole(device_);  // no other rank takes part
     text_->replayed = device_.capture([this] { queue_text(nullptr); });
   }
   if (replays && text_->replayed != nullptr) {

@@ -43,6 +43,42 @@ TEST_P(MemoryTest, ConvertRoundsToNearestEven) {
   EXPECT_EQ(result, expected);
 }
 
+/// Small ones, as a token of a text needs, and in a graph: they may take another way than large ones.
+TEST_P(MemoryTest, CopiesOfAllSizesReachTheOtherSide) {
+  for (const std::size_t bytes : {1, 4, 6, 8, 1020, 4096, 4100, 70000}) {
+    for (const std::size_t offset : {0, 4, 2}) {
+      SCOPED_TRACE(std::to_string(bytes) + " bytes at " + std::to_string(offset));
+      const std::size_t all = bytes + 2 * offset;
+      const Buffer from = device_->allocate_pinned(all), to = device_->allocate_pinned(all);
+      const Buffer on_device = device_->allocate(all);
+      const auto at = [&](const Buffer& buffer) { return static_cast<char*>(buffer.data()) + offset; };
+      const auto round_trip = [&] {
+        device_->copy(at(on_device), at(from), bytes, device_->compute_stream());
+        device_->copy(at(to), at(on_device), bytes, device_->compute_stream());
+      };
+      const auto fill = [&](char first) {
+        for (std::size_t i = 0; i < all; ++i) static_cast<char*>(from.data())[i] = static_cast<char>(first + i % 23);
+        std::fill_n(static_cast<char*>(to.data()), all, '-');
+      };
+      const auto expect_copied = [&](char first) {
+        device_->synchronize();
+        for (std::size_t i = 0; i < all; ++i) {
+          const bool inside = i >= offset && i < offset + bytes;
+          ASSERT_EQ(static_cast<char*>(to.data())[i], inside ? static_cast<char>(first + i % 23) : '-') << i;
+        }
+      };
+      fill('A');
+      round_trip();
+      expect_copied('A');
+      const std::unique_ptr<Graph> graph = device_->capture(round_trip);
+      if (!graph) continue;
+      fill('a');
+      graph->launch();
+      expect_copied('a');
+    }
+  }
+}
+
 /// So large that work which does not wait for other work sees what was there before.
 TEST_P(MemoryTest, ConcurrentWorkFollowsEarlierWorkAndIsWaitedFor) {
   constexpr std::int64_t kCount = 1 << 22;

@@ -205,7 +205,6 @@ TEST(EmulatedGenerationTest, AttentionTurnsRowsAsItReadsThem) {
 
 struct RowsCase {
   std::uint32_t rows, in, out;
-  int packs;             ///< Of a line, that a thread has.
   std::uint32_t blocks;  ///< At most half of `out`.
 };
 
@@ -232,13 +231,11 @@ class FewRowsLayer {
         sum(c.in, __float2bfloat16(NAN)),
         c_(c),
         columns_(static_cast<std::uint32_t>(y.size()) / c.rows) {
-    const auto packs = static_cast<std::uint32_t>(c.packs);
     few_rows::FewRows a{.rows = c.rows,
                         .in = c.in,
                         .out = c.out,
                         .columns = columns_,
                         .gated = gated ? 1u : 0u,
-                        .warps = (c.in / few_rows::kPack + 32 * packs - 1) / (32 * packs),
                         .x = x.data(),
                         .weight = weight.data(),
                         .bias = bias.data(),
@@ -248,11 +245,9 @@ class FewRowsLayer {
                                  .weight = norm_weight.data(),
                                  .epsilon = kEpsilon,
                                  .sum = sum.data()}};
-    a.groups = few_rows::most_warps(c.packs) / a.warps;
-    if (c.packs == 1) run_kernel<1>(a);
-    if (c.packs == 2) run_kernel<2>(a);
-    if (c.packs == 3) run_kernel<3>(a);
-    if (c.packs == 6) run_kernel<6>(a);
+    run(
+        static_cast<int>(few_rows::kThreads), static_cast<int>(c.blocks), 1, [&] { few_rows::few_rows_kernel(a); },
+        few_rows::SharedMemory::bytes(a, (a.columns / c.blocks + 1) << a.gated));
     if (normed) normalise_x();
   }
 
@@ -286,21 +281,6 @@ class FewRowsLayer {
  private:
   static constexpr float kEpsilon = 1e-3f;
 
-  template <int kPacks>
-  void run_kernel(const few_rows::FewRows& a) {
-    if (a.rows == 1) return run_kernel<1, kPacks>(a);
-    if (a.rows == 2) return run_kernel<2, kPacks>(a);
-    if (a.rows <= 4) return run_kernel<4, kPacks>(a);
-    run_kernel<8, kPacks>(a);
-  }
-  template <int kRows, int kPacks>
-  void run_kernel(const few_rows::FewRows& a) {
-    const std::size_t bytes = few_rows::SharedMemory<kRows, kPacks>::bytes(a, a.columns / c_.blocks + 1);
-    run(
-        static_cast<int>(a.threads()), static_cast<int>(c_.blocks), 1,
-        [&] { few_rows::few_rows_kernel<kRows, kPacks>(a); }, bytes);
-  }
-
   /// x becomes the RMS norm of x + branch.
   void normalise_x() {
     double squares = 0.0;
@@ -319,10 +299,10 @@ class FewRowsLayer {
   std::vector<__nv_bfloat16> expected_sum_;
 };
 
-const std::vector<RowsCase> kRowsCases = {
-    {1, 8, 2, 1, 1},     {1, 24, 40, 1, 7},   {1, 1536, 58, 1, 3}, {1, 1536, 58, 2, 29}, {2, 1048, 6, 2, 1},
-    {3, 2048, 6, 1, 3},  {4, 256, 10, 1, 2},  {5, 1032, 6, 3, 2},  {8, 264, 34, 1, 4},   {1, 8960, 22, 3, 4},
-    {1, 3000, 46, 2, 2}, {1, 18944, 6, 6, 2}, {1, 768, 200, 1, 4}};
+const std::vector<RowsCase> kRowsCases = {{1, 8, 2, 1},     {1, 24, 40, 7},   {1, 1536, 58, 3}, {1, 1536, 58, 29},
+                                          {2, 1048, 6, 1},  {3, 2048, 6, 3},  {4, 256, 10, 2},  {5, 1032, 6, 2},
+                                          {8, 264, 34, 4},  {1, 8960, 22, 4}, {1, 3000, 46, 2}, {1, 18944, 6, 2},
+                                          {1, 768, 200, 4}, {7, 520, 70, 1}};
 
 TEST(EmulatedGenerationTest, ProductsOfFewRowsEqualDoublePrecision) {
   for (const RowsCase& c : kRowsCases) {
@@ -350,10 +330,10 @@ TEST(EmulatedGenerationTest, ProductsOfANormOfOneRowEqualDoublePrecision) {
 
 /// What a row gives does not depend on how many others there are.
 TEST(EmulatedGenerationTest, ProductsOfARowAreTheSameBitsInEveryBatch) {
-  const RowsCase one{1, 1048, 6, 2, 2};
+  const RowsCase one{1, 1048, 6, 2};
   const FewRowsLayer alone(one, false);
   for (const std::uint32_t rows : {2u, 3u, 7u}) {
-    const FewRowsLayer batch({rows, one.in, one.out, one.packs, one.blocks}, false);
+    const FewRowsLayer batch({rows, one.in, one.out, one.blocks}, false);
     ASSERT_EQ(value(batch.x, 0), value(alone.x, 0));
     for (std::size_t i = 0; i < one.out; ++i) EXPECT_EQ(value(batch.product, i), value(alone.product, i));
   }

@@ -65,6 +65,10 @@ using RegisteredMemory = Handle<void*, cudaHostUnregister>;
 /// Memory of the current device. Throws OutOfMemory.
 DeviceMemory allocate_memory(std::size_t bytes);
 
+/// Queues a copy of a few 4-byte words as a kernel; false if the bytes are others. Either side may be pinned host
+/// memory. In a graph the copy engine would start more than 100 us after the work before.
+bool copy_words(void* to, const void* from, std::size_t bytes, cudaStream_t stream);
+
 bool is_capturing(cudaStream_t stream);
 int compute_capability();  ///< Compute capability of the current device: 90 for 9.0.
 /// The architecture of this program's code for the current device, in the form of compute_capability(). It is lower
