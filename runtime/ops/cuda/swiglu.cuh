@@ -2,6 +2,8 @@
 
 #include <cuda_runtime.h>
 
+#include <numbers>
+
 #include "runtime/ops/cuda/ptx/intrinsics.cuh"
 
 namespace ddptrain::cuda {
@@ -10,7 +12,7 @@ namespace ddptrain::cuda {
 /// of an f32.
 template <class T>
 __device__ __forceinline__ float sigmoid_of(float x) {
-  if constexpr (sizeof(T) == 2) return __fdividef(1.0f, 1.0f + exp2_approximate(-1.44269504f * x));
+  if constexpr (sizeof(T) == 2) return __fdividef(1.0f, 1.0f + exp2_approximate(-std::numbers::log2e_v<float> * x));
   return 1.0f / (1.0f + expf(-x));
 }
 
