@@ -395,15 +395,21 @@ __global__ void __launch_bounds__(threads_of_block(kFinishers), 1)
 #if DDP_WGMMA
   constexpr bool kWide = kFinishers == 3;
   constexpr int kMultiplying = 32 * kWarps;
+  constexpr int kTaken = kWide ? 184 : 160;  // registers of a thread that multiplies
+  constexpr int kLeft = kWide ? 136 : 96;    // of another one
+  constexpr int kThreads = threads_of_block(kFinishers);
+  constexpr int kAtLaunch = 65536 / kThreads / 8 * 8;
+  static_assert(kMultiplying * kTaken + (kThreads - kMultiplying) * kLeft <= kThreads * kAtLaunch,
+                "take_registers() would wait forever");
   Shared& shared = *reinterpret_cast<Shared*>(dynamic_shared_memory());
   if (threadIdx.x == 0) init_barriers<kFinishers>(shared);
   __syncwarp();
   synchronize_cluster();
   if (threadIdx.x < kMultiplying) {
-    take_registers<kWide ? 184 : 160>();
+    take_registers<kTaken>();
     multiply_tiles<kPass, kWide>(p, shared);
   } else {
-    leave_registers<kWide ? 136 : 96>();
+    leave_registers<kLeft>();
     if (threadIdx.x >= kMultiplying + 32) finish_tiles<kPass, kFinishers>(p, shared);
     if (threadIdx.x == kMultiplying) fetch<kPass>(maps, p, shared);
   }
@@ -415,7 +421,7 @@ __global__ void __launch_bounds__(threads_of_block(kFinishers), 1)
 bool suits(std::int64_t rows, std::int64_t hidden, std::int64_t depth, int multiprocessors,
            std::initializer_list<Tensor> tensors) {
   return multiplies_by_warpgroups() && multiprocessors >= kCluster && sizeof(Shared) <= shared_memory_limit() &&
-         rows > 0 && hidden % kPieceColumns == 0 && depth % kDepth == 0 &&
+         rows > 0 && hidden > 0 && depth > 0 && hidden % kPieceColumns == 0 && depth % kDepth == 0 &&
          std::ranges::all_of(
              tensors, [](const Tensor& tensor) { return tensor.dtype == DType::bf16 && is_aligned(tensor.data, 16); });
 }
