@@ -81,7 +81,7 @@ Outputs open_outputs(const Job& job, bool resumed) {
 /// Null where --tune has nothing to choose.
 std::unique_ptr<TunedCache> open_tuned_cache(const Job& job, RankDevice& rank) {
   if (!rank.device->options().tune || rank.kind == DeviceKind::cpu) return nullptr;
-  return std::make_unique<TunedCache>(job.world, rank.device->get<TunedChoices>(), job.options().tune_cache,
+  return std::make_unique<TunedCache>(job.world, job.mesh, rank.device->get<TunedChoices>(), job.options().tune_cache,
                                       tuned_for(rank.device->name()));
 }
 

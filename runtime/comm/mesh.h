@@ -22,6 +22,8 @@ class Mesh {
   const World* stages() const { return stages_.get(); }
   /// The ranks with this rank's stage and replica. Rank i of the group has tensor rank i. Null if layers are not split.
   const World* tensor() const { return tensor_.get(); }
+  /// The ranks with this rank's stage: they do the same work in the same order. The job's world with one stage.
+  const World& stage_ranks() const { return stage_ranks_ ? *stage_ranks_ : job_; }
 
  private:
   const World& job_;
@@ -29,6 +31,7 @@ class Mesh {
   std::unique_ptr<World> replicas_;
   std::unique_ptr<World> stages_;
   std::unique_ptr<World> tensor_;
+  std::unique_ptr<World> stage_ranks_;
 };
 
 }  // namespace ddptrain

@@ -19,7 +19,7 @@ class Device;
 class TunedChoices {
  public:
   using Map = std::map<std::string, std::string>;
-  /// Gets this rank's choice. Returns the choice for all ranks.
+  /// Gets this rank's choice. Returns the choice for all ranks that do the same work.
   using Agree = std::function<std::string(const std::string& mine)>;
 
   static std::unique_ptr<TunedChoices> make(Device&) { return std::make_unique<TunedChoices>(); }
@@ -33,11 +33,11 @@ class TunedChoices {
   /// may not have refused theirs and would not take part. The next run chooses again.
   void refuse(const std::string& work);
 
-  /// From now on all ranks take the choice that `agree` returns. `agree` is collective, so choices are made only within
-  /// AllRanks.
+  /// From now on all ranks of a stage take the choice that `agree` returns. `agree` is a collective of these ranks, so
+  /// choices are made only within AllRanks.
   void share(Agree agree) { agree_ = std::move(agree); }
 
-  /// While the object lives, all ranks do the same work in the same order.
+  /// While the object lives, all ranks that `agree` joins do the same work in the same order.
   class AllRanks {
    public:
     explicit AllRanks(TunedChoices& choices) : choices_(choices), before_(std::exchange(choices.all_ranks_, true)) {}

@@ -184,6 +184,8 @@ TEST(Mesh, GroupsOfAnAxisDifferAlongItAlone) {
   EXPECT_EQ(staged.replicas().size(), 1);
   EXPECT_EQ(staged.stages()->sum(world.rank()), world.rank() % 2 == 0 ? 0 + 2 : 1 + 3);
   EXPECT_EQ(staged.tensor()->sum(world.rank()), world.rank() < 2 ? 0 + 1 : 2 + 3);
+  EXPECT_EQ(&mesh.stage_ranks(), &world);
+  EXPECT_EQ(staged.stage_ranks().sum(world.rank()), world.rank() < 2 ? 0 + 1 : 2 + 3);
 }
 
 }  // namespace

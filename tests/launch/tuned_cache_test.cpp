@@ -31,13 +31,14 @@ class TunedCacheTest : public testing::Test {
   std::vector<fs::path> files() const { return {fs::directory_iterator(folder_ / "cache"), fs::directory_iterator()}; }
   std::string cache() const { return (folder_ / "cache").string(); }
 
+  const Mesh mesh_{test_world(), mesh_of(test_world().size(), 1, 1)};
   tests::SharedFolder folder_{"tuned"};
 };
 
 TEST_F(TunedCacheTest, TheNextRunTakesTheSame) {
   {
     TunedChoices choices;
-    TunedCache cache(test_world(), choices, this->cache(), kMachine);
+    TunedCache cache(test_world(), mesh_, choices, this->cache(), kMachine);
     EXPECT_EQ(choices.open(), test_world().size() == 1);
     choose(choices, "a");
     choose(choices, "b");
@@ -48,7 +49,7 @@ TEST_F(TunedCacheTest, TheNextRunTakesTheSame) {
     EXPECT_EQ(files()[0].filename().string().rfind("NVIDIA-H200-x-", 0), 0u);
   }
   TunedChoices choices;
-  TunedCache cache(test_world(), choices, this->cache(), kMachine);
+  TunedCache cache(test_world(), mesh_, choices, this->cache(), kMachine);
   ASSERT_NE(choices.find("a"), nullptr);
   EXPECT_EQ(*choices.find("a"), "choice of rank 0");
   EXPECT_EQ(*choices.find("b"), "choice of rank 0");
@@ -56,14 +57,14 @@ TEST_F(TunedCacheTest, TheNextRunTakesTheSame) {
   TunedFor newer = kMachine;
   newer["cuBLAS"] = "13.2.0";
   TunedChoices others;
-  const TunedCache other(test_world(), others, this->cache(), newer);
+  const TunedCache other(test_world(), mesh_, others, this->cache(), newer);
   EXPECT_EQ(others.find("a"), nullptr) << "another machine has another file";
 }
 
 TEST_F(TunedCacheTest, JobsAddToWhatOthersHaveKeptAndRefusedOnesLeaveTheFile) {
   TunedChoices first, second;
-  TunedCache cache_of_first(test_world(), first, cache(), kMachine);
-  TunedCache cache_of_second(test_world(), second, cache(), kMachine);
+  TunedCache cache_of_first(test_world(), mesh_, first, cache(), kMachine);
+  TunedCache cache_of_second(test_world(), mesh_, second, cache(), kMachine);
   choose(first, "a");
   choose(second, "b");
   cache_of_first.save();
@@ -71,33 +72,33 @@ TEST_F(TunedCacheTest, JobsAddToWhatOthersHaveKeptAndRefusedOnesLeaveTheFile) {
   cache_of_second.save();
   test_world().barrier();
   TunedChoices third, fourth;
-  TunedCache cache_of_third(test_world(), third, cache(), kMachine);
+  TunedCache cache_of_third(test_world(), mesh_, third, cache(), kMachine);
   EXPECT_NE(third.find("a"), nullptr);
   EXPECT_NE(third.find("b"), nullptr);
   third.refuse("a");
   cache_of_third.save();
   test_world().barrier();
-  const TunedCache cache_of_fourth(test_world(), fourth, cache(), kMachine);
+  const TunedCache cache_of_fourth(test_world(), mesh_, fourth, cache(), kMachine);
   EXPECT_EQ(fourth.find("a"), nullptr);
   EXPECT_NE(fourth.find("b"), nullptr);
 }
 
 TEST_F(TunedCacheTest, DamagedFilesAreWrittenAgain) {
   TunedChoices choices;
-  TunedCache cache(test_world(), choices, this->cache(), kMachine);
+  TunedCache cache(test_world(), mesh_, choices, this->cache(), kMachine);
   choose(choices, "a");
   cache.save();
   for (const char* content : {"", "{", "not JSON"}) {
     if (is_first()) std::ofstream(cache.path()) << content;
     const CapturedLog log;
     TunedChoices afresh;
-    TunedCache again(test_world(), afresh, this->cache(), kMachine);
+    TunedCache again(test_world(), mesh_, afresh, this->cache(), kMachine);
     EXPECT_EQ(occurrences(log.text(), "Tuning starts afresh: " + cache.path().string()), is_first() ? 1 : 0);
     EXPECT_EQ(afresh.find("a"), nullptr) << content;
     choose(afresh, "a");
     again.save();
     TunedChoices read;
-    const TunedCache repaired(test_world(), read, this->cache(), kMachine);
+    const TunedCache repaired(test_world(), mesh_, read, this->cache(), kMachine);
     EXPECT_NE(read.find("a"), nullptr) << content;
   }
 }
@@ -107,7 +108,7 @@ TEST_F(TunedCacheTest, WhatCannotBeKeptIsNoError) {
   for (const std::string& folder : {cache(), std::string("/proc"), std::string("off")}) {
     const CapturedLog log;
     TunedChoices choices;
-    TunedCache cache(test_world(), choices, folder, kMachine);
+    TunedCache cache(test_world(), mesh_, choices, folder, kMachine);
     choose(choices, "a");
     EXPECT_NO_THROW(cache.save());
     cache.save();
@@ -122,7 +123,7 @@ TEST_F(TunedCacheTest, RanksOnDifferentMachinesChooseForThemselves) {
   mine["GPU"] += std::to_string(test_world().rank());
   const CapturedLog log;
   TunedChoices choices;
-  TunedCache cache(test_world(), choices, this->cache(), mine);
+  TunedCache cache(test_world(), mesh_, choices, this->cache(), mine);
   EXPECT_EQ(occurrences(log.text(), "each rank chooses for itself"), is_first() ? 1 : 0);
   EXPECT_TRUE(choices.open());
   EXPECT_EQ(choices.choose("a", std::to_string(test_world().rank())), std::to_string(test_world().rank()));
@@ -130,17 +131,79 @@ TEST_F(TunedCacheTest, RanksOnDifferentMachinesChooseForThemselves) {
   EXPECT_FALSE(fs::exists(this->cache()));
 }
 
+/// Stages do different work, and a stage may wait for the results of another one while that one chooses.
+TEST_F(TunedCacheTest, StagesChooseForThemselves) {
+  if (test_world().size() != 2) GTEST_SKIP() << "two stages";
+  const Mesh stages(test_world(), mesh_of(2, 2, 1));
+  const std::string mine = fmt::format("choice of stage {}", stages.stage());
+  {
+    TunedChoices choices;
+    TunedCache cache(test_world(), stages, choices, this->cache(), kMachine);
+    const TunedChoices::AllRanks together(choices);
+    EXPECT_EQ(choices.choose("a", mine), mine);
+    if (stages.stage() == 1) choices.choose("b", mine);
+    cache.save();
+  }
+  TunedChoices choices;
+  TunedCache cache(test_world(), stages, choices, this->cache(), kMachine);
+  ASSERT_NE(choices.find("a"), nullptr);
+  EXPECT_EQ(*choices.find("a"), mine);
+  EXPECT_EQ(choices.find("b") != nullptr, stages.stage() == 1);
+  choices.refuse("a");
+  cache.save();
+  TunedChoices afresh;
+  const TunedCache without_a(test_world(), stages, afresh, this->cache(), kMachine);
+  EXPECT_EQ(afresh.find("a"), nullptr);
+}
+
+/// Otherwise one rank would choose in the next run, and the other would not take part.
+TEST_F(TunedCacheTest, WorkOfEachRankThatSplitsLayersIsKept) {
+  if (test_world().size() != 2) GTEST_SKIP() << "two slices";
+  const Mesh slices(test_world(), mesh_of(2, 1, 2));
+  {
+    TunedChoices choices;
+    TunedCache cache(test_world(), slices, choices, this->cache(), kMachine);
+    choose(choices, is_first() ? "product and bias" : "product");
+    cache.save();
+  }
+  TunedChoices choices;
+  const TunedCache cache(test_world(), slices, choices, this->cache(), kMachine);
+  EXPECT_NE(choices.find("product and bias"), nullptr);
+  EXPECT_NE(choices.find("product"), nullptr);
+}
+
+TEST_F(TunedCacheTest, StagesAndRunsWithoutThemShareAFile) {
+  if (test_world().size() != 2) GTEST_SKIP() << "two stages";
+  const Mesh stages(test_world(), mesh_of(2, 2, 1));
+  TunedChoices of_stage;
+  TunedCache cache_of_stage(test_world(), stages, of_stage, cache(), kMachine);
+  of_stage.choose("a", fmt::format("choice of stage {}", stages.stage()));
+  cache_of_stage.save();
+  TunedChoices whole;
+  TunedCache cache_of_whole(test_world(), mesh_, whole, cache(), kMachine);
+  EXPECT_EQ(whole.find("a"), nullptr);
+  choose(whole, "a");
+  choose(whole, "b");
+  cache_of_whole.save();
+  test_world().barrier();
+  TunedChoices again;
+  const TunedCache cache_again(test_world(), stages, again, cache(), kMachine);
+  EXPECT_EQ(*again.find("a"), fmt::format("choice of stage {}", stages.stage()));
+  EXPECT_EQ(*again.find("b"), "choice of rank 0");
+}
+
 /// Of jobs that save at the same time: some choice may be lost, the file is never damaged.
 TEST_F(TunedCacheTest, JobsThatSaveAtOnceLeaveAWholeFile) {
   if (test_world().size() == 1) GTEST_SKIP() << "one rank";
   const auto job = test_world().split(test_world().rank());  // each rank is a job of its own
+  const Mesh alone(*job, MeshShape{});
   const CapturedLog log;
   for (int i = 0; i < 30; ++i) {
     TunedChoices choices, read;
-    TunedCache cache(*job, choices, this->cache(), kMachine);
+    TunedCache cache(*job, alone, choices, this->cache(), kMachine);
     choices.choose(fmt::format("work {} of {}", i, test_world().rank()), "x");
     cache.save();
-    const TunedCache again(*job, read, this->cache(), kMachine);
+    const TunedCache again(*job, alone, read, this->cache(), kMachine);
   }
   EXPECT_EQ(occurrences(log.text(), "not kept"), 0);
   EXPECT_EQ(occurrences(log.text(), "afresh"), 0);

@@ -7,7 +7,6 @@
 #include <cctype>
 #include <cstdlib>
 #include <optional>
-#include <set>
 
 #include "runtime/core/error.h"
 #include "runtime/core/files/atomic_file.h"
@@ -47,7 +46,23 @@ TunedChoices::Map read_choices(const fs::path& path, const TunedFor& machine, sp
   }
 }
 
-std::string from_rank_0(const World& world, const std::string& text) { return world.all_gather(text).front(); }
+std::string from_first(const World& ranks, const std::string& text) { return ranks.all_gather(text).front(); }
+
+std::string stage_text(int stage, int stages) {
+  return stages == 1 ? "" : fmt::format("stage {} of {}: ", stage, stages);
+}
+
+/// What a stage takes of the file: its own choices, and those of runs without stages for other work.
+TunedChoices::Map choices_for(const std::string& stage, const TunedChoices::Map& kept) {
+  TunedChoices::Map choices;
+  for (const auto& [work, choice] : kept) {
+    if (!stage.empty() && work.starts_with(stage)) choices[work.substr(stage.size())] = choice;
+  }
+  for (const auto& [work, choice] : kept) {
+    if (!work.starts_with("stage ")) choices.emplace(work, choice);
+  }
+  return choices;
+}
 
 }  // namespace
 
@@ -66,8 +81,12 @@ TunedFor tuned_for(const std::string& gpu) {
           {"ddptrain", DDPTRAIN_VERSION}};
 }
 
-TunedCache::TunedCache(const World& world, TunedChoices& choices, const std::string& folder, TunedFor machine)
-    : world_(world), choices_(choices), machine_(std::move(machine)) {
+TunedCache::TunedCache(const World& world, const Mesh& mesh, TunedChoices& choices, const std::string& folder,
+                       TunedFor machine)
+    : world_(world),
+      stage_(stage_text(mesh.stage(), mesh.shape().stages)),
+      choices_(choices),
+      machine_(std::move(machine)) {
   const std::vector<std::string> machines = world.all_gather(tuned_text(machine_, {}));
   if (!differences(machines).empty()) {
     if (world.rank() == 0) {
@@ -75,30 +94,44 @@ TunedCache::TunedCache(const World& world, TunedChoices& choices, const std::str
     }
     return;
   }
+  gathers_ = !mesh.shape().replica_is_one_rank();
   std::string kept;
   if (world.rank() == 0 && folder != "off") {
     const fs::path parent = folder.empty() ? default_tune_cache() : fs::path(folder);
     if (!parent.empty()) path_ = parent / file_name(machine_);
     if (!path_.empty()) kept = tuned_text(machine_, read_choices(path_, machine_, spdlog::level::warn));
   }
-  kept = from_rank_0(world, kept);
+  kept = from_first(world, kept);
   TunedChoices::Map known;
   if (!kept.empty()) known = parse_tuned(kept, "the choices of rank 0", machine_);
   if (world.rank() == 0 && !known.empty()) {
     spdlog::info("Tuning: choices of {} ({})", path_.string(), known.size());
   }
-  choices_.restore(std::move(known));
-  if (world.size() == 1) return;
-  choices_.share([&world](const std::string& mine) { return from_rank_0(world, mine); });
+  choices_.restore(choices_for(stage_, known));
+  const World& stage_ranks = mesh.stage_ranks();
+  if (stage_ranks.size() == 1) return;
+  choices_.share([&stage_ranks](const std::string& mine) { return from_first(stage_ranks, mine); });
+}
+
+TunedChoices::Map TunedCache::of_replica(const TunedChoices::Map& mine) const {
+  if (!gathers_) return mine;
+  TunedChoices::Map all;
+  for (const std::string& text : world_.all_gather(tuned_text(machine_, mine))) {
+    all.merge(parse_tuned(text, "the choices of a rank", machine_));
+  }
+  return all;
 }
 
 void TunedCache::save() {
-  const TunedChoices::Map made = choices_.take_new();
-  const std::set<std::string> refused = choices_.take_refused();
+  TunedChoices::Map made, refused;
+  for (const auto& [work, choice] : choices_.take_new()) made[stage_ + work] = choice;
+  for (const std::string& work : choices_.take_refused()) refused[work] = refused[stage_ + work] = "";
+  made = of_replica(made);
+  refused = of_replica(refused);
   if (path_.empty() || (made.empty() && refused.empty())) return;
   try {
     TunedChoices::Map all = read_choices(path_, machine_, spdlog::level::debug);
-    for (const std::string& work : refused) all.erase(work);
+    for (const auto& [work, none] : refused) all.erase(work);
     for (const auto& [work, choice] : made) all[work] = choice;
     fs::create_directories(path_.parent_path());
     AtomicFile file(path_, fmt::format(".{}.{}.partial", world_.hostname(), getpid()));
