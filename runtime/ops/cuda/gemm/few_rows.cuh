@@ -13,8 +13,9 @@
 
 // A block has some columns of y, and reads their rows of the weight: as many bytes in each block, so that all
 // multiprocessors end at the same time. With a SwiGLU a column has two of these lines: the gate, and what it gates.
-// Tensor cores multiply 64 elements of 16 lines with x in a step. The warps of a block take its steps in turn. A warp
-// adds up its steps of the same lines, and the block adds up the warps' sums at the end, in the order of the warps.
+// Tensor cores multiply 64 elements of 16 lines with x in a step. The warps of a block take its steps in turn. So a
+// warp adds up every eighth step of the same lines. At the end the block adds up these eight sums, in the order of the
+// steps in a line. So an element of the product has the same bits wherever its line is in the block.
 //
 // The weight does not depend on the operation before. So a warp has a queue of steps that it begins to copy to shared
 // memory before that operation ends, and refills as it uses them up.
@@ -212,14 +213,14 @@ __device__ __forceinline__ void multiply(std::uint32_t step, std::uint32_t x, fl
   }
 }
 
-/// A warp's sums of a tile, to s.terms.
-__device__ __forceinline__ void put_terms(const FewRows& a, const BlockPlace& b, std::uint32_t tile,
+/// A warp's sums of a tile, to s.terms. `last`: its last step there.
+__device__ __forceinline__ void put_terms(const FewRows& a, const BlockPlace& b, const Step& last,
                                           const float (&sums)[4], float* terms) {
-  const std::uint32_t lane = threadIdx.x % 32;
+  const std::uint32_t lane = threadIdx.x % 32, term = last.part % kWarps;  // the same for all its steps there
 #pragma unroll
   for (std::uint32_t i = 0; i < 4; ++i) {
-    const std::uint32_t line = tile * kLines + lane / 4 + i / 2 * 8, row = lane % 4 * 2 + i % 2;
-    if (line < b.lines && row < a.rows) terms[(line * a.rows + row) * kTerms + threadIdx.x / 32] = sums[i];
+    const std::uint32_t line = last.tile * kLines + lane / 4 + i / 2 * 8, row = lane % 4 * 2 + i % 2;
+    if (line < b.lines && row < a.rows) terms[(line * a.rows + row) * kTerms + term] = sums[i];
   }
 }
 
@@ -238,16 +239,16 @@ __device__ __forceinline__ void multiply_steps(const FewRows& a, const BlockPlac
     fetch(a, b, next, address);
     next.advance(a);
     slot = slot + 1 < kQueued ? slot + 1 : 0;
-    const std::uint32_t tile = step.tile;
+    const Step done = step;
     step.advance(a);
-    if (step.tile == tile) continue;
-    put_terms(a, b, tile, sums, s.terms);
+    if (step.tile == done.tile) continue;
+    put_terms(a, b, done, sums, s.terms);
 #pragma unroll
     for (float& sum : sums) sum = 0.0f;
   }
 }
 
-/// Adds up what the warps found, in their order, and then the bias.
+/// Adds up the terms of each element: the bias last.
 __device__ __forceinline__ void store_columns(const FewRows& a, const BlockPlace& b, const float* terms) {
   for (std::uint32_t i = threadIdx.x; i < b.count * a.rows; i += kThreads) {
     const std::uint32_t row = i / b.count, column = i % b.count;
@@ -268,7 +269,7 @@ __device__ __forceinline__ void store_columns(const FewRows& a, const BlockPlace
   }
 }
 
-/// A row gives the same bits whatever the number of rows.
+/// A row gives the same bits whatever the number of rows, or of blocks.
 __global__ void __launch_bounds__(kThreads, 2) few_rows_kernel(const FewRows a) {
   const BlockPlace b(a);
   const SharedMemory s(a, b.lines);
