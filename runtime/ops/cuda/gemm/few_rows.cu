@@ -36,19 +36,24 @@ std::size_t most_lines(const FewRows& a) {
   return of_none < limit ? (limit - of_none) / (SharedMemory::bytes(a, 1) - of_none) : 0;
 }
 
+/// Whether the kernel takes x, weight and norm.
+bool takes(const FewRowsLayer& layer) {
+  const Tensor& x = layer.x;
+  return x.dtype == DType::bf16 && x.dim(0) >= 1 && x.dim(0) <= kMostRows && x.dim(1) % kPack == 0 &&
+         is_aligned(x.data, sizeof(uint4)) && is_aligned(layer.weight.data, sizeof(uint4)) &&
+         most_lines(problem_of(layer)) >= kLines;
+}
+
 }  // namespace
 
-bool has_few_rows(const Tensor& x, const Tensor& weight) {
-  return x.dtype == DType::bf16 && x.dim(0) >= 1 && x.dim(0) <= kMostRows && x.dim(1) % kPack == 0 &&
-         is_aligned(x.data, sizeof(uint4)) && is_aligned(weight.data, sizeof(uint4)) &&
-         most_lines(problem_of({.x = x, .weight = weight})) >= kLines;
-}
+bool has_few_rows(const Tensor& x, const Tensor& weight) { return takes({.x = x, .weight = weight}); }
 
 bool has_few_rows(const AddedNorm& norm, const Tensor& weight) {
   const Tensor x{norm.residual.data, norm.residual.dtype, {1, norm.residual.size()}};
   const auto aligned = [](const Tensor& row) { return is_aligned(row.data, sizeof(uint4)); };
-  return x.dim(1) == norm.weight.size() && norm.y.dtype == DType::bf16 && has_few_rows(x, weight) &&
-         aligned(norm.branch) && aligned(norm.weight) && aligned(norm.sum);
+  return x.dim(1) == norm.weight.size() && norm.y.dtype == DType::bf16 &&
+         takes({.x = x, .weight = weight, .norm = &norm}) && aligned(norm.branch) && aligned(norm.weight) &&
+         aligned(norm.sum);
 }
 
 // Three blocks would be more than the 228 KiB of a multiprocessor. So while a block of one product computes there, one

@@ -83,7 +83,7 @@ struct BlockPlace {
 struct SharedMemory {
   char* queue;          ///< [kWarps, kQueued] steps
   uint4* x;             ///< [rows, packs_of_row(a)]
-  uint4* norm_weight;   ///< [packs_of_row(a)]
+  uint4* norm_weight;   ///< [packs_of_row(a)], if there is a norm.
   float* terms;         ///< [lines, rows, kTerms]
   float* of_the_warps;  ///< [kWarps]
 
@@ -91,15 +91,21 @@ struct SharedMemory {
     queue = dynamic_shared_memory();
     x = reinterpret_cast<uint4*>(queue + kWarps * kQueued * kStepBytes);
     norm_weight = x + a.rows * packs_of_row(a);
-    terms = reinterpret_cast<float*>(norm_weight + packs_of_row(a));
+    terms = reinterpret_cast<float*>(x + staged_packs(a));
     of_the_warps = terms + lines * a.rows * kTerms;
   }
   /// One more than the steps have, so that tensor cores read the rows from different banks.
   static __host__ __device__ std::uint32_t packs_of_row(const FewRows& a) { return a.steps() * (kDepth / kPack) + 1; }
   static std::size_t bytes(const FewRows& a, std::uint32_t lines) {
-    const std::size_t packs = static_cast<std::size_t>(a.rows + 1) * packs_of_row(a);
     const std::size_t floats = static_cast<std::size_t>(lines) * a.rows * kTerms + kWarps;
-    return kWarps * kQueued * kStepBytes + packs * sizeof(uint4) + floats * sizeof(float);
+    return kWarps * kQueued * kStepBytes + staged_packs(a) * sizeof(uint4) + floats * sizeof(float);
+  }
+
+ private:
+  /// Of x and the norm's weight.
+  static __host__ __device__ std::size_t staged_packs(const FewRows& a) {
+    const std::uint32_t rows = a.norm.branch != nullptr ? a.rows + 1 : a.rows;
+    return static_cast<std::size_t>(rows) * packs_of_row(a);
   }
 };
 
