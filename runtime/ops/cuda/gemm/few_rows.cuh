@@ -242,6 +242,7 @@ __device__ __forceinline__ void multiply_steps(const FewRows& a, const BlockPlac
     __syncwarp();
     const std::uint32_t address = queue + slot * kStepBytes;
     multiply(address, x + step.part * (kDepth * sizeof(__nv_bfloat16)), sums);
+    __syncwarp();  // all lanes have read the step
     fetch(a, b, next, address);
     next.advance(a);
     slot = slot + 1 < kQueued ? slot + 1 : 0;
