@@ -32,9 +32,9 @@ void run(int threads, int blocks, int block_rows, const Work& kernel, std::size_
     for (int y = 0; y < block_rows; ++y) {
       blockIdx = {x, y};
       std::memset(shared, 0xFF, dynamic_bytes + kGuard);  // NaN
-      const bool is_first = x == 0 && y == 0;
-      emulated::Block({threads, static_cast<unsigned>(7 + x), true, shared, is_first ? predecessor : nullptr})
-          .run(kernel);
+      const bool is_first = x == 0 && y == 0, copies_late = x % 2 == 0;
+      const auto seed = static_cast<unsigned>(7 + x);
+      emulated::Block({threads, seed, copies_late, shared, is_first ? predecessor : nullptr}).run(kernel);
       const char* const end = shared + dynamic_bytes;
       ASSERT_TRUE(std::all_of(end, end + kGuard, [](char byte) { return byte == '\xFF'; }))
           << "writes beyond its memory";
@@ -332,10 +332,10 @@ class FewRowsLayer {
   std::vector<__nv_bfloat16> expected_sum_;
 };
 
-const std::vector<RowsCase> kRowsCases = {{1, 8, 2, 1},     {1, 24, 40, 7},   {1, 1536, 58, 3}, {1, 1536, 58, 29},
-                                          {2, 1048, 6, 1},  {3, 2048, 6, 3},  {4, 256, 10, 2},  {5, 1032, 6, 2},
-                                          {8, 264, 34, 4},  {1, 8960, 22, 4}, {1, 3000, 46, 2}, {1, 18944, 6, 2},
-                                          {1, 768, 200, 4}, {7, 520, 70, 1},  {1, 64, 6, 8},    {3, 2040, 4, 5}};
+const std::vector<RowsCase> kRowsCases = {
+    {1, 8, 2, 1},     {1, 24, 40, 7},  {1, 1536, 58, 3}, {1, 1536, 58, 29}, {2, 1048, 6, 1},  {3, 2048, 6, 3},
+    {4, 256, 10, 2},  {5, 1032, 6, 2}, {8, 264, 34, 4},  {1, 8960, 22, 4},  {1, 3000, 46, 2}, {1, 18944, 6, 2},
+    {1, 768, 200, 4}, {7, 520, 70, 1}, {1, 64, 6, 8},    {3, 2040, 4, 5},   {2, 40, 150, 1},  {1, 200, 100, 1}};
 
 TEST(EmulatedGenerationTest, ProductsOfFewRowsEqualDoublePrecision) {
   for (const RowsCase& c : kRowsCases) {
