@@ -92,6 +92,11 @@ class Linear {
   void backward_gelu(const Tensor& dy, const Tensor& pre, const Tensor& dpre, const Tensor& dbias, bool accumulate) {
     linear_.linear_gelu_backward(weight(), dy, flat(pre), dpre, dbias, accumulate);
   }
+  /// The same, and through the SwiGLU before this layer: see LinearOps::linear_swiglu_backward().
+  void backward_swiglu(const Tensor& dy, const Tensor& pre, const Tensor& product, const Tensor& dpre,
+                       const Tensor& y) {
+    linear_.linear_swiglu_backward(weight(), dy, flat(pre), flat(product), dpre, y ? flat(y) : Tensor{});
+  }
   /// The gradient of the weight. Without FP8, also dbias if it has data.
   void backward_weight(const Tensor& x, const Tensor& dy, const Tensor& dbias, bool accumulate) {
     linear_.linear_backward(flat(x), weight(), dy, Tensor{}, dweight_, fp8_ ? Tensor{} : dbias, accumulate);

@@ -3,7 +3,6 @@
 #include <string>
 
 #include "models/layers/sublayer.h"
-#include "runtime/ops/gated.h"
 
 namespace ddptrain {
 
@@ -29,7 +28,6 @@ class Mlp final : public Sublayer {
       bool restores)
       : Sublayer(device, shape(width, kind, norm).slice(slices), epsilon),
         linear_(device.get<LinearOps>()),
-        gated_(kind.activation == MlpActivation::swiglu ? &device.get<GatedOps>() : nullptr),
         kind_{kind.hidden / slices, kind.activation, kind.bias},
         restores_(restores) {}
   static SublayerShape shape(std::int64_t width, const MlpKind& kind, NormKind norm = NormKind::layer) {
@@ -55,7 +53,7 @@ class Mlp final : public Sublayer {
   }
   /// See Attention::request_cache().
   void continue_texts() {
-    if (gated_ != nullptr) norm_.leave_to_reader();
+    if (is_gated()) norm_.leave_to_reader();
   }
   void bind_scales(Fp8Scales& scales, std::size_t first) override {
     Sublayer::bind_scales(scales, first);
@@ -78,7 +76,7 @@ class Mlp final : public Sublayer {
   }
   /// Runs forward() up to the activation's output.
   void expand() {
-    if (gated_ == nullptr) {
+    if (!is_gated()) {
       const Span span = this->span("expansion and GELU");
       in_.forward_gelu(norm_.output, pre_, hidden_, restores_);
       return;
@@ -93,20 +91,21 @@ class Mlp final : public Sublayer {
   /// Computes the activation's output again from its input, with the same bits. A SwiGLU's backward pass does so
   /// itself.
   void restore_hidden() {
-    if (gated_ == nullptr) linear_.gelu(flat(pre_), flat(hidden_));
+    if (!is_gated()) linear_.gelu(flat(pre_), flat(hidden_));
   }
 
  private:
+  bool is_gated() const { return kind_.activation == MlpActivation::swiglu; }
   void inner_backward(const SublayerGradients& g, const Tensor& d_branch, bool accumulate) override {
     const Tensor d_pre = inner_gradient(g);
-    if (gated_ == nullptr) {
+    if (!is_gated()) {
       const Span span = this->span("d mlp projection and GELU");
       const Tensor dy = out_.convert(d_branch, g.d_branch_fp8, dbias_from_branch(), accumulate);
       out_.backward_gelu(dy, pre_, d_pre, in_.dbias(), accumulate);
     } else {
       const Span span = this->span("d mlp projection and SwiGLU");
-      out_.backward_data(out_.convert(d_branch, g.d_branch_fp8, dbias_from_branch(), accumulate), g.d_activated);
-      gated_->swiglu_backward(flat(pre_), flat(g.d_activated), d_pre, recomputes_ ? flat(hidden_) : Tensor{});
+      const Tensor dy = out_.convert(d_branch, g.d_branch_fp8, dbias_from_branch(), accumulate);
+      out_.backward_swiglu(dy, pre_, g.d_activated, d_pre, recomputes_ ? hidden_ : Tensor{});
     }
     const Span span = this->span("d expansion");
     in_.backward_data(d_pre, g.d_norm);
@@ -114,11 +113,10 @@ class Mlp final : public Sublayer {
   Tensor inner_output() const override { return hidden_; }
   Tensor inner_gradient(const SublayerGradients& g) const override { return in_.gradient(g.d_hidden, g.d_hidden); }
   /// backward_gelu() computes it.
-  Tensor in_dbias() const override { return gated_ == nullptr ? Tensor{} : in_.dbias(); }
+  Tensor in_dbias() const override { return is_gated() ? in_.dbias() : Tensor{}; }
 
   LinearOps& linear_;
-  GatedOps* gated_;  ///< Null: a GELU.
-  MlpKind kind_;     ///< Of this slice.
+  MlpKind kind_;  ///< Of this slice.
   bool restores_;
   bool recomputes_ = false;  ///< hidden_ was not kept for the backward pass.
   Tensor pre_;               ///< [batch, sequence, columns], before the activation.

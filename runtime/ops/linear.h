@@ -32,6 +32,12 @@ class LinearOps : public Family<LinearOps> {
   /// e4m3, and so may y.
   virtual void linear_swiglu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& pre,
                              const Tensor& y) = 0;
+  /// dpre [n, 2 hidden] = GatedOps::swiglu_backward() of pre and dy [n, out] weight [out, hidden]: the data gradient of
+  /// a linear layer whose input was swiglu(pre). If y has data, it gets swiglu() of pre again, bit by bit. `product`
+  /// [n, hidden] is memory for dy weight. What is written is not the memory of what is read. dy and dpre may be e5m2,
+  /// and weight e4m3, all of them; y then may be e4m3.
+  virtual void linear_swiglu_backward(const Tensor& weight, const Tensor& dy, const Tensor& pre, const Tensor& product,
+                                      const Tensor& dpre, const Tensor& y) = 0;
 
   /// linear() and linear_swiglu() of an RMS norm's output. Of the norm, only `sum` is sure to be written.
   virtual void norm_linear(const AddedNorm& norm, const Tensor& weight, const Tensor& bias, const Tensor& y) = 0;

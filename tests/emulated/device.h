@@ -42,7 +42,6 @@ inline EmulatedDimensions gridDim, blockDim;
 
 inline float __fdividef(float x, float y) { return x / y; }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
-#define __expf(x) std::exp(x)  // the C library declares a function of this name
 inline int min(int a, int b) { return a < b ? a : b; }
 inline void __syncwarp() { ddptrain::emulated::Block::current().meet_warp(); }
 inline void __syncthreads() { ddptrain::emulated::Block::current().meet_all(); }

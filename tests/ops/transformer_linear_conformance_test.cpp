@@ -29,24 +29,48 @@ TEST_P(TransformerConformanceTest, LinearOfFewRows) {
   }
 }
 
+void check_linear_swiglu(TransformerConformanceTest& test, const LinearCase& c, bool biased) {
+  test.compare(describe({c.rows, c.in, c.out}), [&](Bench& bench) -> Outputs {
+    const Tensor bias = biased ? put(bench, {2 * c.out}, 3) : Tensor{};
+    const Tensor pre = bench.poisoned({c.rows, 2 * c.out});
+    const Tensor y = bench.poisoned({c.rows, c.out}), again = bench.poisoned(y.shape);
+    bench.device().get<LinearOps>().linear_swiglu(put(bench, {c.rows, c.in}, 1), put(bench, {2 * c.out, c.in}, 2, 0.2),
+                                                  bias, pre, y);
+    bench.device().get<GatedOps>().swiglu(pre, again);
+    EXPECT_EQ(bench.take(again), bench.take(y));
+    return {{"pre", bench.take(pre)}, {"y", bench.take(y)}};
+  });
+}
+
 /// Also rows that a GPU multiplies by a kernel of its own.
 TEST_P(TransformerConformanceTest, LinearSwiglu) {
   const std::vector<LinearCase> cases = {{1, 8, 1},     {1, 24, 20},   {1, 1536, 1000}, {1, 8960, 24},
                                          {2, 1048, 70}, {3, 4096, 33}, {5, 1032, 7},    {8, 264, 33},
                                          {9, 264, 32},  {7, 12, 5},    {96, 64, 128}};
   for (const LinearCase& c : cases) {
-    for (const bool biased : {false, true}) {
-      compare(describe({c.rows, c.in, c.out}), [&](Bench& bench) -> Outputs {
-        const Tensor bias = biased ? put(bench, {2 * c.out}, 3) : Tensor{};
-        const Tensor pre = bench.poisoned({c.rows, 2 * c.out});
-        const Tensor y = bench.poisoned({c.rows, c.out}), again = bench.poisoned(y.shape);
-        bench.device().get<LinearOps>().linear_swiglu(put(bench, {c.rows, c.in}, 1),
-                                                      put(bench, {2 * c.out, c.in}, 2, 0.2), bias, pre, y);
-        bench.device().get<GatedOps>().swiglu(pre, again);
-        EXPECT_EQ(bench.take(again), bench.take(y));
-        return {{"pre", bench.take(pre)}, {"y", bench.take(y)}};
-      });
+    for (const bool biased : {false, true}) check_linear_swiglu(*this, c, biased);
+  }
+}
+
+/// `again`: computes the SwiGLU, too.
+void check_linear_swiglu_backward(TransformerConformanceTest& test, const LinearCase& c, bool again) {
+  test.compare(describe({c.rows, c.in, c.out}, again ? "with SwiGLU" : ""), [&](Bench& bench) -> Outputs {
+    const Tensor weight = put(bench, {c.out, c.in}, 1, 0.2), dy = put(bench, {c.rows, c.out}, 2);
+    const Tensor pre = put(bench, {c.rows, 2 * c.in}, 3, 3.0);
+    const Tensor product = bench.poisoned({c.rows, c.in}), dpre = bench.poisoned(pre.shape);
+    const Tensor y = bench.poisoned(product.shape), expected = bench.poisoned(product.shape);
+    bench.device().get<LinearOps>().linear_swiglu_backward(weight, dy, pre, product, dpre, again ? y : Tensor{});
+    bench.device().get<GatedOps>().swiglu(pre, expected);
+    if (again) {
+      EXPECT_EQ(bench.take(expected), bench.take(y));
     }
+    return {{"dpre", bench.take(dpre)}};
+  });
+}
+
+TEST_P(TransformerConformanceTest, LinearSwigluBackward) {
+  for (const LinearCase& c : kLinearCases) {
+    for (const bool again : {false, true}) check_linear_swiglu_backward(*this, c, again);
   }
 }
 
@@ -125,10 +149,21 @@ TEST_P(TransformerConformanceTest, LinearGeluBackward) {
 
 /// Of linear_gelu and of linear_gelu_backward, in the order of Tuner's names.
 const std::vector<std::string> kGeluWays = {"separate", "gelu in the epilogue"};
+/// Of linear_swiglu, and of linear_swiglu_backward.
+const std::vector<std::string> kSwigluWays = {"separate", "SwiGLU in the epilogue"};
+const std::vector<std::string> kSwigluGradientWays = {"separate", "SwiGLU in the epilogue",
+                                                      "SwiGLU in the epilogue by seven warps"};
 
 /// As Tuner names work.
-std::string work_of(const std::string& operation, const std::string& product) {
-  return fmt::format("{} ({}): bf16 {} bf16 bf16 bf16", operation, fmt::join(kGeluWays, ", "), product);
+std::string work_of(const std::string& operation, const std::vector<std::string>& ways, const std::string& product) {
+  return fmt::format("{} ({}): bf16 {} bf16 bf16 bf16", operation, fmt::join(ways, ", "), product);
+}
+
+/// Products may be timed, but not the ways of an operation, whose choices were all given.
+void expect_no_way_was_timed(TunedChoices& choices) {
+  for (const auto& [work, choice] : choices.take_new()) {
+    EXPECT_EQ(work.rfind("product", 0), 0u) << work << " was timed";
+  }
 }
 
 /// Rows of whole packs of 16 bytes, which epilogues want.
@@ -145,8 +180,8 @@ TEST_P(TransformerConformanceTest, LinearGeluInAllWays) {
     TunedChoices::Map choices;
     for (const LinearCase& c : kAlignedCases) {
       const std::string backward = fmt::format("{} x {} x {} nn", c.rows, c.in, c.out);
-      choices[work_of("linear and gelu", fmt::format("{} x {} x {} nt", c.rows, c.out, c.in))] = way;
-      choices[work_of("gelu gradient", backward)] = way;
+      choices[work_of("linear and gelu", kGeluWays, fmt::format("{} x {} x {} nt", c.rows, c.out, c.in))] = way;
+      choices[work_of("gelu gradient", kGeluWays, backward)] = way;
     }
     auto& tuned = tested_->get<TunedChoices>();
     tuned.restore(choices);
@@ -154,9 +189,33 @@ TEST_P(TransformerConformanceTest, LinearGeluInAllWays) {
       check_linear_gelu(*this, c, false);
       check_linear_gelu_backward(*this, c);
     }
-    for (const auto& [work, choice] : tuned.take_new()) {
-      EXPECT_EQ(work.rfind("product", 0), 0u) << work << " was timed";
+    expect_no_way_was_timed(tuned);
+  }
+}
+
+/// The same. A kernel with the SwiGLU in its epilogue wants multiples of 64 columns.
+TEST_P(TransformerConformanceTest, LinearSwigluInAllWays) {
+  if (!GetParam().name.ends_with("tuned")) GTEST_SKIP() << "without --tune on there is one way";
+  const std::vector<LinearCase> cases = {{9, 64, 64},     {129, 72, 264},   {300, 512, 192},
+                                         {257, 320, 448}, {1000, 448, 320}, {2100, 64, 1088}};
+  for (const std::string& way : kSwigluGradientWays) {
+    SCOPED_TRACE(way);
+    make_tested();
+    TunedChoices::Map choices;
+    for (const LinearCase& c : cases) {
+      const std::string forward = fmt::format("{} x {} x {} nt", c.rows, 2 * c.out, c.in);
+      const std::string backward = fmt::format("{} x {} x {} nn", c.rows, c.in, c.out);
+      choices[work_of("linear and SwiGLU", kSwigluWays, forward)] = way;
+      choices[work_of("SwiGLU gradient", kSwigluGradientWays, backward)] = way;
+      choices[work_of("SwiGLU gradient and SwiGLU again", kSwigluGradientWays, backward)] = way;
     }
+    auto& tuned = tested_->get<TunedChoices>();
+    tuned.restore(choices);
+    for (const LinearCase& c : cases) {
+      check_linear_swiglu(*this, c, false);
+      for (const bool again : {false, true}) check_linear_swiglu_backward(*this, c, again);
+    }
+    expect_no_way_was_timed(tuned);
   }
 }
 

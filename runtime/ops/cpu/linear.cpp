@@ -125,6 +125,12 @@ class CpuLinear final : public LinearOps, CpuOps {
     device_.get<GatedOps>().swiglu(pre, y);
   }
 
+  void linear_swiglu_backward(const Tensor& weight, const Tensor& dy, const Tensor& pre, const Tensor& product,
+                              const Tensor& dpre, const Tensor& y) override {
+    linear_backward(Tensor{}, weight, dy, product, Tensor{}, Tensor{}, false);
+    device_.get<GatedOps>().swiglu_backward(pre, product, dpre, y);
+  }
+
   void norm_linear(const AddedNorm& norm, const Tensor& weight, const Tensor& bias, const Tensor& y) override {
     linear(device_.get<RmsNormOps>().add_rms_norm(norm), weight, bias, y);
   }

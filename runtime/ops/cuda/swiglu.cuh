@@ -2,13 +2,17 @@
 
 #include <cuda_runtime.h>
 
+#include <numbers>
+
+#include "runtime/ops/cuda/ptx/intrinsics.cuh"
+
 namespace ddptrain::cuda {
 
 /// 1 / (1 + exp(-x)). For elements of 16 bits, by the hardware's approximations, whose error is that of a few roundings
 /// of an f32.
 template <class T>
 __device__ __forceinline__ float sigmoid_of(float x) {
-  if constexpr (sizeof(T) == 2) return __fdividef(1.0f, 1.0f + __expf(-x));
+  if constexpr (sizeof(T) == 2) return __fdividef(1.0f, 1.0f + exp2_approximate(-std::numbers::log2e_v<float> * x));
   return 1.0f / (1.0f + expf(-x));
 }
 

@@ -8,6 +8,7 @@
 #include "runtime/ops/cuda/gemm/fp8.h"
 #include "runtime/ops/cuda/gemm/linear_kernels.h"
 #include "runtime/ops/cuda/gemm/matmul.h"
+#include "runtime/ops/cuda/gemm/swiglu_product.h"
 #include "runtime/ops/cuda/gemm/tuner.h"
 #include "runtime/ops/gated.h"
 
@@ -114,15 +115,55 @@ class CudaLinear final : public LinearOps, CudaOps {
 
   void linear_swiglu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& pre,
                      const Tensor& y) override {
-    if (is_fp8(x.dtype) || is_fp8(y.dtype) || !cuda::has_few_rows(x, weight)) {
+    const auto separate = [&] {
       linear(x, weight, bias, pre);
       device_.get<GatedOps>().swiglu(pre, y);
+      return true;
+    };
+    if (is_fp8(x.dtype) || is_fp8(y.dtype)) {
+      separate();
       return;
     }
-    check_linear(x, weight, bias, pre, dtype());
+    const LinearShape d = check_linear(x, weight, bias, pre, dtype());
     check_swiglu("linear_swiglu", pre, y, {}, dtype());
-    cuda::linear_of_few_rows({.x = x, .weight = weight, .bias = bias, .product = pre, .swiglu = y}, multiprocessors(),
-                             stream());
+    if (cuda::has_few_rows(x, weight)) {
+      cuda::linear_of_few_rows({.x = x, .weight = weight, .bias = bias, .product = pre, .swiglu = y}, multiprocessors(),
+                               stream());
+      return;
+    }
+    if (bias) {
+      separate();
+      return;
+    }
+    const cuda::Gemm gemm{d.batch, d.out, d.in, false, true, dtype(), dtype(), false};
+    const auto fused = [&] { return cuda::try_linear_swiglu(x, weight, pre, y, multiprocessors(), stream()); };
+    tuner_.run("linear and SwiGLU", gemm, {{"separate", separate}, {"SwiGLU in the epilogue", fused}});
+  }
+
+  void linear_swiglu_backward(const Tensor& weight, const Tensor& dy, const Tensor& pre, const Tensor& product,
+                              const Tensor& dpre, const Tensor& y) override {
+    const LinearShape d = check_linear_backward({}, weight, dy, product, {}, {}, dtype());
+    const auto separate = [&] {
+      linear_backward({}, weight, dy, product, {}, {}, false);
+      device_.get<GatedOps>().swiglu_backward(pre, product, dpre, y);
+      return true;
+    };
+    if (is_fp8(dy.dtype) || is_fp8(y.dtype)) {
+      separate();
+      return;
+    }
+    check_swiglu("linear_swiglu_backward", pre, product, dpre, dtype());
+    if (y) check_swiglu("linear_swiglu_backward", pre, y, {}, dtype());
+    const cuda::Gemm gemm{d.batch, d.in, d.out, false, false, dtype(), dtype(), false};
+    const auto fused = [&](cuda::FinishingWarps warps) {
+      return [=, this] {
+        return cuda::try_linear_swiglu_backward(weight, dy, pre, dpre, y, warps, multiprocessors(), stream());
+      };
+    };
+    tuner_.run(y ? "SwiGLU gradient and SwiGLU again" : "SwiGLU gradient", gemm,
+               {{"separate", separate},
+                {"SwiGLU in the epilogue", fused(cuda::FinishingWarps::three)},
+                {"SwiGLU in the epilogue by seven warps", fused(cuda::FinishingWarps::seven)}});
   }
 
   void norm_linear(const AddedNorm& norm, const Tensor& weight, const Tensor& bias, const Tensor& y) override {

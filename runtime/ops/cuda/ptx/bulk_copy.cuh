@@ -45,6 +45,36 @@ __device__ __forceinline__ void load_tile(void* to, const CUtensorMap& map, int 
       "l"(&map), "r"(column), "r"(row), "r"(shared_address(barrier)), "l"(static_cast<std::uint64_t>(policy))
       : "memory");
 }
+/// The same for each block of the cluster whose bit is set in `blocks`: the copy has the same place in its shared
+/// memory, and its barrier at the place of `barrier` gets the bytes.
+__device__ __forceinline__ void load_tile_to(std::uint16_t blocks, void* to, const CUtensorMap& map, int column,
+                                             int row, std::uint64_t* barrier, CachePolicy policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint "
+      "[%0], [%1, {%2, %3}], [%4], %5, %6;" ::"r"(shared_address(to)),
+      "l"(&map), "r"(column), "r"(row), "r"(shared_address(barrier)), "h"(blocks),
+      "l"(static_cast<std::uint64_t>(policy))
+      : "memory");
+}
+/// Arrives at the barrier that block `block` of the cluster has at the place of `barrier`. Other blocks may not see
+/// what this thread has written before.
+__device__ __forceinline__ void arrive_in(std::uint32_t block, std::uint64_t* barrier) {
+  asm volatile(
+      "{\n.reg .b32 there;\n"
+      "mapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n}\n" ::"r"(shared_address(barrier)),
+      "r"(block)
+      : "memory");
+}
+__device__ __forceinline__ std::uint32_t block_in_cluster() {
+  std::uint32_t block;
+  asm volatile("mov.u32 %0, %cluster_ctarank;" : "=r"(block));
+  return block;
+}
+/// All threads of all blocks of the cluster wait for each other.
+__device__ __forceinline__ void synchronize_cluster() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
 /// Both addresses are multiples of 16, `count` of 4.
 __device__ __forceinline__ void load_floats(float* to, const float* from, int count, std::uint64_t* barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(

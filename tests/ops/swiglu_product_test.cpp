@@ -1,0 +1,114 @@
+#include "runtime/ops/cuda/gemm/swiglu_product.h"
+
+#include <gtest/gtest.h>
+
+#include "runtime/device/cuda/cuda_device.h"
+#include "runtime/ops/gated.h"
+#include "runtime/ops/linear.h"
+#include "tests/ops/conformance.h"
+
+namespace ddptrain::tests {
+namespace {
+
+using cuda::FinishingWarps;
+
+constexpr FinishingWarps kFinishingWarps[] = {FinishingWarps::three, FinishingWarps::seven};
+
+struct ProductCase {
+  std::int64_t rows, hidden, width;
+};
+
+class SwigluProductTest : public ::testing::TestWithParam<ProductCase> {
+ protected:
+  void SetUp() override {
+    if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU on this machine";
+    device_ = make_device({"cuda_bf16", DeviceKind::cuda, Precision::bf16});
+    if (!cuda::multiplies_by_warpgroups()) GTEST_SKIP() << "this GPU has no warpgroup instructions";
+    bench_ = std::make_unique<Bench>(*device_);
+    x_ = put(*bench_, {c_.rows, c_.width}, 1, 2.0);
+    up_ = put(*bench_, {2 * c_.hidden, c_.width}, 2, 0.2);
+    pre_ = put(*bench_, {c_.rows, 2 * c_.hidden}, 3, 3.0);
+    down_ = put(*bench_, {c_.width, c_.hidden}, 4, 0.2);
+  }
+
+  cudaStream_t stream() const { return dynamic_cast<CudaDevice&>(*device_).stream(); }
+
+  struct Forward {
+    Values pre, y;
+  };
+  Forward forward(int multiprocessors) {
+    const Tensor pre = bench_->poisoned(pre_.shape), y = bench_->poisoned({c_.rows, c_.hidden});
+    EXPECT_TRUE(cuda::try_linear_swiglu(x_, up_, pre, y, multiprocessors, stream()));
+    return {bench_->take(pre), bench_->take(y)};
+  }
+  /// The gradient of pre. `y` may be without data.
+  Values backward(cuda::FinishingWarps warps, const Tensor& y = {}, int multiprocessors = 132) {
+    const Tensor dpre = bench_->poisoned(pre_.shape);
+    EXPECT_TRUE(cuda::try_linear_swiglu_backward(down_, x_, pre_, dpre, y, warps, multiprocessors, stream()));
+    return bench_->take(dpre);
+  }
+
+  ProductCase c_ = GetParam();
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Bench> bench_;
+  Tensor x_, up_, pre_, down_;  ///< x_ is also the gradient of what down_ gives.
+};
+
+TEST_P(SwigluProductTest, ForwardEqualsProductAndSwiglu) {
+  const Forward fused = forward(132);
+  const Tensor pre = bench_->poisoned(pre_.shape), y = bench_->poisoned({c_.rows, c_.hidden});
+  device_->get<LinearOps>().linear(x_, up_, {}, pre);
+  EXPECT_LT(relative_error(fused.pre, bench_->take(pre)), 1e-3);
+  device_->get<GatedOps>().swiglu(bench_->put(fused.pre, pre_.shape), y);
+  EXPECT_EQ(fused.y, bench_->take(y));
+}
+
+TEST_P(SwigluProductTest, BackwardEqualsProductAndSwigluBackward) {
+  const Tensor product = bench_->poisoned({c_.rows, c_.hidden}), dpre = bench_->poisoned(pre_.shape);
+  device_->get<LinearOps>().linear_backward({}, down_, x_, product, {}, {}, false);
+  device_->get<GatedOps>().swiglu_backward(pre_, product, dpre, {});
+  const Values fused = backward(FinishingWarps::three);
+  EXPECT_LT(relative_error(fused, bench_->take(dpre)), 5e-3);
+  EXPECT_EQ(fused, backward(FinishingWarps::seven));
+}
+
+TEST_P(SwigluProductTest, BackwardGivesSwigluAgain) {
+  const Tensor expected = bench_->poisoned({c_.rows, c_.hidden});
+  device_->get<GatedOps>().swiglu(pre_, expected);
+  for (const FinishingWarps warps : kFinishingWarps) {
+    const Tensor y = bench_->poisoned(expected.shape);
+    EXPECT_EQ(backward(warps), backward(warps, y));
+    EXPECT_EQ(bench_->take(y), bench_->take(expected));
+  }
+}
+
+/// A pair of blocks then computes many tiles.
+TEST_P(SwigluProductTest, GivesTheSameBitsOnFewerMultiprocessors) {
+  for (const int multiprocessors : {2, 5}) {
+    const Forward many = forward(132), few = forward(multiprocessors);
+    EXPECT_EQ(many.pre, few.pre);
+    EXPECT_EQ(many.y, few.y);
+    for (const FinishingWarps warps : kFinishingWarps) EXPECT_EQ(backward(warps), backward(warps, {}, multiprocessors));
+  }
+}
+
+TEST_P(SwigluProductTest, LeavesColumnsAloneThatItsPiecesDoNotFit) {
+  const std::int64_t hidden = c_.hidden - 8;
+  const Tensor up = put(*bench_, {2 * hidden, c_.width}, 2), down = put(*bench_, {c_.width, hidden}, 2);
+  const Tensor pre = bench_->poisoned({c_.rows, 2 * hidden}), y = bench_->poisoned({c_.rows, hidden});
+  EXPECT_FALSE(cuda::try_linear_swiglu(x_, up, pre, y, 132, stream()));
+  EXPECT_FALSE(cuda::try_linear_swiglu_backward(down, x_, pre, pre, y, FinishingWarps::three, 132, stream()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, SwigluProductTest,
+                         ::testing::Values(ProductCase{1, 64, 64}, ProductCase{128, 256, 128},
+                                           ProductCase{300, 320, 192}, ProductCase{1000, 448, 320},
+                                           ProductCase{2049, 1024, 64}, ProductCase{257, 192, 1536}),
+                         [](const auto& info) {
+                           const ProductCase& c = info.param;
+                           return std::to_string(c.rows) + "x" + std::to_string(c.hidden) + "x" +
+                                  std::to_string(c.width);
+                         });
+
+}  // namespace
+}  // namespace ddptrain::tests
