@@ -11,6 +11,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace ddptrain::emulated {
@@ -25,6 +26,8 @@ class Block {
     unsigned seed = 0;              ///< Of the order of the warps.
     bool work_late = false;         ///< Whether asynchronous work is done when it is waited for, or when started.
     char* shared_memory = nullptr;  ///< Aligned to 1024 bytes.
+    /// What the kernel before writes. It is written when a thread first waits for that kernel. May be null.
+    std::function<void()> predecessor = nullptr;
   };
   explicit Block(const Settings& settings);
 
@@ -38,6 +41,9 @@ class Block {
   /// Ends the kernel with an error.
   [[noreturn]] void fail(const std::string& what);
 
+  void await_predecessor() {
+    if (const auto write = std::exchange(settings_.predecessor, nullptr)) write();
+  }
   /// Returns when `threads` threads have called it with the same `place`.
   void meet(int place, int threads);
   void meet_warp();

@@ -12,6 +12,7 @@ namespace {
 
 using cuda::FinishingWarps;
 
+constexpr int kAllClusters = 66;  // of an H100
 constexpr FinishingWarps kFinishingWarps[] = {FinishingWarps::three, FinishingWarps::seven};
 
 struct ProductCase {
@@ -36,15 +37,15 @@ class SwigluProductTest : public ::testing::TestWithParam<ProductCase> {
   struct Forward {
     Values pre, y;
   };
-  Forward forward(int multiprocessors) {
+  Forward forward(int clusters = kAllClusters) {
     const Tensor pre = bench_->poisoned(pre_.shape), y = bench_->poisoned({c_.rows, c_.hidden});
-    EXPECT_TRUE(cuda::try_linear_swiglu(x_, up_, pre, y, multiprocessors, stream()));
+    EXPECT_TRUE(cuda::try_linear_swiglu(x_, up_, pre, y, clusters, stream()));
     return {bench_->take(pre), bench_->take(y)};
   }
   /// The gradient of pre. `y` may be without data.
-  Values backward(cuda::FinishingWarps warps, const Tensor& y = {}, int multiprocessors = 132) {
+  Values backward(cuda::FinishingWarps warps, const Tensor& y = {}, int clusters = kAllClusters) {
     const Tensor dpre = bench_->poisoned(pre_.shape);
-    EXPECT_TRUE(cuda::try_linear_swiglu_backward(down_, x_, pre_, dpre, y, warps, multiprocessors, stream()));
+    EXPECT_TRUE(cuda::try_linear_swiglu_backward(down_, x_, pre_, dpre, y, warps, clusters, stream()));
     return bench_->take(dpre);
   }
 
@@ -55,7 +56,7 @@ class SwigluProductTest : public ::testing::TestWithParam<ProductCase> {
 };
 
 TEST_P(SwigluProductTest, ForwardEqualsProductAndSwiglu) {
-  const Forward fused = forward(132);
+  const Forward fused = forward();
   const Tensor pre = bench_->poisoned(pre_.shape), y = bench_->poisoned({c_.rows, c_.hidden});
   device_->get<LinearOps>().linear(x_, up_, {}, pre);
   EXPECT_LT(relative_error(fused.pre, bench_->take(pre)), 1e-3);
@@ -82,13 +83,13 @@ TEST_P(SwigluProductTest, BackwardGivesSwigluAgain) {
   }
 }
 
-/// A pair of blocks then computes many tiles.
-TEST_P(SwigluProductTest, GivesTheSameBitsOnFewerMultiprocessors) {
-  for (const int multiprocessors : {2, 5}) {
-    const Forward many = forward(132), few = forward(multiprocessors);
+/// A cluster then computes many tiles.
+TEST_P(SwigluProductTest, GivesTheSameBitsWithFewerClusters) {
+  for (const int clusters : {1, 2}) {
+    const Forward many = forward(), few = forward(clusters);
     EXPECT_EQ(many.pre, few.pre);
     EXPECT_EQ(many.y, few.y);
-    for (const FinishingWarps warps : kFinishingWarps) EXPECT_EQ(backward(warps), backward(warps, {}, multiprocessors));
+    for (const FinishingWarps warps : kFinishingWarps) EXPECT_EQ(backward(warps), backward(warps, {}, clusters));
   }
 }
 
@@ -96,8 +97,8 @@ TEST_P(SwigluProductTest, LeavesColumnsAloneThatItsPiecesDoNotFit) {
   const std::int64_t hidden = c_.hidden - 8;
   const Tensor up = put(*bench_, {2 * hidden, c_.width}, 2), down = put(*bench_, {c_.width, hidden}, 2);
   const Tensor pre = bench_->poisoned({c_.rows, 2 * hidden}), y = bench_->poisoned({c_.rows, hidden});
-  EXPECT_FALSE(cuda::try_linear_swiglu(x_, up, pre, y, 132, stream()));
-  EXPECT_FALSE(cuda::try_linear_swiglu_backward(down, x_, pre, pre, y, FinishingWarps::three, 132, stream()));
+  EXPECT_FALSE(cuda::try_linear_swiglu(x_, up, pre, y, kAllClusters, stream()));
+  EXPECT_FALSE(cuda::try_linear_swiglu_backward(down, x_, pre, pre, y, FinishingWarps::three, kAllClusters, stream()));
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, SwigluProductTest,

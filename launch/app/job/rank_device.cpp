@@ -54,7 +54,8 @@ void explain_one_rank(const Job& job, DeviceKind kind, int cores) {
 /// How this rank's device computes.
 DeviceOptions compute_of(const Job& job, DeviceKind kind, const GpusOfJob& gpus) {
   check_precision(job.options(), job.workload(), kind);
-  const DeviceOptions compute = device_options(job.options(), kind, gpus.ranks_per_gpu);
+  DeviceOptions compute = device_options(job.options(), kind, gpus.ranks_per_gpu);
+  compute.alone = job.world.size() == 1;
   if (kind == DeviceKind::cuda && !job.options().precision && compute.precision == Precision::fp32) {
     spdlog::info("Precision: fp32, as bf16 takes a GPU of compute capability 8.0 and a program compiled for it");
   }

@@ -21,6 +21,9 @@ class CudaDevice final : public Device {
   int multiprocessors() const { return multiprocessors_; }
   /// Number of multiprocessors for kernels with resident blocks: those that are not left free for communication.
   int compute_multiprocessors() const { return multiprocessors_ - comm_ctas(); }
+  /// Number of clusters of two blocks that are resident beside collectives, whose blocks may each take one
+  /// multiprocessor of a pair. For kernels whose results do not depend on it.
+  int compute_pairs() const { return multiprocessors_ / 2 - (options().alone ? 0 : comm_ctas()); }
 
   using Device::allocate;
   Buffer allocate(std::size_t bytes) override;

@@ -65,8 +65,9 @@ using RegisteredMemory = Handle<void*, cudaHostUnregister>;
 /// Memory of the current device. Throws OutOfMemory.
 DeviceMemory allocate_memory(std::size_t bytes);
 
-/// Queues a copy of a few 4-byte words as a kernel; false if the bytes are others. Either side may be pinned host
-/// memory. In a graph the copy engine would start more than 100 us after the work before.
+/// Queues a copy of at most 4 KB as a kernel. Either side may be pinned host memory. Returns false, without a copy, if
+/// there are more bytes, or if these are not whole and aligned words of 4 bytes. In a graph, the kernel after a copy by
+/// the copy engine starts more than 100 us late.
 bool copy_words(void* to, const void* from, std::size_t bytes, cudaStream_t stream);
 
 bool is_capturing(cudaStream_t stream);

@@ -66,7 +66,7 @@ void convert_from(const Tensor& src, const Tensor& dst, cudaStream_t stream) {
   }
 }
 
-/// One block. It ends when its successors can read the copy even if they do not wait for it: see launch_early().
+/// One block. A successor sees the copy as soon as it starts, even before it waits for this kernel: see launch_early().
 __global__ void __launch_bounds__(kThreads)
     copy_words_kernel(const std::uint32_t* from, std::uint32_t* to, std::uint32_t count) {
   for (std::uint32_t i = threadIdx.x; i < count; i += kThreads) to[i] = from[i];

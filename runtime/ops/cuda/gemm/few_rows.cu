@@ -36,23 +36,30 @@ std::size_t most_lines(const FewRows& a) {
   return of_none < limit ? (limit - of_none) / (SharedMemory::bytes(a, 1) - of_none) : 0;
 }
 
+/// Whether the kernel takes x, weight and norm.
+bool takes(const FewRowsLayer& layer) {
+  const Tensor& x = layer.x;
+  return x.dtype == DType::bf16 && x.dim(0) >= 1 && x.dim(0) <= kMostRows && x.dim(1) % kPack == 0 &&
+         is_aligned(x.data, sizeof(uint4)) && is_aligned(layer.weight.data, sizeof(uint4)) &&
+         most_lines(problem_of(layer)) >= kLines;
+}
+
 }  // namespace
 
-bool has_few_rows(const Tensor& x, const Tensor& weight) {
-  return x.dtype == DType::bf16 && x.dim(0) >= 1 && x.dim(0) <= kMostRows && x.dim(1) % kPack == 0 &&
-         is_aligned(x.data, sizeof(uint4)) && is_aligned(weight.data, sizeof(uint4)) &&
-         most_lines(problem_of({.x = x, .weight = weight})) >= 2;
-}
+bool has_few_rows(const Tensor& x, const Tensor& weight) { return takes({.x = x, .weight = weight}); }
 
 bool has_few_rows(const AddedNorm& norm, const Tensor& weight) {
   const Tensor x{norm.residual.data, norm.residual.dtype, {1, norm.residual.size()}};
   const auto aligned = [](const Tensor& row) { return is_aligned(row.data, sizeof(uint4)); };
-  return x.dim(1) == norm.weight.size() && norm.y.dtype == DType::bf16 && has_few_rows(x, weight) &&
-         aligned(norm.branch) && aligned(norm.weight) && aligned(norm.sum);
+  return x.dim(1) == norm.weight.size() && norm.y.dtype == DType::bf16 &&
+         takes({.x = x, .weight = weight, .norm = &norm}) && aligned(norm.branch) && aligned(norm.weight) &&
+         aligned(norm.sum);
 }
 
-/// A multiprocessor has no room for more than two blocks. So while one of them computes there, one of the next product
-/// waits, and all multiprocessors have as many of each.
+// Three blocks would be more than the 228 KiB of a multiprocessor. So while a block of one product computes there, one
+// of the next product waits, and all multiprocessors have as many of each.
+static_assert(3 * kWarps * kQueued * kStepBytes > 228 * 1024);
+
 void linear_of_few_rows(const FewRowsLayer& layer, int multiprocessors, cudaStream_t stream) {
   const FewRows a = problem_of(layer);
   const auto all = static_cast<std::uint32_t>(multiprocessors);
@@ -60,7 +67,7 @@ void linear_of_few_rows(const FewRowsLayer& layer, int multiprocessors, cudaStre
   const std::size_t most = most_lines(a);
   std::uint32_t blocks = std::min(all, a.columns);
   while (lines_of_block(blocks) > most) blocks += all;
-  const std::size_t bytes = std::max(SharedMemory::bytes(a, lines_of_block(blocks)), shared_memory_limit() / 3);
+  const std::size_t bytes = SharedMemory::bytes(a, lines_of_block(blocks));
   reserve_shared_memory(few_rows_kernel, bytes);
   launch_early(few_rows_kernel, blocks, static_cast<int>(kThreads), bytes, stream, a);
 }

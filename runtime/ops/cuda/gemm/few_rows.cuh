@@ -13,8 +13,9 @@
 
 // A block has some columns of y, and reads their rows of the weight: as many bytes in each block, so that all
 // multiprocessors end at the same time. With a SwiGLU a column has two of these lines: the gate, and what it gates.
-// Tensor cores multiply 64 elements of 16 lines with x in a step. The warps of a block take its steps in turn. A warp
-// adds up its steps of the same lines, and the block adds up the warps' sums at the end, in the order of the warps.
+// Tensor cores multiply 64 elements of 16 lines with x in a step. The warps of a block take its steps in turn. So a
+// warp adds up every eighth step of the same lines. At the end the block adds up these eight sums, in the order of the
+// steps in a line. So an element of the product has the same bits wherever its line is in the block.
 //
 // The weight does not depend on the operation before. So a warp has a queue of steps that it begins to copy to shared
 // memory before that operation ends, and refills as it uses them up.
@@ -82,7 +83,7 @@ struct BlockPlace {
 struct SharedMemory {
   char* queue;          ///< [kWarps, kQueued] steps
   uint4* x;             ///< [rows, packs_of_row(a)]
-  uint4* norm_weight;   ///< [packs_of_row(a)]
+  uint4* norm_weight;   ///< [packs_of_row(a)], if there is a norm.
   float* terms;         ///< [lines, rows, kTerms]
   float* of_the_warps;  ///< [kWarps]
 
@@ -90,15 +91,21 @@ struct SharedMemory {
     queue = dynamic_shared_memory();
     x = reinterpret_cast<uint4*>(queue + kWarps * kQueued * kStepBytes);
     norm_weight = x + a.rows * packs_of_row(a);
-    terms = reinterpret_cast<float*>(norm_weight + packs_of_row(a));
+    terms = reinterpret_cast<float*>(x + staged_packs(a));
     of_the_warps = terms + lines * a.rows * kTerms;
   }
   /// One more than the steps have, so that tensor cores read the rows from different banks.
   static __host__ __device__ std::uint32_t packs_of_row(const FewRows& a) { return a.steps() * (kDepth / kPack) + 1; }
   static std::size_t bytes(const FewRows& a, std::uint32_t lines) {
-    const std::size_t packs = static_cast<std::size_t>(a.rows + 1) * packs_of_row(a);
     const std::size_t floats = static_cast<std::size_t>(lines) * a.rows * kTerms + kWarps;
-    return kWarps * kQueued * kStepBytes + packs * sizeof(uint4) + floats * sizeof(float);
+    return kWarps * kQueued * kStepBytes + staged_packs(a) * sizeof(uint4) + floats * sizeof(float);
+  }
+
+ private:
+  /// Of x and the norm's weight.
+  static __host__ __device__ std::size_t staged_packs(const FewRows& a) {
+    const std::uint32_t rows = a.norm.branch != nullptr ? a.rows + 1 : a.rows;
+    return static_cast<std::size_t>(rows) * packs_of_row(a);
   }
 };
 
@@ -212,14 +219,14 @@ __device__ __forceinline__ void multiply(std::uint32_t step, std::uint32_t x, fl
   }
 }
 
-/// A warp's sums of a tile, to s.terms.
-__device__ __forceinline__ void put_terms(const FewRows& a, const BlockPlace& b, std::uint32_t tile,
+/// A warp's sums of a tile, to s.terms. `last`: its last step there.
+__device__ __forceinline__ void put_terms(const FewRows& a, const BlockPlace& b, const Step& last,
                                           const float (&sums)[4], float* terms) {
-  const std::uint32_t lane = threadIdx.x % 32;
+  const std::uint32_t lane = threadIdx.x % 32, term = last.part % kWarps;  // the same for all its steps there
 #pragma unroll
   for (std::uint32_t i = 0; i < 4; ++i) {
-    const std::uint32_t line = tile * kLines + lane / 4 + i / 2 * 8, row = lane % 4 * 2 + i % 2;
-    if (line < b.lines && row < a.rows) terms[(line * a.rows + row) * kTerms + threadIdx.x / 32] = sums[i];
+    const std::uint32_t line = last.tile * kLines + lane / 4 + i / 2 * 8, row = lane % 4 * 2 + i % 2;
+    if (line < b.lines && row < a.rows) terms[(line * a.rows + row) * kTerms + term] = sums[i];
   }
 }
 
@@ -235,19 +242,20 @@ __device__ __forceinline__ void multiply_steps(const FewRows& a, const BlockPlac
     __syncwarp();
     const std::uint32_t address = queue + slot * kStepBytes;
     multiply(address, x + step.part * (kDepth * sizeof(__nv_bfloat16)), sums);
+    __syncwarp();  // all lanes have read the step
     fetch(a, b, next, address);
     next.advance(a);
     slot = slot + 1 < kQueued ? slot + 1 : 0;
-    const std::uint32_t tile = step.tile;
+    const Step done = step;
     step.advance(a);
-    if (step.tile == tile) continue;
-    put_terms(a, b, tile, sums, s.terms);
+    if (step.tile == done.tile) continue;
+    put_terms(a, b, done, sums, s.terms);
 #pragma unroll
     for (float& sum : sums) sum = 0.0f;
   }
 }
 
-/// Adds up what the warps found, in their order, and then the bias.
+/// Adds up the terms of each element: the bias last.
 __device__ __forceinline__ void store_columns(const FewRows& a, const BlockPlace& b, const float* terms) {
   for (std::uint32_t i = threadIdx.x; i < b.count * a.rows; i += kThreads) {
     const std::uint32_t row = i / b.count, column = i % b.count;
@@ -268,7 +276,7 @@ __device__ __forceinline__ void store_columns(const FewRows& a, const BlockPlace
   }
 }
 
-/// A row gives the same bits whatever the number of rows.
+/// A row gives the same bits whatever the number of rows, or of blocks.
 __global__ void __launch_bounds__(kThreads, 2) few_rows_kernel(const FewRows a) {
   const BlockPlace b(a);
   const SharedMemory s(a, b.lines);
