@@ -34,8 +34,8 @@ class LinearOps : public Family<LinearOps> {
                              const Tensor& y) = 0;
   /// dpre [n, 2 hidden] = GatedOps::swiglu_backward() of pre and dy [n, out] weight [out, hidden]: the data gradient of
   /// a linear layer whose input was swiglu(pre). If y has data, it gets swiglu() of pre again, bit by bit. `product`
-  /// [n, hidden] is memory for dy weight, and unspecified afterwards. What is written is not the memory of what is read.
-  /// With FP8, dy and dpre are e5m2 and weight is e4m3, and y may be e4m3.
+  /// [n, hidden] is memory for dy weight, and unspecified afterwards. What is written is not the memory of what is
+  /// read. With FP8, dy and dpre are e5m2 and weight is e4m3, and y may be e4m3.
   virtual void linear_swiglu_backward(const Tensor& weight, const Tensor& dy, const Tensor& pre, const Tensor& product,
                                       const Tensor& dpre, const Tensor& y) = 0;
 

@@ -210,7 +210,8 @@ struct MatmulPlans::Impl {
     if (plan.provisional) return plan;
     pick_fastest(key, plan, algorithms, tensors, stream);
     const std::string choice = choices->choose(name, choice_of(&plan.algorithm, sizeof(plan.algorithm)));
-    DDP_CHECK(read_choice(choice, &plan.algorithm, sizeof(plan.algorithm)), "{}: ranks disagree", name);
+    // Another rank chose. If its slice of a layer has another epilogue, its algorithm may not serve here.
+    if (!take(choice, plan)) plan.algorithm = algorithms.front();
     return plan;
   }
 

@@ -247,7 +247,7 @@ struct Chunk {
 
   std::size_t gate, up, y;  ///< Its elements in pre, and in y.
   std::uint32_t sums;       ///< Its shared address.
-  bool exists;              ///< If not, `gate`, `up` and `y` are others that do.
+  bool exists;              ///< If not, the places are those of other elements, which may be read.
 
   __device__ __forceinline__ Chunk(const Problem& p, const Shared& shared, std::uint32_t first_row,
                                    std::uint32_t first_column, std::uint32_t item) {
