@@ -14,7 +14,10 @@ thread_local Block* running_block = nullptr;
 }  // namespace
 
 Block::Block(const Settings& settings)
-    : settings_(settings), random_(settings.seed), exchanged_(static_cast<std::size_t>(settings_.threads)) {}
+    : settings_(settings),
+      random_(settings.seed),
+      ended_of_block_(static_cast<std::size_t>(settings_.blocks)),
+      exchanged_(static_cast<std::size_t>(settings_.blocks * settings_.threads)) {}
 
 Block& Block::current() { return *running_block; }
 
@@ -29,12 +32,13 @@ void Block::enter() {
   block.kernel_();
   block.self().ended = true;
   ++block.ended_;
+  ++block.ended_of_block_[static_cast<std::size_t>(block.rank())];
   swapcontext(&block.self().context, &block.scheduler_);
 }
 
 void Block::start_fibers() {
   fibers_.clear();
-  for (int i = 0; i < settings_.threads; ++i) {
+  for (int i = 0; i < settings_.blocks * settings_.threads; ++i) {
     auto fiber = std::make_unique<Fiber>();
     fiber->stack.resize(kStackBytes);
     getcontext(&fiber->context);
@@ -49,18 +53,38 @@ void Block::run(const std::function<void()>& kernel) {
   kernel_ = kernel;
   running_block = this;
   start_fibers();
-  std::vector<int> order(static_cast<std::size_t>(settings_.threads / kWarp));
+  const int threads = settings_.blocks * settings_.threads;
+  std::vector<int> order(static_cast<std::size_t>(threads / kWarp));
   std::iota(order.begin(), order.end(), 0);
-  while (ended_ < settings_.threads) {
+  while (ended_ < threads) {
     std::shuffle(order.begin(), order.end(), random_);
     bool moved = false;
     for (const int warp : order) {
       constexpr int kUntilItWaits = 1 << 30, kSome = 40;
       moved = run_warp(warp, random_() % 3 != 0 ? kUntilItWaits : static_cast<int>(1 + random_() % kSome)) || moved;
+      moved = end_copies(false) || moved;
     }
-    if (!moved) throw std::runtime_error("all threads wait");
+    if (!moved && !end_copies(true)) throw std::runtime_error(describe_waits());
   }
+  check_end();
   running_block = nullptr;
+}
+
+std::string Block::describe_waits() const {
+  std::map<std::string, int> waits;
+  for (const auto& fiber : fibers_) {
+    if (!fiber->ended) ++waits[fiber->awaits];
+  }
+  std::string all = "all threads wait:";
+  for (const auto& [what, count] : waits) all += " " + std::to_string(count) + " for " + what + ";";
+  return all;
+}
+
+void Block::check_end() {
+  if (!copies_.empty()) throw std::runtime_error("a copy is under way when the kernel ends");
+  for (const auto& [address, barrier] : barriers_) {
+    if (barrier.bytes != 0) throw std::runtime_error("a barrier waits for bytes when the kernel ends");
+  }
 }
 
 /// Whether any of its threads moved.
@@ -81,24 +105,35 @@ bool Block::run_warp(int warp, int rounds) {
   return moved;
 }
 
-void Block::wait_until(std::function<bool()> ready) {
+void Block::wait_until(const char* what, std::function<bool()> ready) {
   if (ready()) return;
+  self().awaits = what;
   self().ready = std::move(ready);
   swapcontext(&self().context, &scheduler_);
 }
 
-void Block::meet(int place, int threads) {
-  Meeting& meeting = meetings_[place];
+void Block::meet(int block, int place, int threads, const char* whom) {
+  Meeting& meeting = meetings_[{block, place}];
   const long mine = meeting.generation;
   if (++meeting.count == threads) {
     meeting.count = 0;
     ++meeting.generation;
     return;
   }
-  wait_until([&meeting, mine] { return meeting.generation != mine; });
+  wait_until(whom, [&meeting, mine] { return meeting.generation != mine; });
 }
 
-void Block::meet_warp() { meet(kWarpMeeting + running_ / kWarp, kWarp); }
+char* Block::there(int block, const void* address) {
+  if (ended_of_block_[static_cast<std::size_t>(block)] == settings_.threads)
+    fail("a thread uses a block that has ended");
+  return shared_memory(block) + (static_cast<const char*>(address) - shared_memory());
+}
+
+Block::Barrier& Block::barrier_at(const void* address) {
+  const auto found = barriers_.find(address);
+  if (found == barriers_.end()) fail("a thread uses a barrier that is not initialised");
+  return found->second;
+}
 
 void Block::Barrier::settle() {
   if (arrived < arrivals || bytes != 0) return;
@@ -109,22 +144,42 @@ void Block::Barrier::settle() {
 void Block::init_barrier(const void* barrier, int arrivals) { barriers_[barrier] = {.arrivals = arrivals}; }
 
 void Block::arrive(const void* barrier, long bytes) {
-  Barrier& b = barriers_.at(barrier);
+  Barrier& b = barrier_at(barrier);
   if (b.arrived == b.arrivals) fail("a thread arrives at a barrier whose phase has not ended");
   ++b.arrived;
   b.bytes += bytes;
   b.settle();
 }
 
-void Block::receive(const void* barrier, long bytes) {
-  Barrier& b = barriers_.at(barrier);
-  b.bytes -= bytes;
+void Block::start_copy(int block, const void* barrier, long bytes, std::function<void()> copy) {
+  if (ended_of_block_[static_cast<std::size_t>(block)] == settings_.threads) fail("a copy to a block that has ended");
+  barrier_at(barrier);
+  copies_.push_back({barrier, bytes, std::move(copy)});
+  if (random_() % 2 == 0) end_copy(copies_.size() - 1);
+}
+
+void Block::end_copy(std::size_t index) {
+  const Copy copy = std::exchange(copies_[index], copies_.back());
+  copies_.pop_back();
+  copy.work();
+  Barrier& b = barriers_.at(copy.barrier);
+  b.bytes -= copy.bytes;
   b.settle();
 }
 
+/// Some of those under way. Whether any ended.
+bool Block::end_copies(bool must_end_one) {
+  const std::size_t before = copies_.size();
+  if (must_end_one && before > 0) end_copy(random_() % before);
+  for (std::size_t i = copies_.size(); i-- > 0;) {
+    if (random_() % 8 == 0) end_copy(i);
+  }
+  return copies_.size() < before;
+}
+
 void Block::await_phase(const void* barrier, int parity) {
-  const Barrier& b = barriers_.at(barrier);
-  wait_until([&b, parity] { return b.phase != parity; });
+  const Barrier& b = barrier_at(barrier);
+  wait_until("a phase of a barrier in shared memory", [&b, parity] { return b.phase != parity; });
 }
 
 void Block::start_work(std::function<void()> work) {

@@ -16,18 +16,20 @@
 
 namespace ddptrain::emulated {
 
-/// Runs a thread block of a CUDA kernel on the CPU. Its threads are fibers that give way where
-/// they wait for others. The warps run in a random order, some far ahead of others, so that a barrier that is missing
-/// changes the result.
+/// Runs a thread block of a CUDA kernel on the CPU, or a cluster of them. Threads are fibers that give way where they
+/// wait for others. The warps run in a random order, some far ahead of others, so that a barrier that is missing
+/// changes the result. Copies to shared memory that barriers count come at random times.
 class Block {
  public:
   struct Settings {
-    int threads = 0;
+    int threads = 0;                ///< Of a block.
     unsigned seed = 0;              ///< Of the order of the warps.
     bool work_late = false;         ///< Whether asynchronous work is done when it is waited for, or when started.
-    char* shared_memory = nullptr;  ///< Aligned to 1024 bytes.
+    char* shared_memory = nullptr;  ///< Aligned to 1024 bytes. Those of a cluster's blocks lie side by side.
     /// What the kernel before writes. It is written when a thread first waits for that kernel. May be null.
     std::function<void()> predecessor = nullptr;
+    int blocks = 1;                ///< Of the cluster.
+    std::size_t shared_bytes = 0;  ///< Of a block. A multiple of 1024 if there are several.
   };
   explicit Block(const Settings& settings);
 
@@ -36,18 +38,25 @@ class Block {
 
   /// Of the thread that runs.
   static Block& current();
-  int thread() const { return running_; }
-  char* shared_memory() const { return settings_.shared_memory; }
+  int thread() const { return running_ % settings_.threads; }
+  int rank() const { return running_ / settings_.threads; }  ///< Of its block in the cluster.
+  char* shared_memory() const { return shared_memory(rank()); }
+  char* shared_memory(int block) const {
+    return settings_.shared_memory + static_cast<std::size_t>(block) * settings_.shared_bytes;
+  }
+  /// What block `block` of the cluster has at the place of `address`, which is in this thread's block.
+  char* there(int block, const void* address);
   /// Ends the kernel with an error.
   [[noreturn]] void fail(const std::string& what);
 
   void await_predecessor() {
     if (const auto write = std::exchange(settings_.predecessor, nullptr)) write();
   }
-  /// Returns when `threads` threads have called it with the same `place`.
-  void meet(int place, int threads);
-  void meet_warp();
+  /// Returns when `threads` threads of the block have called it with the same `place`.
+  void meet(int place, int threads) { meet(rank(), place, threads, "threads of its block"); }
+  void meet_warp() { meet(kOfAll, running_ / kWarp, kWarp, "its warp"); }
   void meet_all() { meet(kBlockMeeting, settings_.threads); }
+  void meet_cluster() { meet(kOfAll, kClusterMeeting, settings_.blocks * settings_.threads, "its cluster"); }
   /// What each lane of the warp gave.
   template <class T>
   std::vector<T> exchange(const T& mine);
@@ -55,8 +64,9 @@ class Block {
   /// Barriers in shared memory (mbarrier), by address.
   void init_barrier(const void* barrier, int arrivals);
   void arrive(const void* barrier, long bytes);
-  void receive(const void* barrier, long bytes);
   void await_phase(const void* barrier, int parity);
+  /// Does `copy` at some time, and then `barrier` gets its bytes. Both are in the memory of block `block`.
+  void start_copy(int block, const void* barrier, long bytes, std::function<void()> copy);
 
   /// Asynchronous work of the running thread, in groups that end in their order.
   void start_work(std::function<void()> work);
@@ -68,6 +78,7 @@ class Block {
     ucontext_t context{};
     std::vector<char> stack;
     std::function<bool()> ready;  ///< Null while it may run.
+    const char* awaits = "";
     std::deque<std::vector<std::function<void()>>> groups;
     std::vector<std::function<void()>> open_group;
     bool ended = false;
@@ -82,15 +93,26 @@ class Block {
 
     void settle();
   };
+  struct Copy {
+    const void* barrier;
+    long bytes;
+    std::function<void()> work;
+  };
 
   static void enter();
   void start_fibers();
   bool run_warp(int warp, int rounds);
-  void wait_until(std::function<bool()> ready);
+  void meet(int block, int place, int threads, const char* whom);
+  void wait_until(const char* what, std::function<bool()> ready);
+  Barrier& barrier_at(const void* address);
+  bool end_copies(bool must_end_one);
+  void end_copy(std::size_t index);
+  void check_end();
+  std::string describe_waits() const;
   Fiber& self() { return *fibers_[static_cast<std::size_t>(running_)]; }
 
   static constexpr std::size_t kStackBytes = 1 << 17;
-  static constexpr int kWarp = 32, kBlockMeeting = 1 << 20, kWarpMeeting = 1 << 28;
+  static constexpr int kWarp = 32, kBlockMeeting = 1 << 20, kClusterMeeting = 1 << 28, kOfAll = -1;
   Settings settings_;
   std::mt19937 random_;
   std::function<void()> kernel_;
@@ -98,7 +120,9 @@ class Block {
   ucontext_t scheduler_{};
   int running_ = 0, ended_ = 0;
   std::string error_;
-  std::map<int, Meeting> meetings_;
+  std::vector<int> ended_of_block_;
+  std::map<std::pair<int, int>, Meeting> meetings_;  ///< By block, or kOfAll, and place.
+  std::vector<Copy> copies_;                         ///< Under way.
   std::map<const void*, Barrier> barriers_;
   std::vector<std::vector<char>> exchanged_;
 };

@@ -30,8 +30,14 @@ struct EmulatedThreadIndex {
     operator int() const { return ddptrain::emulated::Block::current().thread(); }
   } x;
 };
+/// Of the first block of the cluster, as tests set it. Threads read that of their own block.
 struct EmulatedBlockIndex {
-  int x = 0, y = 0;
+  struct X {
+    int first;
+    X(int of_first) : first(of_first) {}  // NOLINT: as an int
+    operator int() const { return first + ddptrain::emulated::Block::current().rank(); }
+  } x = 0;
+  int y = 0;
 };
 struct EmulatedDimensions {
   int x = 0, y = 0;
@@ -43,6 +49,7 @@ inline EmulatedDimensions gridDim, blockDim;
 inline float __fdividef(float x, float y) { return x / y; }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline int min(int a, int b) { return a < b ? a : b; }
+inline unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
 inline void __syncwarp() { ddptrain::emulated::Block::current().meet_warp(); }
 inline void __syncthreads() { ddptrain::emulated::Block::current().meet_all(); }
 template <class T>
@@ -89,14 +96,15 @@ struct Matrix {
   }
 };
 
-/// Element of a tile in shared memory, whose 16-byte chunks lie at chunk XOR row % 8.
-inline char* swizzled(std::uint32_t address) {
-  return Block::current().shared_memory() + (address ^ (address >> 7 & 7) << 4);
-}
-inline float swizzled_element(std::uint32_t address) {
-  __nv_bfloat16 value;
-  std::memcpy(&value, swizzled(address), sizeof(value));
-  return __bfloat162float(value);
+/// Where an element of a tile in shared memory lies: its 16-byte chunks are at chunk XOR row % 8.
+inline std::uint32_t swizzled(std::uint32_t address) { return address ^ (address >> 7 & 7) << 4; }
+inline float swizzled_element(const char* shared_memory, std::uint32_t address) {
+  std::uint16_t bits = 0;
+  std::memcpy(&bits, shared_memory + swizzled(address), sizeof(bits));
+  const std::uint32_t wide = std::uint32_t{bits} << 16;
+  float value = 0.0f;
+  std::memcpy(&value, &wide, sizeof(value));
+  return value;
 }
 
 }  // namespace ddptrain::emulated

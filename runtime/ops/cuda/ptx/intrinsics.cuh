@@ -35,6 +35,11 @@ __device__ __forceinline__ uint4 load_once(const uint4* from) {
   return x;
 }
 
+/// Writes by one instruction. The compiler makes four of an assignment in some kernels.
+__device__ __forceinline__ void store_at_once(uint4* to, const uint4& x) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
+}
+
 /// Adds each element by itself; compute capability 9.0 and newer. What one thread adds to an address is added in the
 /// order of its calls.
 __device__ __forceinline__ void add_to_global(float4* sum, float4 x) {

@@ -24,6 +24,13 @@ __device__ __forceinline__ char* dynamic_shared_memory() {
   return bytes_of_the_launch;
 }
 
+/// 16 bytes of shared memory.
+__device__ __forceinline__ uint4 load_shared(std::uint32_t address) {
+  uint4 x;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(address));
+  return x;
+}
+
 /// Warp-level d += A B of shape m16n8k16.
 __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
                                              std::uint32_t b1) {

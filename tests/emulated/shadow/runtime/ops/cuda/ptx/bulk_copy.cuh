@@ -2,7 +2,7 @@
 
 #include "runtime/ops/cuda/ptx/mma.cuh"
 
-/// Copies to shared memory come at once.
+/// Copies to shared memory come at random times.
 
 namespace ddptrain::cuda {
 
@@ -15,32 +15,49 @@ inline void await_phase(std::uint64_t* barrier, int parity) { emulated::Block::c
 
 enum class CachePolicy : std::uint64_t { normal, evict_first };
 
-/// Calls element(place in shared memory, place in the matrix, or null beyond its rows) for all of a tile.
-template <class Element>
-void each_of_tile(std::uint32_t address, const emulated::Matrix& matrix, int column, int row, const Element& element) {
-  constexpr int kColumns = 64;
-  emulated::Block& block = emulated::Block::current();
-  if (address % 1024 != 0) block.fail("a swizzled tile is not aligned to 1024 bytes");
-  if (row < 0 || column < 0 || column + kColumns > matrix.columns) block.fail("a tile lies outside its matrix");
-  for (int r = 0; r < matrix.tile_rows; ++r) {
-    for (int c = 0; c < kColumns; ++c) {
-      const __nv_bfloat16* at = row + r < matrix.rows ? matrix.data + (row + r) * matrix.columns + column + c : nullptr;
-      element(emulated::swizzled(address + static_cast<std::uint32_t>(r * 128 + c * 2)), at);
+/// Copies a tile to block `block` of the cluster: zeros where it is outside of the matrix.
+inline void start_tile(int block, void* to, const emulated::Matrix& matrix, int column, int row,
+                       std::uint64_t* barrier) {
+  constexpr int kChunks = 8, kElements = 8;  // of a row of the tile; of a chunk
+  emulated::Block& running = emulated::Block::current();
+  const std::uint32_t address = shared_address(to);
+  if (address % 1024 != 0) running.fail("a swizzled tile is not aligned to 1024 bytes");
+  if (row < 0 || column < 0) running.fail("a tile begins before its matrix");
+  char* const memory = running.shared_memory(block);
+  const auto copy = [=] {
+    for (int i = 0; i < matrix.tile_rows * kChunks; ++i) {
+      const std::int64_t r = row + i / kChunks, c = column + i % kChunks * kElements;
+      char* const place = memory + emulated::swizzled(address + static_cast<std::uint32_t>(i) * 16);
+      if (r < matrix.rows && c < matrix.columns) {
+        std::memcpy(place, matrix.data + r * matrix.columns + c, 16);
+      } else {
+        std::memset(place, 0, 16);
+      }
     }
-  }
+  };
+  running.start_copy(block, running.there(block, barrier), matrix.tile_rows * 128, copy);
 }
 
 inline void load_tile(void* to, const CUtensorMap& map, int column, int row, std::uint64_t* barrier, CachePolicy) {
-  const auto matrix = emulated::Matrix::of(map);
-  each_of_tile(shared_address(to), matrix, column, row, [](char* place, const __nv_bfloat16* element) {
-    const __nv_bfloat16 zero{};
-    std::memcpy(place, element == nullptr ? &zero : element, 2);
-  });
-  emulated::Block::current().receive(barrier, matrix.tile_rows * 128);
+  start_tile(emulated::Block::current().rank(), to, emulated::Matrix::of(map), column, row, barrier);
+}
+inline void load_tile_to(std::uint16_t blocks, void* to, const CUtensorMap& map, int column, int row,
+                         std::uint64_t* barrier, CachePolicy) {
+  for (int block = 0; block < 16; ++block) {
+    if ((blocks >> block & 1) != 0) start_tile(block, to, emulated::Matrix::of(map), column, row, barrier);
+  }
 }
 inline void load_floats(float* to, const float* from, int count, std::uint64_t* barrier) {
-  std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(float));
-  emulated::Block::current().receive(barrier, count * static_cast<long>(sizeof(float)));
+  const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(float);
+  emulated::Block& block = emulated::Block::current();
+  block.start_copy(block.rank(), barrier, static_cast<long>(bytes), [=] { std::memcpy(to, from, bytes); });
 }
+
+inline std::uint32_t block_in_cluster() { return static_cast<std::uint32_t>(emulated::Block::current().rank()); }
+inline void arrive_in(std::uint32_t block, std::uint64_t* barrier) {
+  emulated::Block& running = emulated::Block::current();
+  running.arrive(running.there(static_cast<int>(block), barrier), 0);
+}
+inline void synchronize_cluster() { emulated::Block::current().meet_cluster(); }
 
 }  // namespace ddptrain::cuda

@@ -7,7 +7,19 @@ namespace ddptrain::cuda {
 inline float exp2_approximate(float x) { return std::exp2(x); }
 inline void prefetch_to_l2(const void*, std::uint32_t) {}
 inline void prefetch_to_l2(const void*) {}
-inline uint4 load_once(const uint4* from) { return *from; }
+inline void check_alignment(const void* address) {
+  if (reinterpret_cast<std::uintptr_t>(address) % 16 != 0) {
+    emulated::Block::current().fail("16 bytes of global memory are not aligned");
+  }
+}
+inline uint4 load_once(const uint4* from) {
+  check_alignment(from);
+  return *from;
+}
+inline void store_at_once(uint4* to, const uint4& x) {
+  check_alignment(to);
+  std::memcpy(to, &x, sizeof(x));
+}
 
 inline void add_to_global(float4* sum, float4 x) {
   sum->x += x.x;

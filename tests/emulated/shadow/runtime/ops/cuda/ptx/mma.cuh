@@ -12,6 +12,12 @@ inline std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(static_cast<const char*>(pointer) - emulated::Block::current().shared_memory());
 }
 inline char* dynamic_shared_memory() { return emulated::Block::current().shared_memory(); }
+inline uint4 load_shared(std::uint32_t address) {
+  if (address % 16 != 0) emulated::Block::current().fail("16 bytes of shared memory are not aligned");
+  uint4 x;
+  std::memcpy(&x, emulated::Block::current().shared_memory() + address, 16);
+  return x;
+}
 inline int uniform(int x) { return emulated::Block::current().exchange(x)[0]; }
 
 inline float2 unpack_bf16(std::uint32_t pair) {

@@ -15,18 +15,29 @@ inline void wgmma_commit() { emulated::Block::current().end_group(); }
 template <int kPending>
 void wgmma_wait() {
   emulated::Block::current().await_groups(kPending);
+  emulated::Block::current().meet_warp();
 }
+template <int kCount>
+void take_registers() {}
+template <int kCount>
+void leave_registers() {}
 template <int kCount>
 void settle(float (&)[kCount]) {}
 inline void barrier_wait(int barrier, int threads) { emulated::Block::current().meet(barrier, threads); }
 
 struct SwizzledOperand {
   std::uint32_t address, tile_bytes;
+  const char* memory = emulated::Block::current().shared_memory();
 
   explicit SwizzledOperand(std::uint32_t at, std::uint32_t bytes = 16) : address(at), tile_bytes(bytes) {}
-  SwizzledOperand operator+(std::uint32_t bytes) const { return SwizzledOperand(address + bytes, tile_bytes); }
+  SwizzledOperand operator+(std::uint32_t bytes) const {
+    SwizzledOperand moved = *this;
+    moved.address += bytes;
+    return moved;
+  }
   float element(int row, int column) const {
-    return emulated::swizzled_element(address + static_cast<std::uint32_t>(row * 128 + column * 2));
+    const auto r = static_cast<std::uint32_t>(row), c = static_cast<std::uint32_t>(column);
+    return emulated::swizzled_element(memory, address + c / 64 * tile_bytes + r * 128 + c % 64 * 2);
   }
 };
 
@@ -73,6 +84,36 @@ inline void wgmma_m64n32k16_transposed(float (&d)[16], SwizzledOperand a, Swizzl
       out[i] = sum;
     }
   });
+}
+
+/// Columns first_column to first_column + kCount * 2 - 1 of a product with both operands in shared memory.
+template <bool kTransposedB, int kCount>
+void start_product(float (&d)[kCount], SwizzledOperand a, SwizzledOperand b, int first_column, bool add) {
+  const int lane = threadIdx.x % 32, first_row = threadIdx.x % 128 / 32 * 16 + lane / 4;
+  emulated::Block::current().start_work([out = &d[0], a, b, first_column, add, lane, first_row] {
+    float rows[2][16], column[16];
+    for (int i = 0; i < 2; ++i) {
+      for (int k = 0; k < 16; ++k) rows[i][k] = a.element(first_row + 8 * i, k);
+    }
+    for (int pair = 0; pair < kCount / 2; ++pair) {  // elements of a column: i and i + 2
+      const int i = pair / 2 * 4 + pair % 2, n = first_column + column_of(i, lane);
+      for (int k = 0; k < 16; ++k) column[k] = kTransposedB ? b.element(k, n) : b.element(n, k);
+      for (int row = 0; row < 2; ++row) {
+        float sum = add ? out[i + 2 * row] : 0.0f;
+        for (int k = 0; k < 16; ++k) sum += rows[row][k] * column[k];
+        out[i + 2 * row] = sum;
+      }
+    }
+  });
+}
+template <bool kTransposedB>
+void wgmma_m64n128k16(float (&d)[64], SwizzledOperand a, SwizzledOperand b, bool add) {
+  start_product<kTransposedB>(d, a, b, 0, add);
+}
+template <bool kTransposedB>
+void wgmma_m64n256k16(float (&d)[64], float (&e)[64], SwizzledOperand a, SwizzledOperand b, bool add) {
+  start_product<kTransposedB>(d, a, b, 0, add);
+  start_product<kTransposedB>(e, a, b, 128, add);
 }
 
 }  // namespace ddptrain::cuda
