@@ -56,10 +56,18 @@ void Block::run(const std::function<void()>& kernel) {
   const int threads = settings_.blocks * settings_.threads;
   std::vector<int> order(static_cast<std::size_t>(threads / kWarp));
   std::iota(order.begin(), order.end(), 0);
+  const auto random_block = [&] { return static_cast<int>(random_() % static_cast<unsigned>(settings_.blocks + 1)); };
+  int slow_block = random_block();  // none if it is the number of blocks
   while (ended_ < threads) {
     std::shuffle(order.begin(), order.end(), random_);
+    if (random_() % 8 == 0) slow_block = random_block();
+    const auto is_slow = [&](int warp) {
+      return settings_.blocks > 1 && warp * kWarp / settings_.threads == slow_block;
+    };
+    std::stable_partition(order.begin(), order.end(), [&](int warp) { return !is_slow(warp); });
     bool moved = false;
     for (const int warp : order) {
+      if (moved && is_slow(warp)) break;  // it runs when the other blocks wait
       constexpr int kUntilItWaits = 1 << 30, kSome = 40;
       moved = run_warp(warp, random_() % 3 != 0 ? kUntilItWaits : static_cast<int>(1 + random_() % kSome)) || moved;
       moved = end_copies(false) || moved;
@@ -87,7 +95,7 @@ void Block::check_end() {
   }
 }
 
-/// Whether any of its threads moved.
+/// Whether any of its threads moved. Now and then it ends before the last ones did, as threads of a warp may part.
 bool Block::run_warp(int warp, int rounds) {
   bool moved = false;
   for (bool again = true; again && rounds > 0; --rounds) {
@@ -100,6 +108,7 @@ bool Block::run_warp(int warp, int rounds) {
       swapcontext(&scheduler_, &fiber.context);
       if (!error_.empty()) throw std::runtime_error(error_);
       again = moved = true;
+      if (random_() % 256 == 0) return true;
     }
   }
   return moved;
