@@ -45,7 +45,8 @@ struct DeviceOptions {
   /// Number of multiprocessors that kernels leave free, so that collectives overlap with them.
   int comm_ctas = 0;
   int ranks = 1;  ///< Number of ranks that share the device.
-  /// There is no other rank. So kernels whose results do not depend on the number of thread blocks leave none free.
+  /// The job has no other rank. So kernels whose results do not depend on the number of their thread blocks need not
+  /// leave multiprocessors free. See CudaDevice::compute_pairs().
   bool alone = false;
   /// GPUs: time a few algorithms for each new shape of a GEMM and keep the fastest. Another run may choose another
   /// algorithm and round differently. Without tuning, the same run gives the same bits.

@@ -43,7 +43,7 @@ TEST_P(MemoryTest, ConvertRoundsToNearestEven) {
   EXPECT_EQ(result, expected);
 }
 
-/// Small ones, as a token of a text needs, and in a graph: they may take another way than large ones.
+/// Small ones, as a token of a text needs, and in a graph.
 TEST_P(MemoryTest, CopiesOfAllSizesReachTheOtherSide) {
   for (const std::size_t bytes : {1, 4, 6, 8, 1020, 4096, 4100, 70000}) {
     for (const std::size_t offset : {0, 2, 4, 8}) {  // half of it on the device: the sides are aligned differently

@@ -94,7 +94,7 @@ TunedCache::TunedCache(const World& world, const Mesh& mesh, TunedChoices& choic
     }
     return;
   }
-  gathers_ = !mesh.shape().replica_is_one_rank();
+  gathers_ = folder != "off" && !mesh.shape().replica_is_one_rank();
   std::string kept;
   if (world.rank() == 0 && folder != "off") {
     const fs::path parent = folder.empty() ? default_tune_cache() : fs::path(folder);
@@ -113,7 +113,7 @@ TunedCache::TunedCache(const World& world, const Mesh& mesh, TunedChoices& choic
   choices_.share([&stage_ranks](const std::string& mine) { return from_first(stage_ranks, mine); });
 }
 
-TunedChoices::Map TunedCache::of_replica(const TunedChoices::Map& mine) const {
+TunedChoices::Map TunedCache::of_all_ranks(const TunedChoices::Map& mine) const {
   if (!gathers_) return mine;
   TunedChoices::Map all;
   for (const std::string& text : world_.all_gather(tuned_text(machine_, mine))) {
@@ -125,9 +125,10 @@ TunedChoices::Map TunedCache::of_replica(const TunedChoices::Map& mine) const {
 void TunedCache::save() {
   TunedChoices::Map made, refused;
   for (const auto& [work, choice] : choices_.take_new()) made[stage_ + work] = choice;
-  for (const std::string& work : choices_.take_refused()) refused[work] = refused[stage_ + work] = "";
-  made = of_replica(made);
-  refused = of_replica(refused);
+  for (const std::string& work : choices_.take_refused())
+    refused[work] = refused[stage_ + work] = "";  // either was taken
+  made = of_all_ranks(made);
+  refused = of_all_ranks(refused);
   if (path_.empty() || (made.empty() && refused.empty())) return;
   try {
     TunedChoices::Map all = read_choices(path_, machine_, spdlog::level::debug);

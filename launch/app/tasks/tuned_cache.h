@@ -29,8 +29,8 @@ class TunedCache {
   const std::filesystem::path& path() const { return path_; }  ///< Empty: this rank keeps nothing.
 
  private:
-  /// What the ranks of a replica have, from `mine`. Collective if these are several.
-  TunedChoices::Map of_replica(const TunedChoices::Map& mine) const;
+  /// What the ranks of all replicas have, from `mine`, if a replica is several ranks. Then it is collective in the job.
+  TunedChoices::Map of_all_ranks(const TunedChoices::Map& mine) const;
 
   const World& world_;
   std::string stage_;  ///< In front of this stage's work in the file. Empty with one stage.

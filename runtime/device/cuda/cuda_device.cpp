@@ -167,7 +167,6 @@ Buffer CudaDevice::allocate_pinned(std::size_t bytes) {
 }
 
 void CudaDevice::copy(void* to, const void* from, std::size_t bytes, Stream stream) {
-  if (cuda::copy_words(to, from, bytes, static_cast<cudaStream_t>(stream.handle))) return;
   DDP_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, static_cast<cudaStream_t>(stream.handle)));
 }
 

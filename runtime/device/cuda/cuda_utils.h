@@ -65,11 +65,6 @@ using RegisteredMemory = Handle<void*, cudaHostUnregister>;
 /// Memory of the current device. Throws OutOfMemory.
 DeviceMemory allocate_memory(std::size_t bytes);
 
-/// Queues a copy of at most 4 KB as a kernel. Either side may be pinned host memory. Returns false, without a copy, if
-/// there are more bytes, or if these are not whole and aligned words of 4 bytes. In a graph, the kernel after a copy by
-/// the copy engine starts more than 100 us late.
-bool copy_words(void* to, const void* from, std::size_t bytes, cudaStream_t stream);
-
 bool is_capturing(cudaStream_t stream);
 int compute_capability();  ///< Compute capability of the current device: 90 for 9.0.
 /// The architecture of this program's code for the current device, in the form of compute_capability(). It is lower

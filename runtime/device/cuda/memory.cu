@@ -66,25 +66,7 @@ void convert_from(const Tensor& src, const Tensor& dst, cudaStream_t stream) {
   }
 }
 
-/// One block. A successor sees the copy as soon as it starts, even before it waits for this kernel: see launch_early().
-__global__ void __launch_bounds__(kThreads)
-    copy_words_kernel(const std::uint32_t* from, std::uint32_t* to, std::uint32_t count) {
-  for (std::uint32_t i = threadIdx.x; i < count; i += kThreads) to[i] = from[i];
-  __threadfence_system();  // `to` may be the host's
-}
-
 }  // namespace
-
-bool copy_words(void* to, const void* from, std::size_t bytes, cudaStream_t stream) {
-  constexpr std::size_t kMostBytes = 4096;
-  if (bytes > kMostBytes || bytes % 4 != 0 || !is_aligned(to, 4) || !is_aligned(from, 4)) return false;
-  const auto count = static_cast<std::uint32_t>(bytes / 4);
-  if (count == 0) return true;
-  copy_words_kernel<<<1, kThreads, 0, stream>>>(static_cast<const std::uint32_t*>(from),
-                                                static_cast<std::uint32_t*>(to), count);
-  DDP_CUDA(cudaGetLastError());
-  return true;
-}
 
 int code_version() {
   cudaFuncAttributes attributes{};

@@ -56,8 +56,8 @@ bool has_few_rows(const AddedNorm& norm, const Tensor& weight) {
          aligned(norm.sum);
 }
 
-// Three blocks would be more than the 228 KiB of a multiprocessor. So while a block of one product computes there, one
-// of the next product waits, and all multiprocessors have as many of each.
+// A multiprocessor of at most 228 KiB does not hold three blocks. With one row it holds two on Hopper: one computes,
+// and one of the next product waits. With three, some would get two blocks of a product and others none.
 static_assert(3 * kWarps * kQueued * kStepBytes > 228 * 1024);
 
 void linear_of_few_rows(const FewRowsLayer& layer, int multiprocessors, cudaStream_t stream) {

@@ -12,7 +12,7 @@
 #include "runtime/ops/cuda/swiglu.cuh"
 
 // A block has some columns of y, and reads their rows of the weight: as many bytes in each block, so that all
-// multiprocessors end at the same time. With a SwiGLU a column has two of these lines: the gate, and what it gates.
+// multiprocessors end at the same time. With a SwiGLU a column has two of these lines: gate and up.
 // Tensor cores multiply 64 elements of 16 lines with x in a step. The warps of a block take its steps in turn. So a
 // warp adds up every eighth step of the same lines. At the end the block adds up these eight sums, in the order of the
 // steps in a line. So an element of the product has the same bits wherever its line is in the block.
@@ -30,9 +30,9 @@ constexpr std::uint32_t kLines = 16;  // of a step
 constexpr std::uint32_t kDepth = 64;  // elements of a line in a step
 constexpr std::uint32_t kStepBytes = kLines * kDepth * sizeof(__nv_bfloat16);
 constexpr std::uint32_t kQueued = 5;          // steps of a warp that are being copied
-constexpr std::uint32_t kTerms = kWarps + 1;  // of an element of the product: of each warp, and the bias
+constexpr std::uint32_t kTerms = kWarps + 1;  // of an element of the product: sums of steps, and the bias
 
-/// An RMS norm of x, which is then `branch` and another term.
+/// RMS norm of x + branch, for one row.
 struct NormOfX {
   const __nv_bfloat16* branch;  ///< Null: there is no norm.
   const __nv_bfloat16* weight;
