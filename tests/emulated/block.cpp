@@ -133,8 +133,7 @@ void Block::meet(int block, int place, int threads, const char* whom) {
 }
 
 char* Block::there(int block, const void* address) {
-  if (ended_of_block_[static_cast<std::size_t>(block)] == settings_.threads)
-    fail("a thread uses a block that has ended");
+  if (has_ended(block)) fail("a thread uses a block that has ended");
   return shared_memory(block) + (static_cast<const char*>(address) - shared_memory());
 }
 
@@ -161,7 +160,7 @@ void Block::arrive(const void* barrier, long bytes) {
 }
 
 void Block::start_copy(int block, const void* barrier, long bytes, std::function<void()> copy) {
-  if (ended_of_block_[static_cast<std::size_t>(block)] == settings_.threads) fail("a copy to a block that has ended");
+  if (has_ended(block)) fail("a thread copies to a block that has ended");
   barrier_at(barrier);
   copies_.push_back({barrier, bytes, std::move(copy)});
   if (random_() % 2 == 0) end_copy(copies_.size() - 1);

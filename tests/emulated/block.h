@@ -109,6 +109,7 @@ class Block {
   void end_copy(std::size_t index);
   void check_end();
   std::string describe_waits() const;
+  bool has_ended(int block) const { return ended_of_block_[static_cast<std::size_t>(block)] == settings_.threads; }
   Fiber& self() { return *fibers_[static_cast<std::size_t>(running_)]; }
 
   static constexpr std::size_t kStackBytes = 1 << 17;

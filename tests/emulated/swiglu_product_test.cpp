@@ -176,7 +176,7 @@ void check_backward(const Case& c) {
 
 /// The ring of three stages is used in all phases. Tiles lie partly or fully outside.
 const std::vector<Case> kCases = {
-    {130, 64, 64, 1, false},   // one tile, of which columns and the second block's rows are outside
+    {130, 64, 64, 1, false},   // a cluster has one pair of tiles
     {257, 320, 192, 2, true},  // two and three tiles in a cluster, as many stages in each as there are in the ring
     {300, 192, 256, 1, true},
     {520, 320, 128, 2, false},
