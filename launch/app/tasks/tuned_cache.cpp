@@ -125,8 +125,9 @@ TunedChoices::Map TunedCache::of_all_ranks(const TunedChoices::Map& mine) const 
 void TunedCache::save() {
   TunedChoices::Map made, refused;
   for (const auto& [work, choice] : choices_.take_new()) made[stage_ + work] = choice;
-  for (const std::string& work : choices_.take_refused())
+  for (const std::string& work : choices_.take_refused()) {
     refused[work] = refused[stage_ + work] = "";  // either was taken
+  }
   made = of_all_ranks(made);
   refused = of_all_ranks(refused);
   if (path_.empty() || (made.empty() && refused.empty())) return;

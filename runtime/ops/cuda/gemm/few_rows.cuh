@@ -10,6 +10,7 @@
 #include "runtime/ops/cuda/ptx/mma.cuh"
 #include "runtime/ops/cuda/reduce.cuh"
 #include "runtime/ops/cuda/swiglu.cuh"
+#include "runtime/ops/cuda/swizzle.cuh"
 
 // A block has some columns of y, and reads their rows of the weight: as many bytes in each block, so that all
 // multiprocessors end at the same time. With a SwiGLU a column has two of these lines: gate and up.
@@ -122,10 +123,7 @@ struct Step {
   }
 };
 
-/// In a step in shared memory: at chunk XOR line % 8, so that tensor cores read the lines from different banks.
-__device__ __forceinline__ std::uint32_t chunk_at(std::uint32_t step, std::uint32_t line, std::uint32_t chunk) {
-  return step + line * (kDepth * sizeof(__nv_bfloat16)) + ((chunk ^ line % 8) << 4);
-}
+static_assert(kDepth * sizeof(__nv_bfloat16) == 128, "chunk_at() takes lines of 128 bytes");
 
 /// Begins to copy a step to `address`. What lies beyond the last line or element is zero.
 __device__ __forceinline__ void fetch(const FewRows& a, const BlockPlace& b, const Step& step, std::uint32_t address) {

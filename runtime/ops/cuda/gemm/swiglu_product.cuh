@@ -11,6 +11,7 @@
 #include "runtime/ops/cuda/ptx/mma.cuh"
 #include "runtime/ops/cuda/ptx/wgmma.cuh"
 #include "runtime/ops/cuda/swiglu.cuh"
+#include "runtime/ops/cuda/swizzle.cuh"
 
 // A thread block computes tiles of 128 rows and 256 columns of the product, one after another. Its warps have three
 // tasks, and each runs ahead of the next one:
@@ -194,11 +195,6 @@ __device__ __forceinline__ void multiply(const Problem& p, Shared& shared, int w
   settle(sums[0]);
   settle(sums[1]);
   release(previous);
-}
-
-/// Where 16-byte chunk `chunk` of a row lies: rows of 128 bytes have theirs at chunk XOR row % 8.
-__device__ __forceinline__ std::uint32_t chunk_at(std::uint32_t address, int row, int chunk) {
-  return address + row * 128 + ((chunk ^ (row & 7)) << 4);
 }
 
 /// Rounds the sums of a warp's 16 rows.
