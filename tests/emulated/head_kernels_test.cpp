@@ -13,7 +13,7 @@ alignas(1024) char memory[64 * 1024];  // NOLINT: the kernel's shared memory
 
 namespace {
 
-constexpr int kBatch = 5, kSequence = 3;
+constexpr int kBatch = 3, kSequence = 2;
 constexpr int kRows = kBatch * kSequence;
 constexpr std::int64_t kFirstPosition = 5;
 
