@@ -93,6 +93,14 @@ class FakeDevice : public Device {
     void add_momentum(const OptimizerSettings&, const UpdateSlice& slice, StepRef, Stream stream) override {
       device_.log.push_back(fmt::format("momentum of {} on {}", slice.chunks->parameter, device_.name(stream)));
     }
+    void update_squares(const OptimizerSettings&, const UpdateSlice& slice, const std::uint32_t*, UpdateSquares*,
+                        StepRef, Stream stream) override {
+      device_.log.push_back(
+          fmt::format("squares of update of {} on {}", slice.chunks->parameter, device_.name(stream)));
+    }
+    void trust_ratios(const UpdateSquares*, const std::uint32_t*, const Tensor& ratios, Stream stream) override {
+      device_.log.push_back(fmt::format("{} ratios on {}", ratios.size(), device_.name(stream)));
+    }
     std::size_t inbox_bytes(const UpdateSlice&, int) const override { return device_.inbox; }
     void sum_and_update(const OptimizerSettings&, const UpdateSlice& slice, const PeerInboxes& peers, StepRef,
                         Stream stream) override {

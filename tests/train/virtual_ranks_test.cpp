@@ -202,6 +202,27 @@ TEST_P(VirtualRanksTest, RoundingAtRandomIsTheSameOnAnyNumber) {
   }
 }
 
+/// Neither do norms of whole parameters depend on who updates which part of them.
+TEST_P(VirtualRanksTest, NormsOfParametersAreThoseOfOneRankOnAnyShards) {
+  if (compares_with_itself()) GTEST_SKIP() << "needs several ranks";
+  TrainerOptions reference = options(4);
+  reference.optimizer.kind = OptimizerKind::lamb;
+  reference.bucket_bytes = std::size_t{1} << 30;
+  for (const bool bf16_moments : {false, true}) {
+    reference.bf16_moments = bf16_moments;
+    reference.clip_norm = bf16_moments ? 0.05f : 0.0f;
+    const Results expected = results_of_one(reference);
+    TrainerOptions run = reference;
+    run.bucket_bytes = 20000;
+    for (const Zero zero : kZeroStages) {
+      if (bf16_moments && zero == Zero::gradients) continue;
+      SCOPED_TRACE(fmt::format("zero {}, bf16 moments {}", static_cast<int>(zero), bf16_moments));
+      run.zero = zero;
+      expect(run, expected);
+    }
+  }
+}
+
 /// Neither do updates of whole matrices depend on who works on them.
 TEST_P(VirtualRanksTest, MatricesMoveAlikeWhoeverWorksOnThem) {
   if (compares_with_itself()) GTEST_SKIP() << "needs several ranks";

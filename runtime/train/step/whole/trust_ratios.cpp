@@ -1,0 +1,54 @@
+#include "runtime/train/step/whole/trust_ratios.h"
+
+#include <algorithm>
+
+#include "runtime/core/error.h"
+#include "runtime/device/timeline.h"
+
+namespace ddptrain {
+namespace {
+
+std::size_t square_bytes(const ParameterArena& arena) {
+  return static_cast<std::size_t>(arena.square_count()) * sizeof(UpdateSquares);
+}
+
+std::size_t ratio_bytes(const ParameterArena& arena) { return arena.specs().size() * sizeof(float); }
+
+}  // namespace
+
+TrustRatios::TrustRatios(const ParameterArena& arena)
+    : arena_(arena),
+      device_(arena.device()),
+      ops_(device_.get<OptimizerOps>()),
+      squares_(device_.allocate(square_bytes(arena))),
+      ratios_(device_.allocate(ratio_bytes(arena))) {
+  DDP_CHECK(arena.whole_chunks(), "norms of parameters need whole chunks");
+  for (const ParameterSpec& spec : arena.specs()) {
+    DDP_CHECK(!spec.split && !spec.is_copy, "{}: ranks split layers, and the optimizer needs norms of whole parameters",
+              spec.name);
+  }
+}
+
+std::size_t TrustRatios::bytes(const ParameterArena& arena) { return square_bytes(arena) + ratio_bytes(arena); }
+
+/// This rank writes the sums of its own chunks, and leaves zeros for the chunks of other ranks.
+void TrustRatios::find(const OptimizerSettings& settings, const float* gradient_scale, StepRef step,
+                       Communicator* ranks) {
+  const Stream stream = device_.compute_stream();
+  const Span span(device_.timeline(), Lane::compute, stream, "trust ratios");
+  auto* const squares = static_cast<UpdateSquares*>(squares_.data());
+  device_.zero(squares, squares_.bytes(), stream);
+  for (std::size_t bucket = 0; bucket < arena_.plan().buckets.size(); ++bucket) {
+    UpdateSlice slice = arena_.update_slice(bucket);
+    slice.gradient_scale = gradient_scale;
+    ops_.update_squares(settings, slice, arena_.first_square(), squares, step, stream);
+  }
+  if (ranks != nullptr) {
+    const auto floats = static_cast<std::int64_t>(squares_.bytes() / sizeof(float));
+    ranks->wait(ranks->all_reduce_sum(squares_.view(DType::f32, {floats}), stream));
+  }
+  const auto parameters = static_cast<std::int64_t>(arena_.specs().size());
+  ops_.trust_ratios(squares, arena_.first_square(), ratios_.view(DType::f32, {parameters}), stream);
+}
+
+}  // namespace ddptrain
