@@ -182,7 +182,6 @@ TEST(Gpt, LambIsDescribed) {
   for (const char* zero : {"0", "3"}) {
     const nlohmann::json lamb = memory_of(fmt::format("--optimizer lamb --zero {}", zero));
     EXPECT_EQ(lamb.at("trust ratios"), 17 * 8 + 16 * 4) << zero;
-    if (zero[0] == '0') EXPECT_EQ(lamb.at("optimizer"), plain.at("optimizer"));
   }
 }
 

@@ -356,25 +356,25 @@ TEST_P(OptimizerTest, MomentumOfGradientsThatAreNotFiniteIsNotAddedAndNoted) {
 }
 
 /// All elements of a parameter are alike: the number of elements and of chunks does not matter. The first step of AdamW
-/// has direction 1 or -1.
+/// has direction 1, 0 or -1.
 TEST_P(OptimizerTest, LambMultipliesTheStepByTheRatioOfTheNorms) {
   struct Case {
-    double weight, gradient, ratio;  // of the three parameters that decay
+    double weight, gradient, decay, ratio;  // of the three parameters that decay
   };
   const double rate = 0.125;
-  const double decay = 0.25;
-  OptimizerSettings settings = make_settings(OptimizerKind::lamb, static_cast<float>(decay));
-  settings.schedule = {LrScheduleKind::constant, static_cast<float>(rate), 0, 0};
   const auto sign = [](double gradient) { return static_cast<double>(gradient > 0.0) - (gradient < 0.0); };
-  for (const Case& c : {Case{2, -3, 4},         // r = -1 + 0.5
-                        Case{2, 0.5, 4.0 / 3},  // r = 1 + 0.5
-                        Case{-8, 0, 4},         // r = 0 - 2
-                        Case{0, 1, 1},          // no weights: 1
-                        Case{4, -1, 1}}) {      // r = -1 + 1: no update
+  for (const Case& c : {Case{2, -3, 0.25, 4},         // r = -1 + 0.5
+                        Case{2, 0.5, 0.25, 4.0 / 3},  // r = 1 + 0.5
+                        Case{-8, 0, 0.25, 4},         // r = 0 - 2
+                        Case{8, 1, 0, 8},             // r = 1: parameters that could decay are adapted
+                        Case{0, 1, 0.25, 1},          // no weights
+                        Case{4, 0, 0, 1}}) {          // no update
     SetUp();
-    master_ = bench_->put_master(Values(kArena, c.weight), {kArena});
-    weights_ = GetParam().weights == master_.dtype ? master_
-                                                   : bench_->put_as(Values(kArena, c.weight), weights_.dtype, {kArena});
+    OptimizerSettings settings = make_settings(OptimizerKind::lamb, static_cast<float>(c.decay));
+    settings.schedule = {LrScheduleKind::constant, static_cast<float>(rate), 0, 0};
+    const Values start(kArena, c.weight);
+    master_ = bench_->put_master(start, {kArena});
+    weights_ = GetParam().weights == master_.dtype ? master_ : bench_->put_as(start, weights_.dtype, {kArena});
     UpdateSlice all = all_chunks();
     all.gradients = bench_->put_as(Values(kArena, c.gradient), GetParam().gradients, {kArena}).data;
     const Tensor ratios = trust_ratios(settings, all);
@@ -384,12 +384,11 @@ TEST_P(OptimizerTest, LambMultipliesTheStepByTheRatioOfTheNorms) {
     const Values found = bench_->take(ratios);
     const Values master = bench_->take(master_);
     for (std::size_t p = 0; p < kParameters.size(); ++p) {
-      const bool decays = kParameters[p].decays;
-      EXPECT_NEAR(found[p], decays ? c.ratio : 1.0, 1e-6 * c.ratio) << p;
-      const double update = sign(c.gradient) + (decays ? decay * c.weight : 0.0);
-      const double expected = c.weight - rate * (decays ? c.ratio : 1.0) * update;
-      for (std::size_t i : {kParameters[p].begin, kParameters[p].begin + kParameters[p].count - 1}) {
-        EXPECT_NEAR(master[i], expected, 1e-5) << c.weight << ", " << c.gradient << ", parameter " << p;
+      const double ratio = kParameters[p].decays ? c.ratio : 1.0;
+      EXPECT_NEAR(found[p], ratio, 1e-6 * ratio) << p;
+      const double update = sign(c.gradient) + (kParameters[p].decays ? c.decay * c.weight : 0.0);
+      for (const std::size_t i : {kParameters[p].begin, kParameters[p].begin + kParameters[p].count - 1}) {
+        EXPECT_NEAR(master[i], c.weight - rate * ratio * update, 1e-5) << c.weight << ", " << c.gradient << ": " << p;
       }
     }
   }

@@ -165,7 +165,8 @@ TEST_F(PathTest, NormsOfParametersAreKnownBeforeTheFirstUpdate) {
     EXPECT_EQ(ratios_in(step()), expected);
     Log alone = squares;
     alone.push_back("3 ratios on compute");
-    if (zero < Zero::gradients) EXPECT_EQ(ratios_in(step(false)), alone);
+    if (zero >= Zero::gradients) continue;  // gradients take each other's place
+    EXPECT_EQ(ratios_in(step(false)), alone);
   }
   specs[0].split = Split{{600}, 0, 300, 600};
   EXPECT_THROW(step(), Error) << "a slice has no norm of the parameter";
