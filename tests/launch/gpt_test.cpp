@@ -161,7 +161,7 @@ TEST(Gpt, MuonEndsWithTheSameBitsInEveryMesh) {
 
 /// Two or four ranks update shards of parameters; a stage has its parameters alone.
 TEST(Gpt, LambEndsWithTheSameBitsInEveryMesh) {
-  const std::string common = kStaged + "--optimizer lamb --weight-decay 0.1 --steps 6 --bucket-mb 0.02";
+  const std::string common = kStaged + "--width 64 --optimizer lamb --weight-decay 0.1 --steps 4 --bucket-mb 0.02";
   const auto one = summary_of(1, common, "one_rank");
   EXPECT_NE(summary_of(1, common + " --optimizer adamw", "adamw").at("parameter_hash"), one.at("parameter_hash"));
   for (const Mesh& mesh : {Mesh{2, 1, 1}, Mesh{4, 1, 3}, Mesh{2, 2, 0}, Mesh{4, 2, 2}}) {

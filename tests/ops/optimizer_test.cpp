@@ -394,7 +394,7 @@ TEST_P(OptimizerTest, LambMultipliesTheStepByTheRatioOfTheNorms) {
   }
 }
 
-TEST_P(OptimizerTest, SquaresOfUpdatesDoNotDependOnTheSlice) {
+TEST_P(OptimizerTest, SquaresOfUpdatesAreOfScaledGradientsAndDoNotDependOnTheSlice) {
   const OptimizerSettings settings = make_settings(OptimizerKind::lamb, 0.5f);
   run(settings, all_chunks(), 2, 1.0f);
   const auto squares_of = [&](std::uint32_t begin, std::uint32_t count) {
@@ -404,6 +404,13 @@ TEST_P(OptimizerTest, SquaresOfUpdatesDoNotDependOnTheSlice) {
   };
   const auto chunks = static_cast<std::uint32_t>(make_chunks().size());
   const Values whole = squares_of(0, chunks);
+  Values halves = bench_->take(put_gradients(2));
+  for (double& gradient : halves) gradient *= 0.5;
+  UpdateSlice doubled = all_chunks();
+  doubled.gradients = bench_->put_as(halves, GetParam().gradients, {kArena}).data;
+  EXPECT_NE(bench_->take(update_squares(settings, doubled)), whole);
+  doubled.gradient_scale = bench_->put_object(2.0f);
+  EXPECT_EQ(bench_->take(update_squares(settings, doubled)), whole);
   for (std::uint32_t i = 0; i < chunks; ++i) {
     const bool decays = make_chunks()[i].decays != 0;
     EXPECT_EQ(whole[2 * i] != -1.0 && whole[2 * i + 1] != -1.0, decays) << i;

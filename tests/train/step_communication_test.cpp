@@ -150,11 +150,11 @@ TEST_F(PathTest, MatricesAreDealtAmongTheRanks) {
 /// Norms have two sums for each chunk. The ranks add theirs if each updates a shard only.
 TEST_F(PathTest, NormsOfParametersAreKnownBeforeTheFirstUpdate) {
   options.optimizer.kind = OptimizerKind::lamb;
-  const Log squares{"scale from 3 sums on compute", "squares of update of 0 on compute",
-                    "squares of update of 1 on compute", "squares of update of 2 on compute"};
+  const Log squares{"scale from 3 sums on compute", "squares of scaled update of 0 on compute",
+                    "squares of scaled update of 1 on compute", "squares of scaled update of 2 on compute"};
   const auto ratios_in = [](const Log& log) {
     return Log(std::ranges::find(log, "scale from 3 sums on compute"),
-               std::ranges::find(log, "update parameter 0 on compute"));
+               std::ranges::find(log, "update parameter 0 by ratios on compute"));
   };
   for (const Zero zero : {Zero::nothing, Zero::state, Zero::gradients, Zero::weights}) {
     SCOPED_TRACE(static_cast<int>(zero));
