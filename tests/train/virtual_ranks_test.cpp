@@ -220,6 +220,12 @@ TEST_P(VirtualRanksTest, NormsOfParametersAreThoseOfOneRankOnAnyShards) {
       expect(run, expected);
     }
   }
+  reference.zero = Zero::state;
+  const auto traced = all().trainer(reference, networks().front());
+  traced->run(1);
+  std::set<std::string> parts;
+  for (const TimelineSpan& span : trace_steps(*traced, 1)) parts.insert(span.name);
+  for (const char* part : {"norms of parameters", "sums of norms"}) EXPECT_TRUE(parts.contains(part)) << part;
 }
 
 /// Neither do updates of whole matrices depend on who works on them.

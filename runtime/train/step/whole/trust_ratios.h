@@ -25,6 +25,10 @@ class TrustRatios {
   static std::size_t bytes(const ParameterArena& arena);  ///< Device memory.
 
  private:
+  void add_squares(const OptimizerSettings& settings, const float* gradient_scale, StepRef step);
+  void add_ranks(Communicator& ranks);
+  UpdateSquares* squares() const { return static_cast<UpdateSquares*>(squares_.data()); }
+
   const ParameterArena& arena_;
   Device& device_;
   OptimizerOps& ops_;
