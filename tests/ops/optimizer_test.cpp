@@ -419,6 +419,20 @@ TEST_P(OptimizerTest, SquaresOfUpdatesAreOfScaledGradientsAndDoNotDependOnTheSli
   }
 }
 
+/// The ratio of the second parameter is of 3000 chunks. The third has no weights, the fourth no update.
+TEST_P(OptimizerTest, RatiosAreOfAllChunksOfTheirParameterAlone) {
+  Values squares{9, 1, 16, 24};
+  for (int chunk = 0; chunk < 3000; ++chunk) squares.insert(squares.end(), {0.5, 2});
+  squares.insert(squares.end(), {0, 3, 3, 0});
+  std::vector<std::uint8_t> bytes(5 * sizeof(std::uint32_t));
+  std::memcpy(bytes.data(), std::array<std::uint32_t, 5>{0, 2, 3002, 3003, 3004}.data(), bytes.size());
+  const auto* first = bench_->put_bytes(bytes, {static_cast<std::int64_t>(bytes.size())}).as<const std::uint32_t>();
+  const Tensor sums = bench_->put_as(squares, DType::f32, {static_cast<std::int64_t>(squares.size())});
+  const Tensor ratios = bench_->put_as(Values(4, std::nan("")), DType::f32, {4});
+  device_->get<OptimizerOps>().trust_ratios(sums.as<UpdateSquares>(), first, ratios, device_->compute_stream());
+  EXPECT_EQ(bench_->take(ratios), (Values{1, 0.5, 1, 1}));
+}
+
 TEST_P(OptimizerTest, UnknownRulesAndMissingSlotsAreErrors) {
   UpdateSlice one = slice(0, 1);
   one.gradients = put_gradients(0).data;
