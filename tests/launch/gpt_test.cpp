@@ -159,6 +159,32 @@ TEST(Gpt, MuonEndsWithTheSameBitsInEveryMesh) {
   }
 }
 
+/// Two or four ranks update shards of parameters; a stage has its parameters alone.
+TEST(Gpt, LambEndsWithTheSameBitsInEveryMesh) {
+  const std::string common = kStaged + "--width 64 --optimizer lamb --weight-decay 0.1 --steps 4 --bucket-mb 0.02";
+  const auto one = summary_of(1, common, "one_rank");
+  EXPECT_NE(summary_of(1, common + " --optimizer adamw", "adamw").at("parameter_hash"), one.at("parameter_hash"));
+  for (const Mesh& mesh : {Mesh{2, 1, 1}, Mesh{4, 1, 3}, Mesh{2, 2, 0}, Mesh{4, 2, 2}}) {
+    expect_same_end(summary_of(mesh.ranks, common + mesh.flags(), "mesh"), one, mesh.text());
+  }
+}
+
+/// Two numbers for each chunk of 2048 elements, and one for each parameter.
+TEST(Gpt, LambIsDescribed) {
+  const auto memory_of = [](const std::string& flags) {
+    const Outcome outcome =
+        train_on_cpu(1, kTiny + "--data synthetic:20000:64 --ranks 2 --describe --log-level off " + flags);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    return nlohmann::json::parse(outcome.output).at("memory");
+  };
+  const nlohmann::json plain = memory_of("--optimizer adamw");
+  EXPECT_FALSE(plain.contains("trust ratios"));
+  for (const char* zero : {"0", "3"}) {
+    const nlohmann::json lamb = memory_of(fmt::format("--optimizer lamb --zero {}", zero));
+    EXPECT_EQ(lamb.at("trust ratios"), 17 * 8 + 16 * 4) << zero;
+  }
+}
+
 /// A rank sends directions of all matrices once, and with --zero 1 also the gradients of their buckets. The workspace
 /// has twice the largest matrix and twice its smaller product.
 TEST(Gpt, MuonIsDescribed) {

@@ -132,6 +132,22 @@ TEST_F(Gpus, TrainByMuonToTheSameBits) {
   }
 }
 
+/// GPUs update shards of parameters; the bits are those of one.
+TEST_F(Gpus, TrainByLambToTheSameBits) {
+  if (8 % ranks() != 0) GTEST_SKIP() << "8 virtual ranks do not divide among " << ranks();
+  for (const char* flags : {"--precision bf16", "--precision fp32", "--precision bf16 --moments bf16 --master off"}) {
+    const std::string common = kGpt + "--optimizer lamb --weight-decay 0.1 --lr 0.02 --virtual-ranks 8 " + flags;
+    const nlohmann::json one = summary_of(1, common + " --baseline off");
+    EXPECT_LT(one.at("test_loss"), 3.9) << flags << ": ln 64 = 4.16 is where it began";
+    for (const char* mesh : {" --graph off", " --zero 1", " --zero 2", " --zero 3"}) {
+      EXPECT_EQ(hash_of(common + mesh), one.at("parameter_hash").get<std::string>()) << flags << mesh;
+    }
+  }
+  if (ranks() != 2) return;  // two terms have one sum
+  const std::string direct = kGpt + "--optimizer lamb --weight-decay 0.1 --lr 0.02 ";
+  EXPECT_EQ(hash_of(direct + "--zero 1"), hash_of(direct)) << "ranks write each other's weights";
+}
+
 TEST_F(Gpus, TrainAGptInEveryPrecisionWithAndWithoutShards) {
   for (const std::string precision : {"fp32", "tf32", "bf16", "fp8"}) {
     const bool in_all_stages = precision == "bf16";

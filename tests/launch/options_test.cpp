@@ -509,6 +509,8 @@ TEST(Options, FlagsThatDoNotGoTogetherAreTold) {
         {"--zero 3 --overlap none", "--overlap none: with --zero 3"},
         {"--optimizer muon --zero 2", "--optimizer muon with --zero 2: it needs whole gradients of matrices. Use --ze"},
         {"--model gpt --optimizer muon --tp 2", "--optimizer muon with --tp 2: it needs whole matrices"},
+        {"--model gpt --optimizer lamb --tp 2",
+         "--optimizer lamb with --tp 2: it needs norms of whole parameters, and"},
         {"--precision fp8", "--precision fp8: model cnn"},
         {"--share-gpu --device cpu", "--share-gpu with --device cpu"},
         {"--pp 2", "--pp 2: model cnn is one unit, which cannot be cut. "},

@@ -1,8 +1,8 @@
 // Optimizers against a plain reference that knows nothing of chunks, slices or devices.
 
 #include <cstring>
+#include <numeric>
 
-#include "runtime/core/bf16.h"
 #include "runtime/ops/reduction.h"
 #include "tests/ops/bench.h"
 #include "tests/ops/optimizer_case.h"
@@ -36,13 +36,21 @@ std::vector<UpdateChunk> make_chunks() {
   return chunks;
 }
 
+/// The index of each parameter's first chunk, then the number of chunks.
+std::vector<std::uint32_t> first_chunks() {
+  std::vector<std::uint32_t> first{0};
+  for (const Parameter& p : kParameters)
+    first.push_back(first.back() + (p.count + kChunkElements - 1) / kChunkElements);
+  return first;
+}
+
 Values gradients_of(int step) { return random_values(kArena, 100 + static_cast<std::uint32_t>(step)); }
 
 /// One parameter, textbook formulas in double.
 class Reference {
  public:
   Reference(const OptimizerSettings& settings, Values weights, bool decays)
-      : s_(settings), w_(std::move(weights)), m_(w_.size(), 0.0), v_(w_.size(), 0.0) {
+      : s_(settings), decays_(decays), w_(std::move(weights)), m_(w_.size(), 0.0), v_(w_.size(), 0.0) {
     decay_ = decays ? static_cast<double>(s_.weight_decay) : 0.0;
   }
 
@@ -55,12 +63,17 @@ class Reference {
     for (std::size_t i = 0; i < w_.size(); ++i) {
       update[i] = direction[i] + (s_.kind == OptimizerKind::adam ? 0.0 : decay_ * w_[i]);
     }
-    for (std::size_t i = 0; i < w_.size(); ++i) w_[i] -= rate * update[i];
+    const double ratio = s_.kind == OptimizerKind::lamb && decays_ ? norm(w_) / norm(update) : 1.0;
+    for (std::size_t i = 0; i < w_.size(); ++i) w_[i] -= rate * ratio * update[i];
   }
 
   const Values& weights() const { return w_; }
 
  private:
+  static double norm(const Values& values) {
+    return std::sqrt(std::inner_product(values.begin(), values.end(), values.begin(), 0.0));
+  }
+
   void sgd(const Values& gradient, double rate) {
     for (std::size_t i = 0; i < w_.size(); ++i) {
       m_[i] = s_.momentum * m_[i] + gradient[i] + decay_ * w_[i];
@@ -91,26 +104,10 @@ class Reference {
   }
 
   OptimizerSettings s_;
+  bool decays_;
   double decay_ = 0.0;
   Values w_, m_, v_;
 };
-
-/// With bf16 beside f32 master weights on the CPU too, where no model uses it: as the readable twin.
-std::vector<OptimizerCase> optimizer_cases() {
-  std::vector<OptimizerCase> cases;
-  for (const DeviceCase& device : device_cases()) {
-    const DType type = compute_dtype(device.precision);
-    cases.push_back({device, type, type});
-  }
-  const auto add = [&](const char* name, DeviceKind kind, Precision precision, DType weights, DType gradients) {
-    cases.push_back({{name, kind, precision, weights == DType::bf16 ? 1.5e-2 : 1e-6}, weights, gradients});
-  };
-  add("cpu_fp64", DeviceKind::cpu, Precision::fp64, DType::f64, DType::f64);
-  add("cpu_bf16", DeviceKind::cpu, Precision::fp32, DType::bf16, DType::bf16);
-  add("cpu_bf16_f32_gradients", DeviceKind::cpu, Precision::fp32, DType::bf16, DType::f32);
-  add("cuda_bf16_f32_gradients", DeviceKind::cuda, Precision::bf16, DType::bf16, DType::f32);
-  return cases;
-}
 
 class OptimizerTest : public ::testing::TestWithParam<OptimizerCase> {
  protected:
@@ -152,9 +149,38 @@ class OptimizerTest : public ::testing::TestWithParam<OptimizerCase> {
     if (gradient_scale != 1.0f) slice.gradient_scale = bench_->put_object(gradient_scale);
     for (int step = 0; step < steps; ++step) {
       slice.gradients = put_gradients(step).data;
+      if (rule_of(settings.kind).norms) slice.trust_ratios = trust_ratios(settings, slice).as<const float>();
       device_->get<OptimizerOps>().update(settings, slice, {state_, 0}, device_->compute_stream());
       device_->get<OptimizerOps>().advance(state_, 1, device_->compute_stream());
     }
+  }
+
+  const std::uint32_t* put_first_chunks() {
+    const std::vector<std::uint32_t> first = first_chunks();
+    std::vector<std::uint8_t> bytes(first.size() * sizeof(std::uint32_t));
+    std::memcpy(bytes.data(), first.data(), bytes.size());
+    return bench_->put_bytes(bytes, {static_cast<std::int64_t>(bytes.size())}).as<const std::uint32_t>();
+  }
+
+  /// UpdateSquares of all chunks; those that are not in the slice are left at -1.
+  Tensor update_squares(const OptimizerSettings& settings, const UpdateSlice& slice) {
+    const auto floats = static_cast<std::int64_t>(2 * make_chunks().size());
+    const Tensor squares = bench_->put_as(Values(static_cast<std::size_t>(floats), -1.0), DType::f32, {floats});
+    device_->get<OptimizerOps>().update_squares(settings, slice, put_first_chunks(), squares.as<UpdateSquares>(),
+                                                {state_, 0}, device_->compute_stream());
+    return squares;
+  }
+
+  /// Of all parameters. Chunks that the slice does not have count as zeros.
+  Tensor trust_ratios(const OptimizerSettings& settings, const UpdateSlice& slice) {
+    Values squares = bench_->take(update_squares(settings, slice));
+    for (double& sum : squares) sum = sum == -1.0 ? 0.0 : sum;
+    const auto floats = static_cast<std::int64_t>(squares.size());
+    const auto parameters = static_cast<std::int64_t>(kParameters.size());
+    const Tensor ratios = bench_->put_as(Values(kParameters.size(), std::nan("")), DType::f32, {parameters});
+    device_->get<OptimizerOps>().trust_ratios(bench_->put_as(squares, DType::f32, {floats}).as<UpdateSquares>(),
+                                              put_first_chunks(), ratios, device_->compute_stream());
+    return ratios;
   }
 
   Tensor put_gradients(int step) { return bench_->put_as(gradients_of(step), GetParam().gradients, {kArena}); }
@@ -205,7 +231,8 @@ TEST_P(OptimizerTest, EveryRuleFollowsItsFormula) {
     SCOPED_TRACE(kOptimizerRules[kind].name);
     SetUp();
     const auto rule = static_cast<OptimizerKind>(kind);
-    const OptimizerSettings settings = make_settings(rule, rule == OptimizerKind::adamw ? 0.5f : 0.1f);
+    const OptimizerSettings settings =
+        make_settings(rule, rule == OptimizerKind::adamw || rule == OptimizerKind::lamb ? 0.5f : 0.1f);
     run(settings, all_chunks(), kSteps, 1.0f);
     expect_reference(settings, 1.0f);
   }
@@ -328,6 +355,84 @@ TEST_P(OptimizerTest, MomentumOfGradientsThatAreNotFiniteIsNotAddedAndNoted) {
   EXPECT_EQ(bench_->take(first_), momentum);
 }
 
+/// All elements of a parameter are alike: the number of elements and of chunks does not matter. The first step of AdamW
+/// has direction 1, 0 or -1.
+TEST_P(OptimizerTest, LambMultipliesTheStepByTheRatioOfTheNorms) {
+  struct Case {
+    double weight, gradient, decay, ratio;  // of the three parameters that decay
+  };
+  const double rate = 0.125;
+  const auto sign = [](double gradient) { return static_cast<double>(gradient > 0.0) - (gradient < 0.0); };
+  for (const Case& c : {Case{2, -3, 0.25, 4},         // r = -1 + 0.5
+                        Case{2, 0.5, 0.25, 4.0 / 3},  // r = 1 + 0.5
+                        Case{-8, 0, 0.25, 4},         // r = 0 - 2
+                        Case{8, 1, 0, 8},             // r = 1: parameters that could decay are adapted
+                        Case{0, 1, 0.25, 1},          // no weights
+                        Case{4, 0, 0, 1}}) {          // no update
+    SetUp();
+    OptimizerSettings settings = make_settings(OptimizerKind::lamb, static_cast<float>(c.decay));
+    settings.schedule = {LrScheduleKind::constant, static_cast<float>(rate), 0, 0};
+    const Values start(kArena, c.weight);
+    master_ = bench_->put_master(start, {kArena});
+    weights_ = GetParam().weights == master_.dtype ? master_ : bench_->put_as(start, weights_.dtype, {kArena});
+    UpdateSlice all = all_chunks();
+    all.gradients = bench_->put_as(Values(kArena, c.gradient), GetParam().gradients, {kArena}).data;
+    const Tensor ratios = trust_ratios(settings, all);
+    EXPECT_EQ(bench_->take(first_), Values(kArena, 0.0)) << "no state has changed";
+    all.trust_ratios = ratios.as<const float>();
+    device_->get<OptimizerOps>().update(settings, all, {state_, 0}, device_->compute_stream());
+    const Values found = bench_->take(ratios);
+    const Values master = bench_->take(master_);
+    for (std::size_t p = 0; p < kParameters.size(); ++p) {
+      const double ratio = kParameters[p].decays ? c.ratio : 1.0;
+      EXPECT_NEAR(found[p], ratio, 1e-6 * ratio) << p;
+      const double update = sign(c.gradient) + (kParameters[p].decays ? c.decay * c.weight : 0.0);
+      for (const std::size_t i : {kParameters[p].begin, kParameters[p].begin + kParameters[p].count - 1}) {
+        EXPECT_NEAR(master[i], c.weight - rate * ratio * update, 1e-5) << c.weight << ", " << c.gradient << ": " << p;
+      }
+    }
+  }
+}
+
+TEST_P(OptimizerTest, SquaresOfUpdatesAreOfScaledGradientsAndDoNotDependOnTheSlice) {
+  const OptimizerSettings settings = make_settings(OptimizerKind::lamb, 0.5f);
+  run(settings, all_chunks(), 2, 1.0f);
+  const auto squares_of = [&](std::uint32_t begin, std::uint32_t count) {
+    UpdateSlice part = slice(begin, count);
+    part.gradients = put_gradients(2).data;
+    return bench_->take(update_squares(settings, part));
+  };
+  const auto chunks = static_cast<std::uint32_t>(make_chunks().size());
+  const Values whole = squares_of(0, chunks);
+  Values halves = bench_->take(put_gradients(2));
+  for (double& gradient : halves) gradient *= 0.5;
+  UpdateSlice doubled = all_chunks();
+  doubled.gradients = bench_->put_as(halves, GetParam().gradients, {kArena}).data;
+  EXPECT_NE(bench_->take(update_squares(settings, doubled)), whole);
+  doubled.gradient_scale = bench_->put_object(2.0f);
+  EXPECT_EQ(bench_->take(update_squares(settings, doubled)), whole);
+  for (std::uint32_t i = 0; i < chunks; ++i) {
+    const bool decays = make_chunks()[i].decays != 0;
+    EXPECT_EQ(whole[2 * i] != -1.0 && whole[2 * i + 1] != -1.0, decays) << i;
+    const Values single = squares_of(i, 1);
+    for (std::uint32_t k = 0; k < 2 * chunks; ++k) EXPECT_EQ(single[k], k / 2 == i ? whole[k] : -1.0) << i << ", " << k;
+  }
+}
+
+/// The ratio of the second parameter is of 3000 chunks. The third has no weights, the fourth no update.
+TEST_P(OptimizerTest, RatiosAreOfAllChunksOfTheirParameterAlone) {
+  Values squares{9, 1, 16, 24};
+  for (int chunk = 0; chunk < 3000; ++chunk) squares.insert(squares.end(), {0.5, 2});
+  squares.insert(squares.end(), {0, 3, 3, 0});
+  std::vector<std::uint8_t> bytes(5 * sizeof(std::uint32_t));
+  std::memcpy(bytes.data(), std::array<std::uint32_t, 5>{0, 2, 3002, 3003, 3004}.data(), bytes.size());
+  const auto* first = bench_->put_bytes(bytes, {static_cast<std::int64_t>(bytes.size())}).as<const std::uint32_t>();
+  const Tensor sums = bench_->put_as(squares, DType::f32, {static_cast<std::int64_t>(squares.size())});
+  const Tensor ratios = bench_->put_as(Values(4, std::nan("")), DType::f32, {4});
+  device_->get<OptimizerOps>().trust_ratios(sums.as<UpdateSquares>(), first, ratios, device_->compute_stream());
+  EXPECT_EQ(bench_->take(ratios), (Values{1, 0.5, 1, 1}));
+}
+
 TEST_P(OptimizerTest, UnknownRulesAndMissingSlotsAreErrors) {
   UpdateSlice one = slice(0, 1);
   one.gradients = put_gradients(0).data;
@@ -375,11 +480,6 @@ TEST_P(OptimizerTest, WritesTheSameWeightsToPeers) {
   EXPECT_EQ(bench_->take(second), bench_->take(weights_));
 }
 
-double rounded_to(DType dtype, double value) {
-  if (dtype == DType::f64) return value;
-  return dtype == DType::bf16 ? to_float(to_bf16(static_cast<float>(value))) : static_cast<float>(value);
-}
-
 /// Every device rounds the master weights to the nearest bf16.
 TEST_P(OptimizerTest, RoundsToTheNearestBf16) {
   if (GetParam().weights != DType::bf16) GTEST_SKIP() << "only bf16 weights are rounded";
@@ -396,88 +496,12 @@ TEST_P(OptimizerTest, RoundsToTheNearestBf16) {
   }
 }
 
-/// Sums of these depend on the order of their terms in every type.
-Values terms(std::int64_t count, std::uint32_t seed) {
-  Values values = random_values(count, seed);
-  for (std::size_t i = 0; i < values.size(); i += 3) values[i] *= 1e3;
-  return values;
-}
-
-/// The sum of values[first .. first + count), each addition rounded to `dtype`.
-double tree_of(const Values& values, std::size_t first, std::size_t count, DType dtype) {
-  if (count == 1) return values[first];
-  return rounded_to(dtype,
-                    tree_of(values, first, count / 2, dtype) + tree_of(values, first + count / 2, count / 2, dtype));
-}
-
-TEST_P(OptimizerTest, AddsTreesInTheirOrder) {
-  const DType leaf = GetParam().gradients;
-  const DType node = master_.dtype;
-  for (const std::int64_t rows : {1, 2, 4, 8, 16, 64}) {
-    for (const std::int64_t count : {1, 37, 1024}) {
-      const Tensor leaves = bench_->put_as(terms(rows * count, 21), leaf, {rows, count});
-      const Values all = bench_->take(leaves);
-      for (const DType root : {leaf, node}) {
-        const Tensor sum = bench_->put_as(Values(static_cast<std::size_t>(count), std::nan("")), root, {count});
-        device_->get<ReductionOps>().add_tree(leaves, sum, device_->compute_stream());
-        Values expected;
-        for (std::int64_t i = 0; i < count; ++i) {
-          Values column;
-          for (std::int64_t row = 0; row < rows; ++row)
-            column.push_back(all[static_cast<std::size_t>(row * count + i)]);
-          expected.push_back(rounded_to(root, tree_of(column, 0, column.size(), node)));
-        }
-        EXPECT_EQ(bench_->take(sum), expected) << rows << " rows of " << count;
-      }
-    }
-  }
-  const Tensor three = bench_->put_as(terms(12, 21), leaf, {3, 4});
-  const Tensor sum = bench_->put_as(Values(4, 0.0), leaf, {4});
-  EXPECT_THROW(device_->get<ReductionOps>().add_tree(three, sum, device_->compute_stream()), Error);
-}
-
-/// A leaf, a leaf that was put away, and sums of more and more of them.
-TEST_P(OptimizerTest, AddsNodesFromTheFirstOnAndRoundsOnce) {
-  const DType leaf = GetParam().gradients;
-  const DType node = master_.dtype;
-  for (const std::int64_t count : {1, 37, 4096}) {
-    for (std::size_t most = 1; most <= 4; ++most) {
-      for (const DType root : {leaf, node}) {
-        std::vector<Tensor> nodes;
-        std::vector<Values> values;
-        for (std::size_t i = 0; i < most; ++i) {
-          nodes.push_back(
-              bench_->put_as(terms(count, static_cast<std::uint32_t>(31 + i)), i < 2 ? leaf : node, {count}));
-          values.push_back(bench_->take(nodes.back()));
-        }
-        Values expected;
-        for (std::size_t k = 0; k < values[0].size(); ++k) {
-          double sum = values[0][k];
-          for (std::size_t i = 1; i < most; ++i) sum = rounded_to(node, values[i][k] + sum);
-          expected.push_back(rounded_to(root, sum));
-        }
-        const Tensor sum = root == leaf ? nodes[0] : bench_->put_as(Values(values[0].size(), 0.0), root, {count});
-        device_->get<ReductionOps>().add_nodes(nodes, sum, device_->compute_stream());
-        EXPECT_EQ(bench_->take(sum), expected) << most << " nodes of " << count;
-      }
-    }
-  }
-}
-
 /// Each chunk has its place, whatever slice it is in; others are left alone.
 TEST_P(OptimizerTest, SquaresOfChunksDoNotDependOnTheSlice) {
   const std::vector<UpdateChunk> chunks = make_chunks();
   const auto chunk_count = static_cast<std::uint32_t>(chunks.size());
-  std::vector<std::uint32_t> first;
-  std::uint32_t all = 0;
-  for (const Parameter& p : kParameters) {
-    first.push_back(all);
-    all += static_cast<std::uint32_t>((p.count + kChunkElements - 1) / kChunkElements);
-  }
-  ASSERT_EQ(all, chunk_count);
-  std::vector<std::uint8_t> bytes(first.size() * sizeof(std::uint32_t));
-  std::memcpy(bytes.data(), first.data(), bytes.size());
-  const auto* places = bench_->put_bytes(bytes, {static_cast<std::int64_t>(bytes.size())}).as<const std::uint32_t>();
+  ASSERT_EQ(first_chunks().back(), chunk_count);
+  const std::uint32_t* places = put_first_chunks();
   const Tensor gradients = put_gradients(0);
   const Values values = bench_->take(gradients);
   const auto squares_of = [&](std::uint32_t begin, std::uint32_t count) {

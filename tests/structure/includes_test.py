@@ -40,13 +40,14 @@ MAY_IMPORT = {
 }
 # The rooms of runtime/train, and what each may include besides itself and the headers directly in runtime/train.
 # step <- replica <- measure, checkpoint, report, groups <- run
-STEP = ["step", "step/store", "step/sync"]
+STEP = ["step", "step/store", "step/sync", "step/whole"]
 ROOMS = {
     "": [],  # dataset.h, model.h, split.h
     "results": [],  # plain structs
     "step/store": [],
     "step/sync": ["step/store"],
-    "step": ["results", "step/store", "step/sync"],
+    "step/whole": ["step/store"],
+    "step": ["results", "step/store", "step/sync", "step/whole"],
     "replica": ["results", *STEP],
     "measure": ["results", *STEP, "replica"],
     "checkpoint": ["results", *STEP, "replica"],

@@ -90,11 +90,21 @@ class FakeDevice : public Device {
     void update(const OptimizerSettings&, const UpdateSlice& slice, StepRef, Stream stream) override {
       const auto peers =
           std::count_if(slice.peer_weights.begin(), slice.peer_weights.end(), [](void* p) { return p != nullptr; });
-      device_.log.push_back(fmt::format("update parameter {}{} on {}", slice.chunks->parameter,
-                                        peers > 0 ? fmt::format(" and of {} peers", peers) : "", device_.name(stream)));
+      device_.log.push_back(fmt::format("update parameter {}{}{} on {}", slice.chunks->parameter,
+                                        peers > 0 ? fmt::format(" and of {} peers", peers) : "",
+                                        slice.trust_ratios != nullptr ? " by ratios" : "", device_.name(stream)));
     }
     void add_momentum(const OptimizerSettings&, const UpdateSlice& slice, StepRef, Stream stream) override {
       device_.log.push_back(fmt::format("momentum of {} on {}", slice.chunks->parameter, device_.name(stream)));
+    }
+    void update_squares(const OptimizerSettings&, const UpdateSlice& slice, const std::uint32_t*, UpdateSquares*,
+                        StepRef, Stream stream) override {
+      device_.log.push_back(fmt::format("squares of {}update of {} on {}",
+                                        slice.gradient_scale != nullptr ? "scaled " : "", slice.chunks->parameter,
+                                        device_.name(stream)));
+    }
+    void trust_ratios(const UpdateSquares*, const std::uint32_t*, const Tensor& ratios, Stream stream) override {
+      device_.log.push_back(fmt::format("{} ratios on {}", ratios.size(), device_.name(stream)));
     }
     std::size_t inbox_bytes(const UpdateSlice&, int) const override { return device_.inbox; }
     void sum_and_update(const OptimizerSettings&, const UpdateSlice& slice, const PeerInboxes& peers, StepRef,

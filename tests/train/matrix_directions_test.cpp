@@ -1,4 +1,4 @@
-#include "runtime/train/step/matrix_directions.h"
+#include "runtime/train/step/whole/matrix_directions.h"
 
 #include <gtest/gtest.h>
 

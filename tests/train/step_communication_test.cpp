@@ -179,6 +179,31 @@ TEST_F(PathTest, MatricesAreDealtAmongTheRanks) {
   EXPECT_EQ(std::ranges::count_if(alone, [](const std::string& line) { return line.starts_with("broadcast"); }), 0);
 }
 
+/// Norms have two sums for each chunk. The ranks add theirs if each updates a shard only.
+TEST_F(PathTest, NormsOfParametersAreKnownBeforeTheFirstUpdate) {
+  options.optimizer.kind = OptimizerKind::lamb;
+  const Log squares{"scale from 3 sums on compute", "squares of scaled update of 0 on compute",
+                    "squares of scaled update of 1 on compute", "squares of scaled update of 2 on compute"};
+  const auto ratios_in = [](const Log& log) {
+    return Log(std::ranges::find(log, "scale from 3 sums on compute"),
+               std::ranges::find(log, "update parameter 0 by ratios on compute"));
+  };
+  for (const Zero zero : {Zero::nothing, Zero::state, Zero::gradients, Zero::weights}) {
+    SCOPED_TRACE(static_cast<int>(zero));
+    options.zero = zero;
+    Log expected = squares;
+    if (zero != Zero::nothing) expected.push_back("all-reduce of 6 on compute");
+    expected.push_back("3 ratios on compute");
+    EXPECT_EQ(ratios_in(step()), expected);
+    Log alone = squares;
+    alone.push_back("3 ratios on compute");
+    if (zero >= Zero::gradients) continue;  // gradients take each other's place
+    EXPECT_EQ(ratios_in(step(false)), alone);
+  }
+  specs[0].split = Split{{600}, 0, 300, 600};
+  EXPECT_THROW(step(), Error) << "a slice has no norm of the parameter";
+}
+
 TEST_F(PathTest, WithoutCommunicationNothingIsSentAndAllIsUpdated) {
   for (const Zero zero : {Zero::nothing, Zero::state}) {
     for (const float clip_norm : {0.0f, 1.0f}) {

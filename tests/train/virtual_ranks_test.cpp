@@ -202,6 +202,32 @@ TEST_P(VirtualRanksTest, RoundingAtRandomIsTheSameOnAnyNumber) {
   }
 }
 
+/// Neither do norms of whole parameters depend on who updates which part of them.
+TEST_P(VirtualRanksTest, NormsOfParametersAreThoseOfOneRankOnAnyShards) {
+  if (compares_with_itself()) GTEST_SKIP() << "needs several ranks";
+  TrainerOptions reference = options(4);
+  reference.optimizer.kind = OptimizerKind::lamb;
+  reference.bucket_bytes = std::size_t{1} << 30;
+  for (const bool narrow : {false, true}) {
+    reference.bf16_moments = narrow;
+    reference.clip_norm = narrow ? 0.05f : 0.0f;
+    const Results expected = results_of_one(reference);
+    TrainerOptions run = reference;
+    run.bucket_bytes = 20000;
+    for (const Zero zero : narrow ? std::vector{Zero::gradients} : std::vector{Zero::state, Zero::weights}) {
+      SCOPED_TRACE(fmt::format("zero {}", static_cast<int>(zero)));
+      run.zero = zero;
+      expect(run, expected);
+    }
+  }
+  reference.zero = Zero::state;
+  const auto traced = all().trainer(reference, networks().front());
+  traced->run(1);
+  std::set<std::string> parts;
+  for (const TimelineSpan& span : trace_steps(*traced, 1)) parts.insert(span.name);
+  for (const char* part : {"norms of parameters", "sums of norms"}) EXPECT_TRUE(parts.contains(part)) << part;
+}
+
 /// Neither do updates of whole matrices depend on who works on them.
 TEST_P(VirtualRanksTest, MatricesMoveAlikeWhoeverWorksOnThem) {
   if (compares_with_itself()) GTEST_SKIP() << "needs several ranks";

@@ -80,13 +80,15 @@ Flags optimizer_flags(Options& o) {
   LrSchedule& schedule = settings.schedule;
   return {
       {"--optimizer", choice(settings.kind, kinds),
-       "Update rule. muon: Muon for the matrices of hidden layers, adamw for all other parameters"},
+       "Update rule. muon: Muon for the matrices of hidden layers, adamw for all other parameters. lamb: adamw with a "
+       "learning rate for each parameter, for large batches"},
       {"--lr", number(schedule.peak, kPositive), "Learning rate after warm-up, before --lr-scaling"},
       {"--momentum", number(settings.momentum, kBelowOne), "Momentum of sgd"},
       {"--muon-momentum", number(settings.muon_momentum, kBelowOne), "Momentum of muon (Nesterov), for matrices"},
-      {"--beta1", number(settings.beta1, kBelowOne), "beta1 of adam, adamw and lion, and of muon for other parameters"},
+      {"--beta1", number(settings.beta1, kBelowOne),
+       "beta1 of adam, adamw, lamb and lion, and of muon for other parameters"},
       {"--beta2", number(settings.beta2, kBelowOne),
-       "beta2 of adam, adamw and lion (the Lion paper uses 0.99), and of muon for other parameters"},
+       "beta2 of adam, adamw, lamb and lion (the Lion paper uses 0.99), and of muon for other parameters"},
       {"--weight-decay", number(settings.weight_decay, kZeroOrMore), "Weight decay; biases and norms have none"},
       {"--moments", choice(o.trainer.bf16_moments, {{"fp32", false}, {"bf16", true}}),
        "Number format of the optimizer's moments. bf16 is rounded at random, with the value as the mean"},
@@ -400,14 +402,15 @@ Flags failure_flags(Options& o) {
            Effect::output, kExpertGroup, kNotInFile}};
 }
 
-/// Muon needs a matrix as a whole on the rank that works on it.
-void check_whole_matrices(const Options& o) {
-  if (o.tensor > 1) {
-    usage_error("--optimizer muon with --tp {}: it needs whole matrices, and --tp splits them. Use --pp or --zero 1.",
-                o.tensor);
+/// Muon needs a matrix as a whole on the rank that works on it, LAMB the norms of whole parameters.
+void check_whole_parameters(const Options& o) {
+  const OptimizerRule& rule = rule_of(o.trainer.optimizer.kind);
+  if (o.tensor > 1 && rule.whole_parameters()) {
+    usage_error("--optimizer {} with --tp {}: it needs {}, and --tp splits them. Use --pp or --zero 1.", rule.name,
+                o.tensor, rule.matrices ? "whole matrices" : "norms of whole parameters");
   }
-  if (o.trainer.zero >= Zero::gradients) {
-    usage_error("--optimizer muon with --zero {}: it needs whole gradients of matrices. Use --zero 0 or 1.",
+  if (o.trainer.zero >= Zero::gradients && rule.matrices) {
+    usage_error("--optimizer {} with --zero {}: it needs whole gradients of matrices. Use --zero 0 or 1.", rule.name,
                 static_cast<int>(o.trainer.zero));
   }
 }
@@ -472,7 +475,7 @@ void check_training_flags(const Options& o, const Workload& workload) {
   check_flags(o, workload);
   check_group(o);
   if (o.run.sample_every > 0) check_samples(o, workload);
-  if (rule_of(o.trainer.optimizer.kind).matrices) check_whole_matrices(o);
+  check_whole_parameters(o);
   if (o.trainer.zero >= Zero::gradients && o.trainer.overlap >= OverlapMode::off) {
     usage_error(
         "--overlap {}: with --zero {}, gradients are sent during backward, because others take their memory. Use "

@@ -12,7 +12,8 @@
 #include "runtime/train/replica/updates.h"
 #include "runtime/train/report/sends.h"
 #include "runtime/train/step/gradient_norm.h"
-#include "runtime/train/step/matrix_directions.h"
+#include "runtime/train/step/whole/matrix_directions.h"
+#include "runtime/train/step/whole/trust_ratios.h"
 
 namespace ddptrain {
 namespace {
@@ -138,6 +139,9 @@ std::vector<MemoryUse> memory_of(const RunPlan& plan, int rank, const Replica& r
   memory.push_back({"norm", GradientNorm::bytes(replica.arena())});
   if (rule_of(plan.trainer.optimizer.kind).matrices) {
     memory.push_back({"directions", MatrixDirections::bytes(replica.arena())});
+  }
+  if (rule_of(plan.trainer.optimizer.kind).norms) {
+    memory.push_back({"trust ratios", TrustRatios::bytes(replica.arena())});
   }
   const bool cuda = plan.device == DeviceKind::cuda;
   for (const MemoryUse& use : cuda ? gpu_memory(plan, replica) : host_memory(plan, rank, replica)) {

@@ -21,6 +21,7 @@ struct Update {
   StepFactors<T> factors;
   T decay;
   G* gradients;
+  const float* trust_ratios;
 
   Update(const OptimizerSettings& s, const UpdateSlice& slice, std::uint64_t step)
       : factors{static_cast<T>(s.schedule.at(step)),
@@ -32,9 +33,11 @@ struct Update {
                 correction(s.beta1, step),
                 correction(s.beta2, step),
                 static_cast<T>(s.muon_momentum),
-                false},
+                false,
+                T{1}},
         decay(static_cast<T>(s.weight_decay)),
-        gradients(static_cast<G*>(slice.gradients)) {}
+        gradients(static_cast<G*>(slice.gradients)),
+        trust_ratios(slice.trust_ratios) {}
 
   static T correction(float beta, std::uint64_t step) {
     return static_cast<T>(1.0 / (1.0 - std::pow(static_cast<double>(beta), static_cast<double>(step + 1))));
@@ -42,6 +45,7 @@ struct Update {
   StepFactors<T> factors_of(const UpdateChunk& chunk) const {
     StepFactors<T> f = factors;
     f.of_matrix = chunk.of_matrix != 0;
+    if (trust_ratios != nullptr) f.trust_ratio = static_cast<T>(trust_ratios[chunk.parameter]);
     return f;
   }
   T decay_of(const UpdateChunk& chunk) const { return chunk.decays != 0 ? decay : T{0}; }
@@ -179,6 +183,26 @@ void add_momentum_to(const Update<T, G>& u, const UpdateSlice& slice, const Upda
   m.store_at_random([&](std::uint32_t i) { return bits.of(parameter.element(chunk.element + i)).first_moment; });
 }
 
+/// The squares of a chunk's weights, and of their update by LAMB.
+template <class T, class G>
+UpdateSquares squares_of(const Update<T, G>& u, const UpdateSlice& slice, const UpdateChunk& chunk) {
+  constexpr DType kWide = std::is_same_v<T, double> ? DType::f64 : DType::f32;
+  Widened<T> w(slice.master, slice.masterless ? slice.weight_type : kWide, chunk);
+  Widened<T> m(slice.state[0], slice.state_type, chunk);
+  Widened<T> v(slice.state[1], slice.state_type, chunk);
+  double weights = 0.0;
+  double updates = 0.0;
+  for (std::uint32_t i = 0; i < chunk.count; ++i) {
+    const T gradient = to_number<T>(u.gradients[chunk.begin + i]);
+    const double weight = w.values()[i];
+    const double update =
+        Rule<OptimizerKind::lamb>::update(u.factors, u.decay, gradient, w.values()[i], m.values()[i], v.values()[i]);
+    weights += weight * weight;
+    updates += update * update;
+  }
+  return {static_cast<float>(weights), static_cast<float>(updates)};
+}
+
 /// Rounds the master weights of a chunk to bf16.
 void round_weights(const UpdateSlice& slice, const UpdateChunk& chunk) {
   const float* master = static_cast<const float*>(slice.master) + chunk.begin;
@@ -215,6 +239,30 @@ class CpuOptimizer final : public OptimizerOps, CpuOps {
     });
   }
 
+  void update_squares(const OptimizerSettings& settings, const UpdateSlice& slice, const std::uint32_t* first_chunk,
+                      UpdateSquares* squares, StepRef step, Stream) override {
+    check_update(settings.kind, slice, dtype());
+    with_scalar([&]<class T>(T) {
+      if (slice.gradient_type == DType::bf16) {
+        return update_squares_as<T, Bf16>(settings, slice, first_chunk, squares, step.value());
+      }
+      update_squares_as<T, T>(settings, slice, first_chunk, squares, step.value());
+    });
+  }
+
+  void trust_ratios(const UpdateSquares* squares, const std::uint32_t* first_chunk, const Tensor& ratios,
+                    Stream) override {
+    for (std::int64_t parameter = 0; parameter < ratios.size(); ++parameter) {
+      double weights = 0.0;
+      double update = 0.0;
+      for (std::uint32_t chunk = first_chunk[parameter]; chunk < first_chunk[parameter + 1]; ++chunk) {
+        weights += static_cast<double>(squares[chunk].weights);
+        update += static_cast<double>(squares[chunk].update);
+      }
+      ratios.as<float>()[parameter] = trust_ratio(weights, update);
+    }
+  }
+
   std::size_t inbox_bytes(const UpdateSlice&, int) const override { return 0; }
 
   void sum_and_update(const OptimizerSettings&, const UpdateSlice&, const PeerInboxes&, StepRef, Stream) override {
@@ -230,6 +278,17 @@ class CpuOptimizer final : public OptimizerOps, CpuOps {
       if (chunk.of_matrix == 0) return;
       if (slice.nonfinite != nullptr) note_nonfinite(u, chunk, *slice.nonfinite, step);
       if (!std::isnan(u.factors.gradient_scale)) add_momentum_to(u, slice, chunk, settings, step);
+    });
+  }
+
+  template <class T, class G>
+  void update_squares_as(const OptimizerSettings& settings, const UpdateSlice& slice, const std::uint32_t* first_chunk,
+                         UpdateSquares* squares, std::uint64_t step) {
+    const Update<T, G> u(settings, slice, step);
+    parallel_each(slice.chunk_count, 64, [&](std::int64_t i, int) {
+      const UpdateChunk& chunk = slice.chunks[i];
+      if (chunk.decays == 0) return;
+      squares[first_chunk[chunk.parameter] + chunk.element / kChunkElements] = squares_of(u, slice, chunk);
     });
   }
 

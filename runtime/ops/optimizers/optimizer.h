@@ -23,18 +23,26 @@ enum class OptimizerKind : std::uint8_t {
   /// w -= lr (scale d + decay w). The first step is add_momentum(), the second OrthogonalOps, the third update().
   /// adamw for all other chunks.
   muon,
+  /// You et al. 2020: adamw with the learning rate of each parameter multiplied by its trust ratio |w| / |r|, where r
+  /// is what adamw multiplies by the learning rate, and w is the weight before the update. The ratio is 1 if one of the
+  /// norms is 0, and for parameters without weight decay (norms, biases). The first step is update_squares(), the
+  /// second trust_ratios(), the third update().
+  lamb,
 };
 
 struct OptimizerRule {
   const char* name;
   std::size_t slots;      ///< Arrays of state, each as long as the weights.
   bool matrices = false;  ///< Whether the update of a matrix needs the gradient of the whole matrix.
+  bool norms = false;     ///< Whether the update of a parameter needs norms of the whole parameter.
+
+  constexpr bool whole_parameters() const { return matrices || norms; }
 };
 
 /// By OptimizerKind. A rule is an enumerator, a line here, and in optimizer_rules.h its step and a case of with_kind().
-inline constexpr std::array kOptimizerRules = {OptimizerRule{"sgd", 1}, OptimizerRule{"adam", 2},
-                                               OptimizerRule{"adamw", 2}, OptimizerRule{"lion", 1},
-                                               OptimizerRule{"muon", 2, true}};
+inline constexpr std::array kOptimizerRules = {OptimizerRule{"sgd", 1},        OptimizerRule{"adam", 2},
+                                               OptimizerRule{"adamw", 2},      OptimizerRule{"lion", 1},
+                                               OptimizerRule{"muon", 2, true}, OptimizerRule{"lamb", 2, false, true}};
 inline constexpr std::size_t kMostOptimizerSlots = 2;
 
 /// Throws std::out_of_range if there is no such rule.
@@ -88,9 +96,16 @@ struct UpdateSlice {
   /// One factor for every gradient (clipping), or null. NaN: the step is not taken, and nothing changes but
   /// `nonfinite`.
   const float* gradient_scale = nullptr;
-  NonFinite* nonfinite = nullptr;  ///< Where gradients that are not finite are noted (`first`); null: nowhere.
+  const float* trust_ratios = nullptr;  ///< lamb: by UpdateChunk::parameter. Null: all are 1.
+  NonFinite* nonfinite = nullptr;       ///< Where gradients that are not finite are noted (`first`); null: nowhere.
 
   bool rounds_at_random() const { return masterless || state_type == DType::bf16; }
+};
+
+/// Sums of squares over a chunk of a parameter.
+struct UpdateSquares {
+  float weights = 0.0f;
+  float update = 0.0f;  ///< Of what is multiplied by the learning rate.
 };
 
 /// The number of the step, and the update of parameters by their gradients.
@@ -103,6 +118,16 @@ class OptimizerOps : public Family<OptimizerOps> {
   /// place of the gradient. g is scaled by slice.gradient_scale before. Does for `nonfinite` and a NaN scale what
   /// update() does.
   virtual void add_momentum(const OptimizerSettings& settings, const UpdateSlice& slice, StepRef step,
+                            Stream stream) = 0;
+  /// lamb: squares[first_chunk[p] + i] = the sums of chunk i of parameter p, which begins at its element i *
+  /// kChunkElements, for every chunk of the slice with weight decay. The update is the one that update() makes of the
+  /// same slice in this step; nothing but `squares` changes. The bits depend neither on buckets nor on shards.
+  virtual void update_squares(const OptimizerSettings& settings, const UpdateSlice& slice,
+                              const std::uint32_t* first_chunk, UpdateSquares* squares, StepRef step,
+                              Stream stream) = 0;
+  /// lamb: ratios[p] (f32) = the trust ratio of parameter p, whose chunks are squares[first_chunk[p]] to
+  /// squares[first_chunk[p + 1] - 1].
+  virtual void trust_ratios(const UpdateSquares* squares, const std::uint32_t* first_chunk, const Tensor& ratios,
                             Stream stream) = 0;
   /// Bytes of zeroed memory that sum_and_update() of this slice needs on each of `ranks` ranks. 0 if there is no
   /// sum_and_update(): on CPUs, for more than PeerInboxes::kMaxRanks ranks, for large slices, and if anything is

@@ -22,6 +22,7 @@ struct StepFactors {
   T correction2;  ///< 1 / (1 - beta2^t)
   T muon_momentum;
   bool of_matrix;  ///< UpdateChunk::of_matrix
+  T trust_ratio;   ///< lamb: of the chunk's parameter.
 };
 
 /// Adam's moments.
@@ -94,6 +95,27 @@ struct Rule<OptimizerKind::muon> {
   }
 };
 
+template <>
+struct Rule<OptimizerKind::lamb> {
+  /// What is multiplied by the learning rate and the trust ratio.
+  template <class T>
+  DDP_HOST_DEVICE static T update(const StepFactors<T>& f, T decay, T gradient, T w, T& m, T& v) {
+    update_moments(f, gradient * f.gradient_scale, m, v);
+    return direction(f, m, v) + decay * w;
+  }
+  template <class T>
+  DDP_HOST_DEVICE static void step(const StepFactors<T>& f, T decay, T gradient, T& w, T& m, T& v) {
+    w -= f.learning_rate * f.trust_ratio * update(f, decay, gradient, w, m, v);
+  }
+};
+
+/// OptimizerOps::trust_ratios() of one parameter, from its sums of squares.
+DDP_HOST_DEVICE float trust_ratio(double weights, double update) {
+  if (weights == 0.0 || update == 0.0) return 1.0f;
+  using std::sqrt;
+  return static_cast<float>(sqrt(weights / update));
+}
+
 /// OptimizerOps::add_momentum() of one element.
 template <class T>
 DDP_HOST_DEVICE void add_momentum(const StepFactors<T>& f, T& gradient, T& m) {
@@ -121,6 +143,9 @@ void with_kind(OptimizerKind kind, Work&& work) {
       break;
     case OptimizerKind::muon:
       call.template operator()<OptimizerKind::muon>();
+      break;
+    case OptimizerKind::lamb:
+      call.template operator()<OptimizerKind::lamb>();
       break;
   }
 }

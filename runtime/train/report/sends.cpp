@@ -6,8 +6,8 @@
 
 #include "runtime/comm/meta_communicator.h"
 #include "runtime/ops/meta_device.h"
-#include "runtime/train/step/matrix_directions.h"
 #include "runtime/train/step/store/weight_store.h"
+#include "runtime/train/step/whole/matrix_directions.h"
 
 namespace ddptrain {
 namespace {

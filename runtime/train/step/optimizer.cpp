@@ -13,10 +13,11 @@ Optimizer::Optimizer(const OptimizerSettings& settings, float clip_norm, const P
       ops_(device_.get<OptimizerOps>()),
       nonfinite_(nonfinite),
       pipeline_(pipeline),
-      waits_(clip_norm > 0.0f || on_nonfinite == OnNonFinite::skip || rule_of(settings.kind).matrices) {
+      waits_(clip_norm > 0.0f || on_nonfinite == OnNonFinite::skip || rule_of(settings.kind).whole_parameters()) {
   DDP_CHECK(!waits_ || nonfinite != nullptr, "a norm that is not finite must be noted");
   if (waits_) norm_.emplace(arena, pipeline);
   if (rule_of(settings.kind).matrices) directions_.emplace(arena);
+  if (rule_of(settings.kind).norms) ratios_.emplace(arena);
 }
 
 void Optimizer::begin_step(StepRef step, WeightStore& weights) {
@@ -50,6 +51,7 @@ void Optimizer::finish_step() {
     device_.get<ReductionOps>().clip_scale(norm_->squares(), clip_norm_, step_, nonfinite_, norm_->clip_scale(),
                                            compute);
     if (directions_) find_directions();
+    if (ratios_) ratios_->find(settings_, norm_->clip_scale(), step_, weights_->shard_ranks());
     for (std::size_t bucket = 0; bucket < arena_.plan().buckets.size(); ++bucket) update(bucket, compute);
   }
   weights_->finish();
@@ -79,6 +81,7 @@ void Optimizer::update(std::size_t bucket, Stream stream) {
     const Span span(device_.timeline(), Lane::compute, stream, fmt::format("bucket {} update", bucket));
     UpdateSlice slice = slice_of(bucket);
     if (waits_) slice.gradient_scale = norm_->clip_scale();
+    if (ratios_) slice.trust_ratios = ratios_->values();
     weights_->add_copies(slice, bucket);
     ops_.update(settings_, slice, step_, stream);
   }

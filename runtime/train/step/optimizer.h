@@ -7,9 +7,10 @@
 #include "runtime/device/device.h"
 #include "runtime/ops/optimizers/optimizer.h"
 #include "runtime/train/step/gradient_norm.h"
-#include "runtime/train/step/matrix_directions.h"
 #include "runtime/train/step/store/parameter_arena.h"
 #include "runtime/train/step/store/weight_store.h"
+#include "runtime/train/step/whole/matrix_directions.h"
+#include "runtime/train/step/whole/trust_ratios.h"
 
 namespace ddptrain {
 
@@ -20,7 +21,7 @@ enum class OnNonFinite : std::uint8_t {
 };
 
 /// Updates the arena bucket by bucket. A bucket is updated as soon as its gradients are reduced. With clipping, skipped
-/// steps, or a rule that needs whole matrices, all buckets wait for the norm of the whole gradient.
+/// steps, or a rule that needs whole parameters, all buckets wait for the norm of the whole gradient.
 class Optimizer {
  public:
   /// `clip_norm` 0: no clipping. `nonfinite` is in device memory; null: gradients are not checked. For `pipeline` see
@@ -66,6 +67,7 @@ class Optimizer {
   bool waits_;                                  ///< All updates wait for the norm.
   std::optional<GradientNorm> norm_;            ///< Made on first use.
   std::optional<MatrixDirections> directions_;  ///< Of a rule that needs whole matrices.
+  std::optional<TrustRatios> ratios_;           ///< Of a rule that needs norms of whole parameters.
   StepRef step_;
   StepState begun_;  ///< On a CPU: the number of the step.
   WeightStore* weights_ = nullptr;

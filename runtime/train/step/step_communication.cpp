@@ -116,7 +116,8 @@ class Chooser {
   std::string what_forbids_fusing() const {
     if (!options_.fused_sum || ranks_.count > 1) return "the fused sum is off";
     if (options_.clip_norm > 0.0f) return "clipping needs all sums before the first update";
-    if (rule_of(options_.optimizer.kind).matrices) return "matrices need all sums before the first update";
+    const OptimizerRule& rule = rule_of(options_.optimizer.kind);
+    if (rule.whole_parameters()) return fmt::format("{} needs all sums before the first update", rule.name);
     if (!optimizer_.updates_at_once()) return "a step that may be left out needs all sums before the first update";
     if (sharded_) return "optimizer state is sharded";
     if (options_.bf16_moments || !options_.has_masters) return "the update rounds at random";

@@ -22,7 +22,7 @@ ArenaOptions arena_options(const TrainerOptions& options, const std::vector<Unit
           options.bf16_moments,
           options.has_masters,
           options.zero,
-          options.virtual_ranks > 0,
+          options.virtual_ranks > 0 || rule.norms,
           options.fused_sum && options.virtual_ranks == 0 && !rule.matrices,
           units};
 }

@@ -2,6 +2,7 @@
 #include "runtime/ops/cuda/cuda_ops.h"
 #include "runtime/ops/cuda/optimizers/sum_and_update.cuh"
 #include "runtime/ops/cuda/optimizers/update.cuh"
+#include "runtime/ops/cuda/reduce.cuh"
 
 namespace ddptrain {
 
@@ -63,6 +64,52 @@ __global__ void __launch_bounds__(kThreads) add_momentum_kernel(const Update u) 
   }
 }
 
+/// One block per chunk. A: no master weights beside those that are read.
+template <class A>
+__global__ void __launch_bounds__(kThreads)
+    update_squares_kernel(const Update u, const std::uint32_t* first_chunk, UpdateSquares* squares) {
+  __shared__ float shared[kThreads / 32];
+  const UpdateChunk chunk = u.slice.chunks[blockIdx.x];
+  if (chunk.decays == 0) return;
+  const StepFactors<float> f = u.factors(chunk);
+  const float decay = u.decay_of(chunk);
+  float weights = 0.0f;
+  float updates = 0.0f;
+#pragma unroll
+  for (std::uint32_t round = 0; round < kRounds; ++round) {
+    Elements e = load_elements<rule_of(OptimizerKind::lamb).slots, A>(u, chunk, round);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      if (i >= e.count) continue;
+      const float update = Rule<OptimizerKind::lamb>::update(f, decay, e.g[i], e.w[i], e.m[i], e.v[i]);
+      weights += e.w[i] * e.w[i];
+      updates += update * update;
+    }
+  }
+  weights = block_sum<kThreads>(weights, shared);
+  updates = block_sum<kThreads>(updates, shared);
+  if (threadIdx.x == 0) squares[first_chunk[chunk.parameter] + chunk.element / kChunkElements] = {weights, updates};
+}
+
+constexpr std::uint32_t kRatioThreads = 1024;
+
+/// One block per parameter.
+__global__ void __launch_bounds__(kRatioThreads)
+    trust_ratios_kernel(const UpdateSquares* squares, const std::uint32_t* first_chunk, float* ratios) {
+  __shared__ double shared[kRatioThreads / 32];
+  const std::uint32_t end = first_chunk[blockIdx.x + 1];
+  double weights = 0.0;
+  double update = 0.0;
+#pragma unroll 4
+  for (std::uint32_t chunk = first_chunk[blockIdx.x] + threadIdx.x; chunk < end; chunk += kRatioThreads) {
+    weights += squares[chunk].weights;
+    update += squares[chunk].update;
+  }
+  weights = block_sum<kRatioThreads>(weights, shared);
+  update = block_sum<kRatioThreads>(update, shared);
+  if (threadIdx.x == 0) ratios[blockIdx.x] = trust_ratio(weights, update);
+}
+
 constexpr int kMostNcclBlocks = 32;  ///< Blocks of a collective, if NCCL is not told.
 
 }  // namespace
@@ -109,6 +156,29 @@ class CudaOptimizer final : public OptimizerOps, CudaOps {
                             static_cast<cudaStream_t>(stream.handle), u);
       });
     });
+  }
+
+  void update_squares(const OptimizerSettings& settings, const UpdateSlice& slice, const std::uint32_t* first_chunk,
+                      UpdateSquares* squares, StepRef step, Stream stream) override {
+    if (slice.chunk_count == 0) return;
+    check_update(settings.kind, slice, dtype());
+    const optimizer::Update u(settings, slice, step);
+    cuda::with_element(slice.masterless ? slice.weight_type : DType::f32, [&]<class W>(W) {
+      cuda::with_element(slice.gradient_type, [&]<class G>(G) {
+        cuda::with_element(slice.state_type, [&]<class S>(S) {
+          cuda::launch_kernel(optimizer::update_squares_kernel<optimizer::Arrays<W, G, S, false>>, slice.chunk_count,
+                              optimizer::kThreads, 0, static_cast<cudaStream_t>(stream.handle), u, first_chunk,
+                              squares);
+        });
+      });
+    });
+  }
+
+  void trust_ratios(const UpdateSquares* squares, const std::uint32_t* first_chunk, const Tensor& ratios,
+                    Stream stream) override {
+    cuda::require(ratios.dtype == DType::f32, "trust_ratios: ratios are f32");
+    cuda::launch_kernel(optimizer::trust_ratios_kernel, ratios.size(), optimizer::kRatioThreads, 0,
+                        static_cast<cudaStream_t>(stream.handle), squares, first_chunk, ratios.as<float>());
   }
 
   std::size_t inbox_bytes(const UpdateSlice& slice, int ranks) const override {

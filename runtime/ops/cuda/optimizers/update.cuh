@@ -41,7 +41,8 @@ struct Update {
             -1.0f / expm1f(t * log_beta1),
             -1.0f / expm1f(t * log_beta2),
             settings.muon_momentum,
-            chunk.of_matrix != 0};
+            chunk.of_matrix != 0,
+            slice.trust_ratios != nullptr ? slice.trust_ratios[chunk.parameter] : 1.0f};
   }
 
  private:

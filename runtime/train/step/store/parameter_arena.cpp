@@ -125,6 +125,7 @@ void ParameterArena::number_chunks() {
     first.push_back(spec.is_copy ? ReductionOps::kNotCounted : static_cast<std::uint32_t>(square_count_));
     square_count_ += (spec.size() + kChunkElements - 1) / kChunkElements;
   }
+  first.push_back(static_cast<std::uint32_t>(square_count_));
   first_square_ = device_.allocate(first.size() * sizeof(std::uint32_t));
   device_.copy_to_device(first_square_.data(), first.data(), first_square_.bytes());
 }

@@ -82,9 +82,8 @@ class ParameterArena {
   /// For UpdateSlice::peer_weights.
   std::array<void*, PeerInboxes::kMaxRanks - 1> peer_weights(std::size_t bucket) const;
   bool whole_chunks() const { return first_square_.data() != nullptr; }
-  /// With whole chunks, for ReductionOps::chunk_squares(): the index of each parameter's first chunk among all chunks,
-  /// in device memory, and the number of chunks. Neither depends on buckets, shards or ranks. Chunks of copies are not
-  /// written.
+  /// With whole chunks: the index of each parameter's first chunk among all chunks, then the number of chunks, in
+  /// device memory. Neither depends on buckets, shards or ranks. Copies are ReductionOps::kNotCounted.
   const std::uint32_t* first_square() const { return static_cast<const std::uint32_t*>(first_square_.data()); }
   std::int64_t square_count() const { return square_count_; }
 
