@@ -248,7 +248,7 @@ struct Worker {
   const Problem& p;
   KeysShared& shared;
   const int group, lane, warp_row;
-  std::uint32_t weight[4][4];
+  std::uint32_t weight[4][4], dscore[4][4];
   float score[32], dweight[32], dkey[64], dvalue[64];
   Place now;
   Turn<kStages> turn;  // of the tile
@@ -269,57 +269,66 @@ struct Worker {
   __device__ __forceinline__ void work() {
     while (now.exists()) {
       begin_unit();
-      while (!now.ends_unit(p)) step();
+      while (!now.ends_unit(p)) {
+        finish_dscores();
+        next_tile();
+      }
+      finish_dscores();
       end_unit();
     }
     if (threadIdx.x % 128 == 0) await_stores();
   }
 
-  /// The weights of the first tile and their gradients.
+  // Products are waited for in the order in which they were started, so each of these functions says in which groups
+  // they are. The next scores come right after the gradients of this tile's weights.
+
+  /// The weights of the first tile. Starts their gradients, and the next scores.
   __device__ __forceinline__ void begin_unit() {
-    skip_first_tile();
     await_phase(&shared.keys_full, keys_parity);
     keys_parity ^= 1;
     await_phase(&shared.full[turn.stage], turn.parity);
     start_scores();
-    start_dweights();
     wgmma_wait<0>();
     settle(score);
-    settle(dweight);
-    weigh();
+    exponentiate_scores();
+    pack_weights();
+    start_dweights();
+    start_next_scores();
     adds = false;
   }
 
-  /// From the weights of a tile and their gradients to its dscores and its part of dk and dv, and to the weights of the
-  /// next tile.
-  __device__ __forceinline__ void step() {
-    std::uint32_t dscore[4][4];
-    put_dscores(dscore);
-    start_dvalues_dkeys(dscore);
+  /// From the weights of a tile and their gradients to its dscores. Starts its part of dv and dk, two groups.
+  __device__ __forceinline__ void finish_dscores() {
+    wgmma_wait<1>();
+    settle(dweight);
+    put_dscores();
+    start_dvalues();
+    start_dkeys();
+    adds = true;
     send_dscores();
+  }
+
+  /// The same as begin_unit() for the next tile of the unit, whose scores are under way.
+  __device__ __forceinline__ void next_tile() {
     const int done = turn.stage;
-    advance();
-    await_phase(&shared.full[turn.stage], turn.parity);
-    start_scores();
+    now.advance(p);
+    turn.advance();
     start_dweights();
     if (threadIdx.x == 0) fetch_tile(maps, p, shared);
     __syncwarp();
-    wgmma_wait<1>();
+    wgmma_wait<3>();
     settle(score);
-    settle(dkey);
+    exponentiate_scores();
+    wgmma_wait<2>();
     settle(dvalue);
+    pack_weights();
+    wgmma_wait<1>();
+    settle(dkey);
     release(&shared.empty[done]);
-    weigh();
-    wgmma_wait<0>();
-    settle(dweight);
+    start_next_scores();
   }
 
-  /// The same for the last tile of a unit.
   __device__ __forceinline__ void end_unit() {
-    std::uint32_t dscore[4][4];
-    put_dscores(dscore);
-    start_dvalues_dkeys(dscore);
-    send_dscores();
     release(&shared.keys_empty);
     if (threadIdx.x == 0) {
       fetch_keys(maps, p, shared);
@@ -339,29 +348,29 @@ struct Worker {
     turn.advance();
   }
 
-  __device__ __forceinline__ void advance() {
-    const bool new_head = now.ends_head(p);
-    now.advance(p);
-    turn.advance();
-    if (new_head) skip_first_tile();
-  }
-  /// The first queries of a head come before all keys of the second warpgroup.
-  __device__ __forceinline__ void skip_first_tile() {
-    if (group == 0) return;
-    await_phase(&shared.full[turn.stage], turn.parity);
-    release(&shared.empty[turn.stage]);
-    ++now.tile;
-    turn.advance();
-  }
   /// By each warp.
   __device__ __forceinline__ void release(std::uint64_t* barrier) const {
     __syncwarp();
     if (lane == 0) arrive(barrier);
   }
 
-  __device__ __forceinline__ void start_scores() { start_products(score, shared.keys[group], shared.queries[turn.stage]); }
+  __device__ __forceinline__ void start_scores() {
+    start_products(score, shared.keys[group], shared.queries[turn.stage]);
+    wgmma_commit();
+  }
+  /// An empty group, if this is the last tile of the unit.
+  __device__ __forceinline__ void start_next_scores() {
+    if (!now.ends_unit(p)) {
+      Turn<kStages> next = turn;
+      next.advance();
+      await_phase(&shared.full[next.stage], next.parity);
+      start_products(score, shared.keys[group], shared.queries[next.stage]);
+    }
+    wgmma_commit();
+  }
   __device__ __forceinline__ void start_dweights() {
     start_products(dweight, shared.values[group], shared.douts[turn.stage]);
+    wgmma_commit();
   }
   /// d = a b^T
   __device__ __forceinline__ void start_products(float (&d)[32], const HeadTiles& a, const HeadTiles& b) {
@@ -372,22 +381,24 @@ struct Worker {
       const std::uint32_t offset = k / 4 * kTileBytes + k % 4 * 32;
       wgmma_m64n64k16(d, left + offset, right + offset, k > 0);
     }
-    wgmma_commit();
   }
-  __device__ __forceinline__ void start_dvalues_dkeys(const std::uint32_t (&dscore)[4][4]) {
+  __device__ __forceinline__ void start_dvalues() {
     const SwizzledOperand douts(shared_address(shared.douts[turn.stage]), kTileBytes);
-    const SwizzledOperand queries(shared_address(shared.queries[turn.stage]), kTileBytes);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 4; ++k) wgmma_m64n128k16<true>(dvalue, weight[k], douts + kStepBytes * k, adds || k > 0);
+    wgmma_commit();
+  }
+  __device__ __forceinline__ void start_dkeys() {
+    const SwizzledOperand queries(shared_address(shared.queries[turn.stage]), kTileBytes);
+    wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 4; ++k) wgmma_m64n128k16<true>(dkey, dscore[k], queries + kStepBytes * k, adds || k > 0);
     wgmma_commit();
-    adds = true;
   }
 
-  /// Scores become weights.
-  __device__ __forceinline__ void weigh() {
+  /// Scores become weights, in f32.
+  __device__ __forceinline__ void exponentiate_scores() {
     const float scale_log2 = p.scale * kLog2e;
     const int q = lane % 4;
 #pragma unroll
@@ -397,12 +408,8 @@ struct Worker {
 #pragma unroll
       for (int c = 0; c < 4; ++c) score[4 * n + c] = exp2_approximate(fmaf(score[4 * n + c], scale_log2, shift[c % 2]));
     }
-    if (now.tile == 2 * now.block + group) mask(2 * q - warp_row - lane / 4);
-#pragma unroll
-    for (int n = 0; n < 8; ++n) {
-      weight[n / 2][n % 2 * 2] = pack_bf16(score[4 * n], score[4 * n + 1]);
-      weight[n / 2][n % 2 * 2 + 1] = pack_bf16(score[4 * n + 2], score[4 * n + 3]);
-    }
+    const int tiles_ahead = now.tile - 2 * now.block - group;
+    if (tiles_ahead <= 0) mask(tiles_ahead * kRows + 2 * q - warp_row - lane / 4);
   }
   /// `ahead`: this thread's first query less its first key.
   __device__ __forceinline__ void mask(int ahead) {
@@ -414,16 +421,25 @@ struct Worker {
       }
     }
   }
+  __device__ __forceinline__ void pack_weights() {
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+      weight[n / 2][n % 2 * 2] = pack_bf16(score[4 * n], score[4 * n + 1]);
+      weight[n / 2][n % 2 * 2 + 1] = pack_bf16(score[4 * n + 2], score[4 * n + 3]);
+    }
+  }
   /// Gradients of the scores, as operand in registers and in shared memory.
-  __device__ __forceinline__ void put_dscores(std::uint32_t (&dscore)[4][4]) {
+  __device__ __forceinline__ void put_dscores() {
     const std::uint32_t to = shared_address(shared.dscores[buffer][group]);
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
       const float2 d = *reinterpret_cast<const float2*>(&shared.deltas[turn.stage][8 * n + 2 * (lane % 4)]);
-      const float* w = score + 4 * n;
-      const float* dw = dweight + 4 * n;
-      dscore[n / 2][n % 2 * 2] = pack_bf16(w[0] * (dw[0] - d.x), w[1] * (dw[1] - d.y));
-      dscore[n / 2][n % 2 * 2 + 1] = pack_bf16(w[2] * (dw[2] - d.x), w[3] * (dw[3] - d.y));
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        const float2 w = unpack_bf16(weight[n / 2][n % 2 * 2 + row]);
+        const float* const dw = dweight + 4 * n + 2 * row;
+        dscore[n / 2][n % 2 * 2 + row] = pack_bf16(w.x * (dw[0] - d.x), w.y * (dw[1] - d.y));
+      }
     }
 #pragma unroll
     for (int k = 0; k < 4; ++k) stmatrix_x4(chunk_at(to, warp_row + lane % 16, 2 * k + lane / 16), dscore[k]);
@@ -479,11 +495,10 @@ struct Queries {
 __device__ __forceinline__ void fetch_step(const Maps& maps, const Problem& p, QueriesShared& shared, const Queries& q,
                                            int step, int stage) {
   std::uint64_t* const full = &shared.full[stage];
-  const int first = step + 1 == q.steps() ? 1 : 0;  // the first queries come before the last keys
   const int column = p.width() + q.head / p.queries() * kHead;
-  expect_bytes(full, (kTiles + kWarpgroups - first) * kTileBytes);
+  expect_bytes(full, (kTiles + kWarpgroups) * kTileBytes);
   load_rows(shared.keys[stage], maps.qkv, column, q.sample * p.sequence + step * kRows, full);
-  for (int i = first; i < kWarpgroups; ++i) {
+  for (int i = 0; i < kWarpgroups; ++i) {
     const char* const from = p.dscores_of(q.sample * p.heads + q.head, 2 * q.pair + i) + step * kTileBytes;
     load_bytes(shared.dscores[stage][i], from, kTileBytes, full);
   }
@@ -508,16 +523,14 @@ __global__ void __launch_bounds__(kThreads, 2)
   Turn<kQueryStages> turn, next{kQueryStages - 1, 0};
   for (int step = 0; step < q.steps(); ++step) {
     await_phase(&shared.full[turn.stage], turn.parity);
-    if (step <= 2 * q.pair + group) {
-      const SwizzledOperand rows(shared_address(shared.dscores[turn.stage][group]));
-      const SwizzledOperand keys(shared_address(shared.keys[turn.stage]), kTileBytes);
-      wgmma_fence();
+    const SwizzledOperand rows(shared_address(shared.dscores[turn.stage][group]));
+    const SwizzledOperand keys(shared_address(shared.keys[turn.stage]), kTileBytes);
+    wgmma_fence();
 #pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        wgmma_m64n128k16<true, true>(dquery, rows + kStepBytes * k, keys + kStepBytes * k, step > 0 || k > 0);
-      }
-      wgmma_commit();
+    for (int k = 0; k < 4; ++k) {
+      wgmma_m64n128k16<true, true>(dquery, rows + kStepBytes * k, keys + kStepBytes * k, step > 0 || k > 0);
     }
+    wgmma_commit();
     wgmma_wait<1>();
     if (step > 0 && threadIdx.x % 32 == 0) arrive(&shared.empty[turn.stage == 0 ? kQueryStages - 1 : turn.stage - 1]);
     if (threadIdx.x == 0 && step + kQueryStages - 1 < q.steps()) {
