@@ -101,20 +101,14 @@ struct Place {
             first + (part + 1) * p.queries() / p.parts, 2 * block};
   }
   __device__ __forceinline__ bool exists() const { return tile >= 0; }
-  __device__ __forceinline__ bool ends_head(const Problem& p) const { return tile + 1 == p.tiles(); }
-  __device__ __forceinline__ bool ends_unit(const Problem& p) const { return ends_head(p) && head + 1 == end; }
+  /// Of the unit, at its beginning.
+  __device__ __forceinline__ int steps(const Problem& p) const { return (end - head) * (p.tiles() - 2 * block); }
   __device__ __forceinline__ int row(const Problem& p) const { return sample * p.sequence; }
   __device__ __forceinline__ int sample_head(const Problem& p) const { return sample * p.heads + head; }
   __device__ __forceinline__ void advance(const Problem& p) {
-    const bool new_unit = ends_unit(p);
-    if (new_unit) {
-      *this = start(round + 1, p);
-    } else if (ends_head(p)) {
-      ++head;
-      tile = 2 * block;
-    } else {
-      ++tile;
-    }
+    if (++tile < p.tiles()) return;
+    tile = 2 * block;
+    if (++head == end) *this = start(round + 1, p);
   }
 };
 
@@ -269,66 +263,54 @@ struct Worker {
   __device__ __forceinline__ void work() {
     while (now.exists()) {
       begin_unit();
-      while (!now.ends_unit(p)) {
-        finish_dscores();
-        next_tile();
-      }
-      finish_dscores();
+      for (int left = now.steps(p); left > 1; --left) step();
       end_unit();
     }
     if (threadIdx.x % 128 == 0) await_stores();
   }
 
-  // Products are waited for in the order in which they were started, so each of these functions says in which groups
-  // they are. The next scores come right after the gradients of this tile's weights.
-
-  /// The weights of the first tile. Starts their gradients, and the next scores.
+  /// dscores of the first tile.
   __device__ __forceinline__ void begin_unit() {
     await_phase(&shared.keys_full, keys_parity);
     keys_parity ^= 1;
     await_phase(&shared.full[turn.stage], turn.parity);
-    start_scores();
+    start_scores_dweights(turn.stage);
     wgmma_wait<0>();
     settle(score);
+    settle(dweight);
     exponentiate_scores();
-    pack_weights();
-    start_dweights();
-    start_next_scores();
+    differentiate_scores();
+    put_dscores();
     adds = false;
   }
 
-  /// From the weights of a tile and their gradients to its dscores. Starts its part of dv and dk, two groups.
-  __device__ __forceinline__ void finish_dscores() {
-    wgmma_wait<1>();
-    settle(dweight);
-    put_dscores();
-    start_dvalues();
-    start_dkeys();
-    adds = true;
-    send_dscores();
-  }
-
-  /// The same as begin_unit() for the next tile of the unit, whose scores are under way.
-  __device__ __forceinline__ void next_tile() {
-    const int done = turn.stage;
+  /// From the dscores of a tile to its part of dv and dk, and to the dscores of the next tile, which are computed
+  /// while the products run.
+  __device__ __forceinline__ void step() {
+    const int before = turn.stage;
     now.advance(p);
     turn.advance();
-    start_dweights();
+    await_phase(&shared.full[turn.stage], turn.parity);
+    start_scores_dweights(turn.stage);
+    start_dvalues_dkeys(before);
     if (threadIdx.x == 0) fetch_tile(maps, p, shared);
     __syncwarp();
-    wgmma_wait<3>();
+    wgmma_wait<2>();
     settle(score);
     exponentiate_scores();
-    wgmma_wait<2>();
-    settle(dvalue);
-    pack_weights();
     wgmma_wait<1>();
+    settle(dweight);
+    differentiate_scores();
+    wgmma_wait<0>();
     settle(dkey);
-    release(&shared.empty[done]);
-    start_next_scores();
+    settle(dvalue);
+    release(&shared.empty[before]);
+    put_dscores();
   }
 
+  /// dv and dk.
   __device__ __forceinline__ void end_unit() {
+    start_dvalues_dkeys(turn.stage);
     release(&shared.keys_empty);
     if (threadIdx.x == 0) {
       fetch_keys(maps, p, shared);
@@ -354,23 +336,10 @@ struct Worker {
     if (lane == 0) arrive(barrier);
   }
 
-  __device__ __forceinline__ void start_scores() {
-    start_products(score, shared.keys[group], shared.queries[turn.stage]);
-    wgmma_commit();
-  }
-  /// An empty group, if this is the last tile of the unit.
-  __device__ __forceinline__ void start_next_scores() {
-    if (!now.ends_unit(p)) {
-      Turn<kStages> next = turn;
-      next.advance();
-      await_phase(&shared.full[next.stage], next.parity);
-      start_products(score, shared.keys[group], shared.queries[next.stage]);
-    }
-    wgmma_commit();
-  }
-  __device__ __forceinline__ void start_dweights() {
-    start_products(dweight, shared.values[group], shared.douts[turn.stage]);
-    wgmma_commit();
+  /// Two groups.
+  __device__ __forceinline__ void start_scores_dweights(int stage) {
+    start_products(score, shared.keys[group], shared.queries[stage]);
+    start_products(dweight, shared.values[group], shared.douts[stage]);
   }
   /// d = a b^T
   __device__ __forceinline__ void start_products(float (&d)[32], const HeadTiles& a, const HeadTiles& b) {
@@ -381,35 +350,33 @@ struct Worker {
       const std::uint32_t offset = k / 4 * kTileBytes + k % 4 * 32;
       wgmma_m64n64k16(d, left + offset, right + offset, k > 0);
     }
+    wgmma_commit();
   }
-  __device__ __forceinline__ void start_dvalues() {
-    const SwizzledOperand douts(shared_address(shared.douts[turn.stage]), kTileBytes);
+  /// One group.
+  __device__ __forceinline__ void start_dvalues_dkeys(int stage) {
+    const SwizzledOperand douts(shared_address(shared.douts[stage]), kTileBytes);
+    const SwizzledOperand queries(shared_address(shared.queries[stage]), kTileBytes);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 4; ++k) wgmma_m64n128k16<true>(dvalue, weight[k], douts + kStepBytes * k, adds || k > 0);
-    wgmma_commit();
-  }
-  __device__ __forceinline__ void start_dkeys() {
-    const SwizzledOperand queries(shared_address(shared.queries[turn.stage]), kTileBytes);
-    wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 4; ++k) wgmma_m64n128k16<true>(dkey, dscore[k], queries + kStepBytes * k, adds || k > 0);
     wgmma_commit();
+    adds = true;
   }
 
-  /// Scores become weights, in f32.
+  /// Scores become weights.
   __device__ __forceinline__ void exponentiate_scores() {
     const float scale_log2 = p.scale * kLog2e;
-    const int q = lane % 4;
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
-      const float2 s = *reinterpret_cast<const float2*>(&shared.statistics[turn.stage][8 * n + 2 * q]);
+      const float2 s = *reinterpret_cast<const float2*>(&shared.statistics[turn.stage][8 * n + 2 * (lane % 4)]);
       const float shift[2] = {-kLog2e * s.x, -kLog2e * s.y};
 #pragma unroll
       for (int c = 0; c < 4; ++c) score[4 * n + c] = exp2_approximate(fmaf(score[4 * n + c], scale_log2, shift[c % 2]));
     }
     const int tiles_ahead = now.tile - 2 * now.block - group;
-    if (tiles_ahead <= 0) mask(tiles_ahead * kRows + 2 * q - warp_row - lane / 4);
+    if (tiles_ahead <= 0) mask(tiles_ahead * kRows + 2 * (lane % 4) - warp_row - lane / 4);
   }
   /// `ahead`: this thread's first query less its first key.
   __device__ __forceinline__ void mask(int ahead) {
@@ -421,29 +388,28 @@ struct Worker {
       }
     }
   }
-  __device__ __forceinline__ void pack_weights() {
-#pragma unroll
-    for (int n = 0; n < 8; ++n) {
-      weight[n / 2][n % 2 * 2] = pack_bf16(score[4 * n], score[4 * n + 1]);
-      weight[n / 2][n % 2 * 2 + 1] = pack_bf16(score[4 * n + 2], score[4 * n + 3]);
-    }
-  }
-  /// Gradients of the scores, as operand in registers and in shared memory.
-  __device__ __forceinline__ void put_dscores() {
-    const std::uint32_t to = shared_address(shared.dscores[buffer][group]);
+  /// Gradients of the weights become those of the scores.
+  __device__ __forceinline__ void differentiate_scores() {
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
       const float2 d = *reinterpret_cast<const float2*>(&shared.deltas[turn.stage][8 * n + 2 * (lane % 4)]);
 #pragma unroll
-      for (int row = 0; row < 2; ++row) {
-        const float2 w = unpack_bf16(weight[n / 2][n % 2 * 2 + row]);
-        const float* const dw = dweight + 4 * n + 2 * row;
-        dscore[n / 2][n % 2 * 2 + row] = pack_bf16(w.x * (dw[0] - d.x), w.y * (dw[1] - d.y));
-      }
+      for (int c = 0; c < 4; ++c) dweight[4 * n + c] = score[4 * n + c] * (dweight[4 * n + c] - (c % 2 == 0 ? d.x : d.y));
     }
+  }
+  /// Weights and dscores as operands in registers; dscores also to global memory.
+  __device__ __forceinline__ void put_dscores() {
+    pack(score, weight);
+    pack(dweight, dscore);
+    const std::uint32_t to = shared_address(shared.dscores[buffer][group]);
 #pragma unroll
     for (int k = 0; k < 4; ++k) stmatrix_x4(chunk_at(to, warp_row + lane % 16, 2 * k + lane / 16), dscore[k]);
     fence_async_proxy();
+    send_dscores();
+  }
+  static __device__ __forceinline__ void pack(const float (&values)[32], std::uint32_t (&operand)[4][4]) {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) operand[i / 4][i % 4] = pack_bf16(values[2 * i], values[2 * i + 1]);
   }
   /// Starts copying the warpgroup's tile to global memory, and has finished the copy before that one.
   __device__ __forceinline__ void send_dscores() {
