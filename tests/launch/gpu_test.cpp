@@ -207,6 +207,12 @@ TEST_F(Gpus, EveryMeshOfALlamaEndsWithOneHash) {
   }
 }
 
+TEST_F(Gpus, StagesTrainWithOneMicroStep) {
+  if (ranks() < 2) GTEST_SKIP() << "two stages";
+  const std::string arguments = kLlama + "--batch 2 --steps 10 --virtual-ranks 1 --baseline off --pp ";
+  EXPECT_EQ(summary_of(2, arguments + "2").at("parameter_hash"), summary_of(1, arguments + "1").at("parameter_hash"));
+}
+
 /// Split layers add in another order than whole ones; beside them, no axis changes a bit. In fp32 and bf16, with graphs
 /// and without, with dropout and recomputed blocks. A small learning rate, so that rounding does not grow.
 TEST_F(Gpus, SplitLayersTrainAsWholeOnesInEveryMesh) {

@@ -110,6 +110,21 @@ TEST(PipelineSchedule, AStageIsAheadByTheStagesBehindIt) {
   EXPECT_THROW(pipeline_schedule(2, 2, 1), Error);
 }
 
+/// NCCL connects two ranks when they first exchange. Both must begin with the same messages.
+TEST(PipelineSchedule, NoExchangeAwaitsWhatDependsOnItself) {
+  for (std::int64_t stages = 2; stages <= 5; ++stages) {
+    for (std::int64_t passes = 1; passes <= 6; ++passes) {
+      for (std::int64_t stage = 0; stage < stages; ++stage) {
+        for (const Action& action : pipeline_schedule(stages, stage, passes)) {
+          if (!action.messages.activations_out) continue;
+          EXPECT_NE(action.messages.activations_out, action.messages.gradients_in)
+              << "stage " << stage << " of " << stages << ", " << passes << " passes";
+        }
+      }
+    }
+  }
+}
+
 TEST(PipelineSchedule, NoStagesWaitForEachOtherAndTheBubbleIsThatOf1F1B) {
   for (std::int64_t stages = 1; stages <= 8; ++stages) {
     for (const std::int64_t passes : {1, 2, 3, 4, 8, 16, 32}) {

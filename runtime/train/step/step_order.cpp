@@ -19,6 +19,7 @@ class Stage {
     if (!last_) next_.activations_out = pass;
   }
   void backward(std::int64_t pass) {
+    if (next_.activations_out == pass) exchange();  // the gradients depend on these activations
     if (!last_) next_.gradients_in = pass;
     run(Action::Kind::backward, pass);
     if (!first_) next_.gradients_out = pass;
