@@ -8,17 +8,24 @@
 
 namespace ddptrain {
 
+/// *sum (f32) = sum of the squares of `values`, of bf16 or the type of master weights.
+struct SumOfSquares {
+  Tensor values;
+  float* sum = nullptr;
+};
+
 /// Sums of gradients: over the elements for their norm, over ranks in a fixed order, and in each other's memory.
 class ReductionOps : public Family<ReductionOps> {
  public:
-  /// *sum (f32) = sum of squares of `values`, of bf16 or the type of master weights.
-  virtual void sum_of_squares(const Tensor& values, float* sum, Stream stream) = 0;
+  /// Computes all `sums`, on the compute stream. Their values have one type. The bits of a sum do not depend on the
+  /// others.
+  virtual void sums_of_squares(const std::vector<SumOfSquares>& sums) = 0;
   /// squares[first_square[p] + i] (f32) = sum of squares of chunk i of parameter p, which begins at its element i *
-  /// kChunkElements, for every chunk of the slice. The bits depend neither on buckets nor on shards. Parameters whose
-  /// first_square is kNotCounted are left out.
+  /// kChunkElements, for every chunk of the slices, on the compute stream. The slices' gradients have one type. The
+  /// bits depend neither on buckets nor on shards. Parameters whose first_square is kNotCounted are left out.
   static constexpr std::uint32_t kNotCounted = ~std::uint32_t{0};
-  virtual void chunk_squares(const UpdateSlice& slice, const std::uint32_t* first_square, float* squares,
-                             Stream stream) = 0;
+  virtual void chunk_squares(const std::vector<UpdateSlice>& slices, const std::uint32_t* first_square,
+                             float* squares) = 0;
   /// *scale = min(1, max_norm / (norm + 1e-6)), or 1 if max_norm is 0; norm = square root of the sum of all `squares`
   /// (f32). If the norm is not finite, *scale is NaN, and *found counts (see step_scale). Logs the norm (StepLog).
   virtual void clip_scale(const Tensor& squares, float max_norm, StepRef step, NonFinite* found, float* scale,

@@ -13,18 +13,21 @@ alignas(1024) char memory[64 * 1024];  // NOLINT: the kernel's shared memory
 
 namespace {
 
-constexpr int kRows = 6, kSequence = 3;
+constexpr int kBatch = 3, kSequence = 2;
+constexpr int kRows = kBatch * kSequence;
 constexpr std::int64_t kFirstPosition = 5;
 
 template <class T, int V>
 void run(const Heads& heads, const Rotation& rotation, bool copies_late, std::vector<T>& qkv) {
-  for (int row = 0; row < kRows; ++row) {
-    blockIdx = {row, 0};
-    std::fill_n(memory, sizeof(memory), '\xFF');
-    const unsigned seed = static_cast<unsigned>(row);
-    emulated::Block({kThreads, seed, copies_late, memory}).run([&] {
-      rotate_kernel<T, V>(qkv.data(), heads, rotation);
-    });
+  for (int position = 0; position < kSequence; ++position) {
+    for (int part = 0; part * rotation.samples < kBatch; ++part) {
+      blockIdx = {position, part};
+      std::fill_n(memory, sizeof(memory), '\xFF');
+      const unsigned seed = static_cast<unsigned>(part * kSequence + position);
+      emulated::Block({kThreads, seed, copies_late, memory}).run([&] {
+        rotate_kernel<T, V>(qkv.data(), heads, rotation);
+      });
+    }
   }
 }
 
@@ -54,10 +57,10 @@ std::vector<double> rotated(const Heads& heads, const std::vector<float>& freque
 }
 
 template <class T, int V>
-void check(const Heads& heads, bool turns, bool copies_late) {
+void check(const Heads& heads, bool turns, bool copies_late, int samples) {
   std::vector<float> frequencies;
   for (int i = 0; turns && i < heads.head_size / 2; ++i) frequencies.push_back(1.0f / static_cast<float>(i + 1));
-  Rotation rotation{turns ? frequencies.data() : nullptr, &kFirstPosition, kSequence, true};
+  Rotation rotation{turns ? frequencies.data() : nullptr, &kFirstPosition, kBatch, kSequence, samples, true};
   std::vector<T> qkv;
   std::vector<double> before;
   for (int i = 0; i < kRows * heads.columns(); ++i) {
@@ -75,14 +78,16 @@ void check(const Heads& heads, bool turns, bool copies_late) {
 
 TEST(EmulatedHeadKernelsTest, RotationOrdersAndTurnsHeads) {
   for (const bool late : {false, true}) {
-    for (const bool turns : {false, true}) {
-      check<__nv_bfloat16, 8>({14, 2, 64}, turns, late);
-      check<__nv_bfloat16, 8>({4, 4, 16}, turns, late);
-      check<float, 4>({6, 3, 8}, turns, late);
-      check<__nv_bfloat16, 1>({6, 2, 10}, turns, late);
-      check<float, 1>({3, 1, 6}, turns, late);
+    for (const int samples : {1, 2, 4}) {
+      for (const bool turns : {false, true}) {
+        check<__nv_bfloat16, 8>({14, 2, 64}, turns, late, samples);
+        check<__nv_bfloat16, 8>({4, 4, 16}, turns, late, samples);
+        check<float, 4>({6, 3, 8}, turns, late, samples);
+        check<__nv_bfloat16, 1>({6, 2, 10}, turns, late, samples);
+        check<float, 1>({3, 1, 6}, turns, late, samples);
+      }
+      check<__nv_bfloat16, 1>({4, 2, 5}, false, late, samples);
     }
-    check<__nv_bfloat16, 1>({4, 2, 5}, false, late);
   }
 }
 

@@ -282,9 +282,8 @@ TEST_P(ConformanceTest, SumOfSquaresAndClipScale) {
         auto* sums = static_cast<float*>(bench.put_bytes(std::vector<std::uint8_t>(12, 0xFF), {12}).data);  // NaN
         float* scale = bench.put_object(std::nanf(""));
         const Stream stream = device.compute_stream();
-        device.get<ReductionOps>().sum_of_squares(put(bench, {count}, 1), sums, stream);
-        device.get<ReductionOps>().sum_of_squares(put(bench, {3}, 2), sums + 1, stream);
-        device.get<ReductionOps>().sum_of_squares(bench.put_master(random_values(500, 3), {500}), sums + 2, stream);
+        device.get<ReductionOps>().sums_of_squares({{put(bench, {count}, 1), sums}, {put(bench, {3}, 2), sums + 1}});
+        device.get<ReductionOps>().sums_of_squares({{bench.put_master(random_values(500, 3), {500}), sums + 2}});
         device.get<ReductionOps>().clip_scale({sums, DType::f32, {3}}, max_norm, {bench.put_object(StepState{})},
                                               bench.put_object(NonFinite{}), scale, stream);
         Values taken;
@@ -293,6 +292,34 @@ TEST_P(ConformanceTest, SumOfSquaresAndClipScale) {
       });
     }
   }
+}
+
+/// More tensors than one launch takes, of sizes that several blocks, one block or a part of one share; some begin
+/// between two places that are aligned. Each sum has the bits that it has alone.
+TEST_P(ConformanceTest, SumsOfSquaresDoNotDependOnEachOther) {
+  Bench bench(*tested_);
+  constexpr std::int64_t kCount = 300;
+  auto* const sums =
+      static_cast<float*>(bench.put_bytes(std::vector<std::uint8_t>(kCount * 4, 0xFF), {kCount * 4}).data);
+  auto* const alone = bench.put_object(0.0f);
+  std::vector<SumOfSquares> list;
+  for (std::int64_t i = 0; i < kCount; ++i) {
+    const std::int64_t size = i % 97 == 5 ? 300007 : 1 + i * i % 5003;
+    const std::int64_t skipped = i % 3 == 0 ? 1 : 0;
+    const Tensor values = put(bench, {size + skipped}, static_cast<std::uint32_t>(i));
+    list.push_back({values.stretch(skipped, size), sums + (kCount - 1 - i)});
+  }
+  ReductionOps& ops = bench.device().get<ReductionOps>();
+  ops.sums_of_squares(list);
+  for (const SumOfSquares& one : list) {
+    double expected = 0.0;
+    for (const double value : bench.take(one.values)) expected += value * value;
+    ops.sums_of_squares({{one.values, alone}});
+    const double sum = bench.take_object(one.sum);
+    EXPECT_NEAR(sum, expected, 1e-4 * expected) << one.values.size();
+    EXPECT_EQ(sum, bench.take_object(alone)) << one.values.size();
+  }
+  ops.sums_of_squares({});
 }
 
 /// Any number of bytes, wherever they begin; one bit anywhere changes the sum.

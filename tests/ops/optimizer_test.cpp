@@ -484,15 +484,24 @@ TEST_P(OptimizerTest, SquaresOfChunksDoNotDependOnTheSlice) {
     const Tensor squares = bench_->put_as(Values(chunk_count, -1.0), DType::f32, {chunk_count});
     UpdateSlice part = slice(begin, count);
     part.gradients = gradients.data;
-    device_->get<ReductionOps>().chunk_squares(part, places, squares.as<float>(), device_->compute_stream());
+    device_->get<ReductionOps>().chunk_squares({part}, places, squares.as<float>());
     return bench_->take(squares);
   };
   const Values whole = squares_of(0, chunk_count);
+  std::vector<UpdateSlice> singles;  // one for each chunk, in another order, and more than one launch takes
+  for (std::uint32_t i = 0; i < 150 + chunk_count; ++i) {
+    singles.push_back(slice(i < 150 ? 0 : chunk_count - 1 - (i - 150), i < 150 ? 0 : 1));
+    singles.back().gradients = gradients.data;
+  }
+  const Tensor squares_apart = bench_->put_as(Values(chunk_count, -1.0), DType::f32, {chunk_count});
+  device_->get<ReductionOps>().chunk_squares(singles, places, squares_apart.as<float>());
+  const Values apart = bench_->take(squares_apart);
   for (std::uint32_t i = 0; i < chunk_count; ++i) {
     double expected = 0.0;
     for (std::uint32_t k = 0; k < chunks[i].count; ++k)
       expected += values[chunks[i].begin + k] * values[chunks[i].begin + k];
     EXPECT_NEAR(whole[i], expected, 1e-5 * expected) << i;
+    EXPECT_EQ(apart[i], whole[i]) << i;
     const Values single = squares_of(i, 1);
     for (std::uint32_t k = 0; k < chunk_count; ++k) EXPECT_EQ(single[k], k == i ? whole[k] : -1.0) << i << ", " << k;
   }

@@ -117,6 +117,29 @@ TEST_P(TransformerConformanceTest, RotaryPositions) {
   }
 }
 
+/// A thread block of a GPU takes the same position of several samples if there are thousands of rows.
+TEST_P(TransformerConformanceTest, SamplesTurnTogetherAsAlone) {
+  constexpr std::int64_t kBatch = 5, kSequence = 2048;
+  for (const GroupedHeads& heads : {GroupedHeads{2, 1, 16}, {2, 1, 6}}) {
+    Bench bench(*tested_);
+    const Tensor frequencies = put(bench, {heads.head_size / 2}, 3);
+    const Tensor of_pairs = bench.put_master(bench.take(frequencies), frequencies.shape);
+    auto& ops = tested_->get<GroupedAttentionOps>();
+    for (const auto turn : {GroupedAttentionOps::Turn::forward, GroupedAttentionOps::Turn::back}) {
+      const Shape shape{kBatch, kSequence, heads.columns()};
+      const Tensor together = put(bench, shape, 1);
+      const Tensor alone = put(bench, shape, 1);
+      ops.rotate(together, heads, of_pairs, nullptr, turn);
+      for (std::int64_t i = 0; i < kBatch; ++i) {
+        Tensor sample = alone.stretch(i * alone.size() / kBatch, alone.size() / kBatch);
+        sample.shape = {1, kSequence, heads.columns()};
+        ops.rotate(sample, heads, of_pairs, nullptr, turn);
+      }
+      EXPECT_EQ(bench.take(together), bench.take(alone)) << heads.head_size;
+    }
+  }
+}
+
 /// Element 1 of a key of size 4 is paired with element 3. A value is left alone.
 TEST_P(TransformerConformanceTest, APairTurnsByPositionTimesFrequency) {
   Bench bench(*tested_);

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -29,7 +31,7 @@ class FakeDevice : public Device {
 
   std::vector<std::string> log;
 
-  DeviceKind kind() const override { return DeviceKind::cpu; }
+  DeviceKind kind() const override { return told_kind; }
   std::string name() const override { return "fake"; }
   using Device::allocate;
   Buffer allocate(std::size_t bytes) override { return {std::calloc(bytes, 1), bytes, std::free}; }
@@ -67,8 +69,9 @@ class FakeDevice : public Device {
   bool capturing() const { return capturing_; }
   std::string name(Stream stream) const { return stream.handle == &compute_ ? "compute" : "communication"; }
 
-  std::size_t inbox = 0;          ///< What OptimizerOps::inbox_bytes() answers.
-  std::vector<const void*> sums;  ///< Where ReductionOps::add_nodes() has written.
+  DeviceKind told_kind = DeviceKind::cpu;  ///< What kind() answers.
+  std::size_t inbox = 0;                   ///< What OptimizerOps::inbox_bytes() answers.
+  std::vector<const void*> sums;           ///< Where ReductionOps::add_nodes() has written.
 
  private:
   /// Behind what was logged last.
@@ -108,11 +111,15 @@ class FakeDevice : public Device {
    public:
     explicit FakeReduction(FakeDevice& device) : device_(device) {}
 
-    void sum_of_squares(const Tensor& values, float*, Stream stream) override {
-      device_.log.push_back(fmt::format("squares of {} on {}", values.size(), device_.name(stream)));
+    void sums_of_squares(const std::vector<SumOfSquares>& sums) override {
+      std::vector<std::int64_t> sizes;
+      for (const SumOfSquares& sum : sums) sizes.push_back(sum.values.size());
+      device_.log.push_back(fmt::format("squares of {}", fmt::join(sizes, " and ")));
     }
-    void chunk_squares(const UpdateSlice& slice, const std::uint32_t*, float*, Stream stream) override {
-      device_.log.push_back(fmt::format("squares of {} chunks on {}", slice.chunk_count, device_.name(stream)));
+    void chunk_squares(const std::vector<UpdateSlice>& slices, const std::uint32_t*, float*) override {
+      std::vector<std::uint32_t> counts;
+      for (const UpdateSlice& slice : slices) counts.push_back(slice.chunk_count);
+      device_.log.push_back(fmt::format("squares of {} chunks", fmt::join(counts, " and ")));
     }
     std::size_t meeting_bytes() const override { return sizeof(std::uint32_t); }
     void meet(const PeerInboxes& peers, Stream stream) override {

@@ -83,17 +83,50 @@ TEST_F(PathTest, ReduceScatterGathersWeightsBehindTheirUpdate) {
 }
 
 TEST_F(PathTest, ClippingAndSkippingUpdateWhenTheWholeNormIsKnown) {
-  const Log expected{
-      "communication waits for compute", "all-reduce of 512 on communication",  "squares of 512 on communication",
-      "communication waits for compute", "all-reduce of 1024 on communication", "squares of 1024 on communication",
-      "all-reduce of 512 on compute",    "squares of 512 on compute",           "compute waits for communication",
-      "scale from 3 sums on compute",    "update parameter 0 on compute",       "update parameter 1 on compute",
-      "update parameter 2 on compute"};
-  options.on_nonfinite = OnNonFinite::skip;
-  EXPECT_EQ(step(), expected);
-  options.on_nonfinite = OnNonFinite::stop;
-  options.clip_norm = 1.0f;
-  EXPECT_EQ(step(), expected);
+  const Log on_cpu{"communication waits for compute",
+                   "all-reduce of 512 on communication",
+                   "squares of 512",
+                   "communication waits for compute",
+                   "all-reduce of 1024 on communication",
+                   "squares of 1024",
+                   "all-reduce of 512 on compute",
+                   "squares of 512",
+                   "compute waits for communication",
+                   "scale from 3 sums on compute",
+                   "update parameter 0 on compute",
+                   "update parameter 1 on compute",
+                   "update parameter 2 on compute"};
+  const Log on_gpu{
+      "communication waits for compute",     "all-reduce of 512 on communication", "communication waits for compute",
+      "all-reduce of 1024 on communication", "all-reduce of 512 on compute",       "compute waits for communication",
+      "squares of 512 and 1024 and 512",     "scale from 3 sums on compute",       "update parameter 0 on compute",
+      "update parameter 1 on compute",       "update parameter 2 on compute"};
+  for (const DeviceKind kind : {DeviceKind::cpu, DeviceKind::cuda}) {
+    device.told_kind = kind;
+    const Log& expected = kind == DeviceKind::cpu ? on_cpu : on_gpu;
+    options.on_nonfinite = OnNonFinite::skip;
+    EXPECT_EQ(step(), expected);
+    options.on_nonfinite = OnNonFinite::stop;
+    options.clip_norm = 1.0f;
+    EXPECT_EQ(step(), expected);
+    options.clip_norm = 0.0f;
+  }
+}
+
+TEST_F(PathTest, ANormOfItsOwnAddsAllSquaresOfAGpuTogether) {
+  device.told_kind = DeviceKind::cuda;
+  for (const std::int64_t virtual_ranks : {0, 8}) {
+    options.virtual_ranks = virtual_ranks;
+    const ParameterArena arena = make_arena();
+    Optimizer optimizer = make_optimizer(arena);
+    const std::unique_ptr<WeightStore> weights = make_replicated_weights();
+    for (int i = 0; i < 2; ++i) {
+      device.log.clear();
+      optimizer.gradient_norm(*weights);
+      EXPECT_EQ(device.log,
+                Log{virtual_ranks > 0 ? "squares of 1 and 1 and 1 chunks" : "squares of 512 and 1024 and 512"});
+    }
+  }
 }
 
 TEST_F(PathTest, ShardsShareTheirNormsAndGatherWhileTheNextIsUpdated) {
@@ -107,7 +140,7 @@ TEST_F(PathTest, ShardsShareTheirNormsAndGatherWhileTheNextIsUpdated) {
                                       "communication waits for compute", "all-gather of 1024 on communication",
                                       "update parameter 2 on compute", "communication waits for compute",
                                       "all-gather of 512 on communication", "compute waits for communication"}));
-  EXPECT_EQ(std::count(log.begin(), sum, "squares of 128 on communication"), 1) << "of a share";
+  EXPECT_EQ(std::count(log.begin(), sum, "squares of 128"), 2) << "of shares";
 }
 
 /// Rank 0 of four has all of each parameter: a shard has whole chunks.
@@ -116,8 +149,7 @@ TEST_F(PathTest, NormsOfVirtualRanksHaveATermForEachChunk) {
   options.clip_norm = 1.0f;
   options.virtual_ranks = 8;
   const Log log = step();
-  EXPECT_EQ(std::ranges::count(log, "squares of 1 chunks on communication"), 2);
-  EXPECT_EQ(std::ranges::count(log, "squares of 1 chunks on compute"), 1);
+  EXPECT_EQ(std::ranges::count(log, "squares of 1 chunks"), 3);
   EXPECT_EQ(std::ranges::count(log, "all-reduce of 3 on compute"), 1);
 }
 
@@ -270,11 +302,11 @@ TEST_F(PeerPathTest, TheNormOfADirectReductionIsOfAllRanks) {
   options.zero = Zero::state;
   options.clip_norm = 1.0f;
   const Log log = step();
-  const auto squares = std::ranges::find(log, "squares of 128 on compute");
+  const auto squares = std::ranges::find(log, "squares of 128");
   ASSERT_NE(squares, log.end());
   EXPECT_EQ(Log(squares, squares + 6),
-            (Log{"squares of 128 on compute", "squares of 256 on compute", "squares of 128 on compute",
-                 "compute waits for communication", "all-reduce of 3 on compute", "scale from 3 sums on compute"}));
+            (Log{"squares of 128", "squares of 256", "squares of 128", "compute waits for communication",
+                 "all-reduce of 3 on compute", "scale from 3 sums on compute"}));
 }
 
 TEST_F(PeerPathTest, DirectReductionNeedsReachAndTheFlag) {

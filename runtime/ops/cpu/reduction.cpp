@@ -64,15 +64,19 @@ class CpuReduction final : public ReductionOps, CpuOps {
  public:
   using CpuOps::CpuOps;
 
-  void sum_of_squares(const Tensor& values, float* sum, Stream) override {
-    check_nodes("sum_of_squares", {values}, values, dtype());
-    std::vector<double> partial(static_cast<std::size_t>(threads()), 0.0);
-    with_values(values.dtype, [&](auto element) {
-      parallel(values.size(), [&](std::int64_t begin, std::int64_t end, int thread) {
-        partial[static_cast<std::size_t>(thread)] = square_sum(values.as<const decltype(element)>(), begin, end);
+  void sums_of_squares(const std::vector<SumOfSquares>& sums) override {
+    for (const SumOfSquares& one : sums) {
+      const Tensor& values = one.values;
+      check_nodes("sums_of_squares", {values}, values, dtype());
+      DDP_CHECK(values.dtype == sums[0].values.dtype, "sums_of_squares of values of two types");
+      std::vector<double> partial(static_cast<std::size_t>(threads()), 0.0);
+      with_values(values.dtype, [&](auto element) {
+        parallel(values.size(), [&](std::int64_t begin, std::int64_t end, int thread) {
+          partial[static_cast<std::size_t>(thread)] = square_sum(values.as<const decltype(element)>(), begin, end);
+        });
       });
-    });
-    *sum = static_cast<float>(std::accumulate(partial.begin(), partial.end(), 0.0));
+      *one.sum = static_cast<float>(std::accumulate(partial.begin(), partial.end(), 0.0));
+    }
   }
 
   void clip_scale(const Tensor& squares, float max_norm, StepRef step, NonFinite* found, float* scale,
@@ -99,16 +103,20 @@ class CpuReduction final : public ReductionOps, CpuOps {
     step.note_sums(total);
   }
 
-  void chunk_squares(const UpdateSlice& slice, const std::uint32_t* first_square, float* squares, Stream) override {
-    with_values(slice.gradient_type, [&](auto element) {
-      const auto* gradients = static_cast<const decltype(element)*>(slice.gradients);
-      parallel_each(slice.chunk_count, 64, [&](std::int64_t i, int) {
-        const UpdateChunk& chunk = slice.chunks[i];
-        if (first_square[chunk.parameter] == kNotCounted) return;
-        squares[first_square[chunk.parameter] + chunk.element / kChunkElements] =
-            static_cast<float>(square_sum(gradients, chunk.begin, chunk.begin + chunk.count));
+  void chunk_squares(const std::vector<UpdateSlice>& slices, const std::uint32_t* first_square,
+                     float* squares) override {
+    for (const UpdateSlice& slice : slices) {
+      DDP_CHECK(slice.gradient_type == slices[0].gradient_type, "chunk_squares of gradients of two types");
+      with_values(slice.gradient_type, [&](auto element) {
+        const auto* gradients = static_cast<const decltype(element)*>(slice.gradients);
+        parallel_each(slice.chunk_count, 64, [&](std::int64_t i, int) {
+          const UpdateChunk& chunk = slice.chunks[i];
+          if (first_square[chunk.parameter] == kNotCounted) return;
+          squares[first_square[chunk.parameter] + chunk.element / kChunkElements] =
+              static_cast<float>(square_sum(gradients, chunk.begin, chunk.begin + chunk.count));
+        });
       });
-    });
+    }
   }
 
   void add_nodes(const std::vector<Tensor>& nodes, const Tensor& sum, Stream) override {

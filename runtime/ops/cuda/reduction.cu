@@ -46,8 +46,10 @@ __global__ void add_unless_left_out_kernel(StepRef step, MetricSums* mine, Metri
   step.note_sums(total);
 }
 
-constexpr std::uint32_t kSquareBlocks = 528;  // four for each multiprocessor of an H200
+constexpr std::uint32_t kSquareBlocks = 528;  // of a tensor: four for each multiprocessor of an H200
 constexpr int kSquareLoads = 4;               // in flight per thread
+constexpr std::uint32_t kChunkBlocks = 1056;  // of a slice: as many as an H200 runs at once
+constexpr std::size_t kMostInTable = 128;     // tensors or slices of a launch: parameters of a kernel have 4 KiB
 
 template <int V>
 __device__ __forceinline__ float sum_of_squares(const float (&value)[V]) {
@@ -57,10 +59,26 @@ __device__ __forceinline__ float sum_of_squares(const float (&value)[V]) {
   return sum;
 }
 
-template <class T, int V>
-__global__ void __launch_bounds__(kThreads) squares_kernel(const T* values, std::size_t count, float* partials) {
-  __shared__ float shared[kThreads / 32];
-  const std::size_t stride = static_cast<std::size_t>(gridDim.x) * kThreads * V;
+struct SquareTable {
+  struct Entry {
+    const void* values;
+    std::size_t count;
+    float* sum;
+
+    /// Blocks that share the tensor. It alone decides in which order its squares are added.
+    __host__ __device__ std::uint32_t blocks() const {
+      constexpr std::size_t kOfBlock = kThreads * 16;
+      const std::size_t blocks = (count + kOfBlock - 1) / kOfBlock;
+      return blocks < 1 ? 1 : blocks < kSquareBlocks ? static_cast<std::uint32_t>(blocks) : kSquareBlocks;
+    }
+  };
+  Entry entries[kMostInTable];
+};
+
+/// The squares that this thread adds if `blocks` blocks share the values.
+template <int V, class T>
+__device__ __forceinline__ float squares_of_thread(const T* values, std::size_t count, std::uint32_t blocks) {
+  const std::size_t stride = static_cast<std::size_t>(blocks) * kThreads * V;
   std::size_t i = (static_cast<std::size_t>(blockIdx.x) * kThreads + threadIdx.x) * V;
   float sum = 0.0f;
   for (; i + (kSquareLoads - 1) * stride + V <= count; i += kSquareLoads * stride) {
@@ -76,34 +94,73 @@ __global__ void __launch_bounds__(kThreads) squares_kernel(const T* values, std:
     sum += sum_of_squares(value);
   }
   for (; i < count; ++i) sum += to_float(values[i]) * to_float(values[i]);  // of one thread
-  sum = block_sum<kThreads>(sum, shared);
-  if (threadIdx.x == 0) partials[blockIdx.x] = sum;
+  return sum;
 }
 
-__global__ void __launch_bounds__(kThreads)
-    sum_partials_kernel(const float* partials, std::uint32_t count, float* total) {
-  __shared__ double shared[kThreads / 32];
-  double sum = 0.0;
-  for (std::uint32_t i = threadIdx.x; i < count; i += kThreads) sum += partials[i];
-  sum = block_sum<kThreads>(sum, shared);
-  if (threadIdx.x == 0) *total = static_cast<float>(sum);
-}
-
-template <class G>
-__global__ void __launch_bounds__(kThreads) chunk_squares_kernel(const UpdateChunk* chunks, const G* gradients,
-                                                                 const std::uint32_t* first_square, float* squares) {
+/// Row y of the grid takes entry y. partials: [entry, kSquareBlocks]
+template <class T>
+__global__ void __launch_bounds__(kThreads) squares_kernel(const __grid_constant__ SquareTable table, float* partials) {
   __shared__ float shared[kThreads / 32];
-  const UpdateChunk chunk = chunks[blockIdx.x];
-  if (first_square[chunk.parameter] == ReductionOps::kNotCounted) return;
-  const G* values = gradients + chunk.begin;
-  float sum = 0.0f;
-#pragma unroll 4
-  for (std::uint32_t i = threadIdx.x; i < chunk.count; i += kThreads) {
-    const float value = to_float(values[i]);
-    sum += value * value;
-  }
+  const SquareTable::Entry& entry = table.entries[blockIdx.y];
+  const std::uint32_t blocks = entry.blocks();
+  if (blockIdx.x >= blocks) return;
+  constexpr int kWide = 16 / sizeof(T);
+  const auto* values = static_cast<const T*>(entry.values);
+  const bool aligned = reinterpret_cast<std::uintptr_t>(values) % 16 == 0;
+  float sum = aligned ? squares_of_thread<kWide>(values, entry.count, blocks)
+                      : squares_of_thread<1>(values, entry.count, blocks);
   sum = block_sum<kThreads>(sum, shared);
-  if (threadIdx.x == 0) squares[first_square[chunk.parameter] + chunk.element / kChunkElements] = sum;
+  if (threadIdx.x == 0) partials[blockIdx.y * kSquareBlocks + blockIdx.x] = sum;
+}
+
+/// Block x takes entry x.
+__global__ void __launch_bounds__(kThreads)
+    sum_partials_kernel(const __grid_constant__ SquareTable table, const float* partials) {
+  __shared__ double shared[kThreads / 32];
+  const SquareTable::Entry& entry = table.entries[blockIdx.x];
+  partials += blockIdx.x * kSquareBlocks;
+  double sum = 0.0;
+  for (std::uint32_t i = threadIdx.x; i < entry.blocks(); i += kThreads) sum += partials[i];
+  sum = block_sum<kThreads>(sum, shared);
+  if (threadIdx.x == 0) *entry.sum = static_cast<float>(sum);
+}
+
+struct ChunkTable {
+  struct Entry {
+    const UpdateChunk* chunks;
+    const void* gradients;
+    std::uint32_t count;
+  };
+  Entry entries[kMostInTable];
+};
+
+/// Row y of the grid takes the chunks of entry y.
+template <class G>
+__global__ void __launch_bounds__(kThreads)
+    chunk_squares_kernel(const __grid_constant__ ChunkTable table, const std::uint32_t* first_square, float* squares) {
+  __shared__ float shared[kThreads / 32];
+  const ChunkTable::Entry& entry = table.entries[blockIdx.y];
+  for (std::uint32_t c = blockIdx.x; c < entry.count; c += gridDim.x) {
+    const UpdateChunk chunk = entry.chunks[c];
+    if (first_square[chunk.parameter] == ReductionOps::kNotCounted) continue;
+    const G* values = static_cast<const G*>(entry.gradients) + chunk.begin;
+    float sum = 0.0f;
+#pragma unroll 4
+    for (std::uint32_t i = threadIdx.x; i < chunk.count; i += kThreads) {
+      const float value = to_float(values[i]);
+      sum += value * value;
+    }
+    sum = block_sum<kThreads>(sum, shared);
+    if (threadIdx.x == 0) squares[first_square[chunk.parameter] + chunk.element / kChunkElements] = sum;
+  }
+}
+
+/// Calls work(entries, their number) for parts of a list that fit the table of a kernel, in order.
+template <class Entry, class Work>
+void in_tables(const std::vector<Entry>& entries, Work&& work) {
+  for (std::size_t i = 0; i < entries.size(); i += kMostInTable) {
+    work(entries.data() + i, std::min(kMostInTable, entries.size() - i));
+  }
 }
 
 constexpr std::size_t kMostNodes = 17;
@@ -233,20 +290,27 @@ __global__ void meet_kernel(PeerInboxes peers) {
 class CudaReduction final : public ReductionOps, CudaOps {
  public:
   explicit CudaReduction(Device& device)
-      : CudaOps(device), partials_(device.allocate(2 * kSquareBlocks * sizeof(float))) {}
+      : CudaOps(device), partials_(device.allocate(kMostInTable * kSquareBlocks * sizeof(float))) {}
 
-  void sum_of_squares(const Tensor& values, float* sum, Stream stream) override {
-    check_nodes("sum_of_squares", {values}, values, dtype());
-    const cudaStream_t queue = queue_of(stream);
-    const std::size_t place = queue == CudaOps::stream() ? 0 : kSquareBlocks;
-    float* partials = static_cast<float*>(partials_.data()) + place;
-    const std::uint32_t blocks = std::clamp<std::uint32_t>(ceil_div(values.size(), kThreads * 16), 1, kSquareBlocks);
-    with_element(values.dtype, [&]<class T>(T) {
-      constexpr int kWide = 16 / sizeof(T);
-      launch_kernel(is_aligned(values.data, 16) ? squares_kernel<T, kWide> : squares_kernel<T, 1>, blocks, kThreads, 0,
-                    queue, values.as<T>(), values.size(), partials);
+  void sums_of_squares(const std::vector<SumOfSquares>& sums) override {
+    for (const SumOfSquares& sum : sums) {
+      check_nodes("sums_of_squares", {sum.values}, sum.values, dtype());
+      require(sum.values.dtype == sums[0].values.dtype, "sums_of_squares: values of one type");
+    }
+    auto* const partials = static_cast<float*>(partials_.data());
+    in_tables(sums, [&](const SumOfSquares* first, std::size_t count) {
+      SquareTable table{};
+      std::uint32_t most_blocks = 1;
+      for (std::size_t i = 0; i < count; ++i) {
+        table.entries[i] = {first[i].values.data, static_cast<std::size_t>(first[i].values.size()), first[i].sum};
+        most_blocks = std::max(most_blocks, table.entries[i].blocks());
+      }
+      const auto rows = static_cast<std::uint32_t>(count);
+      with_element(first->values.dtype, [&]<class T>(T) {
+        launch_kernel(squares_kernel<T>, dim3(most_blocks, rows), kThreads, 0, stream(), table, partials);
+      });
+      launch_kernel(sum_partials_kernel, rows, kThreads, 0, stream(), table, partials);
     });
-    launch_kernel(sum_partials_kernel, 1, kThreads, 0, queue, partials, blocks, sum);
   }
 
   void clip_scale(const Tensor& squares, float max_norm, StepRef step, NonFinite* found, float* scale,
@@ -265,12 +329,22 @@ class CudaReduction final : public ReductionOps, CudaOps {
     launch_kernel(add_unless_left_out_kernel, 1, 1, 0, queue_of(stream), step, mine, total);
   }
 
-  void chunk_squares(const UpdateSlice& slice, const std::uint32_t* first_square, float* squares,
-                     Stream stream) override {
-    if (slice.chunk_count == 0) return;
-    with_element(slice.gradient_type, [&]<class G>(G) {
-      launch_kernel(chunk_squares_kernel<G>, slice.chunk_count, kThreads, 0, queue_of(stream), slice.chunks,
-                    static_cast<const G*>(slice.gradients), first_square, squares);
+  void chunk_squares(const std::vector<UpdateSlice>& slices, const std::uint32_t* first_square,
+                     float* squares) override {
+    for (const UpdateSlice& slice : slices) {
+      require(slice.gradient_type == slices[0].gradient_type, "chunk_squares: gradients of one type");
+    }
+    in_tables(slices, [&](const UpdateSlice* first, std::size_t count) {
+      ChunkTable table{};
+      std::uint32_t most_chunks = 1;
+      for (std::size_t i = 0; i < count; ++i) {
+        table.entries[i] = {first[i].chunks, first[i].gradients, first[i].chunk_count};
+        most_chunks = std::max(most_chunks, first[i].chunk_count);
+      }
+      const dim3 blocks(std::min(most_chunks, kChunkBlocks), static_cast<std::uint32_t>(count));
+      with_element(first->gradient_type, [&]<class G>(G) {
+        launch_kernel(chunk_squares_kernel<G>, blocks, kThreads, 0, stream(), table, first_square, squares);
+      });
     });
   }
 
@@ -307,7 +381,7 @@ class CudaReduction final : public ReductionOps, CudaOps {
   }
 
  private:
-  Buffer partials_;  ///< For sum_of_squares(), one per stream that it may run on.
+  Buffer partials_;  ///< [kMostInTable, kSquareBlocks] For sums_of_squares().
 };
 
 }  // namespace

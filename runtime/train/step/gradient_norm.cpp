@@ -100,13 +100,24 @@ void GradientNorm::begin() {
   if (arena_.whole_chunks() || has_others) device_.zero(squares().data, squares().bytes(), device_.compute_stream());
 }
 
-void GradientNorm::add(std::size_t bucket, Stream stream) {
+void GradientNorm::add(std::size_t bucket) {
+  waiting_.push_back(bucket);
+  if (device_.kind() == DeviceKind::cpu) add_waiting();
+}
+
+void GradientNorm::add_waiting() {
   float* const own = squares().as<float>() + first_;
-  if (arena_.whole_chunks()) {
-    ops_.chunk_squares(arena_.update_slice(bucket), arena_.first_square(), own, stream);
-  } else if (std::ranges::find(shared_, bucket, &SharedBucket::bucket) == shared_.end()) {
-    ops_.sum_of_squares(arena_.reduced_gradients(bucket), own + number_of(bucket), stream);
+  std::vector<UpdateSlice> slices;
+  std::vector<SumOfSquares> sums;
+  for (const std::size_t bucket : std::exchange(waiting_, {})) {
+    if (arena_.whole_chunks()) {
+      slices.push_back(arena_.update_slice(bucket));
+    } else if (std::ranges::find(shared_, bucket, &SharedBucket::bucket) == shared_.end()) {
+      sums.push_back({arena_.reduced_gradients(bucket), own + number_of(bucket)});
+    }
   }
+  if (!slices.empty()) ops_.chunk_squares(slices, arena_.first_square(), own);
+  if (!sums.empty()) ops_.sums_of_squares(sums);
 }
 
 /// The stages send their ranges to the one that adds, which puts them together as one rank has them.
@@ -135,11 +146,12 @@ void GradientNorm::add_shared_buckets() {
   for (const SharedBucket& shared : shared_) {
     if (shared.adder() != stage) continue;
     const std::int64_t size = arena_.stage_plan()->all.buckets[shared.number].size;
-    ops_.sum_of_squares(collected_.view(type, {size}), squares().as<float>() + shared.number, stream);
+    ops_.sums_of_squares({{collected_.view(type, {size}), squares().as<float>() + shared.number}});
   }
 }
 
 void GradientNorm::finish(WeightStore& weights) {
+  add_waiting();
   if (!shared_.empty()) add_shared_buckets();
   if (Communicator* ranks = weights.shard_ranks()) {
     ranks->wait(ranks->all_reduce_sum(squares(), device_.compute_stream()));

@@ -29,9 +29,11 @@ class GradientNorm {
 
   /// Call it before the first bucket of a step.
   void begin();
-  /// Adds the squares of this rank's shard of a bucket's reduced gradients, in the order of `stream`.
-  void add(std::size_t bucket, Stream stream);
-  /// Call it after the last bucket: adds the squares of all ranks, on the compute stream. Collective.
+  /// Adds the squares of this rank's shard of a bucket's reduced gradients, which stay as they are until finish(). CPUs
+  /// add them at once, while other buckets are on their way. GPUs add all of them together in finish().
+  void add(std::size_t bucket);
+  /// Call it after the last bucket, whose gradients are reduced in the order of the compute stream. Adds the squares of
+  /// all ranks, on the compute stream. Collective.
   void finish(WeightStore& weights);
 
   /// Of a GradientNorm of this arena, without the sums of squares of other stages and tensor ranks.
@@ -54,6 +56,7 @@ class GradientNorm {
   void count_squares();
   void find_shared_buckets();
   std::size_t number_of(std::size_t bucket) const;
+  void add_waiting();
   void add_shared_buckets();
 
   const ParameterArena& arena_;
@@ -63,6 +66,7 @@ class GradientNorm {
   std::size_t first_ = 0;             ///< Index of this stage's first sum of squares.
   std::size_t count_ = 0;             ///< Number of sums over all stages.
   Buffer memory_;                     ///< f32: squares(), then the scale.
+  std::vector<std::size_t> waiting_;  ///< Buckets whose squares are still to be added.
   std::vector<SharedBucket> shared_;  ///< At most two: the stage's first bucket and its last.
   Buffer collected_;                  ///< The gradients of the shared bucket whose squares this stage adds.
   Buffer sent_;                       ///< A copy of what this stage sends: NCCL may have registered the gradients.

@@ -32,7 +32,7 @@ void Optimizer::begin_step(StepRef step, WeightStore& weights) {
 
 void Optimizer::bucket_reduced(std::size_t bucket, Stream stream) {
   if (waits_) {
-    norm_->add(bucket, stream);
+    norm_->add(bucket);
     return;
   }
   update(bucket, stream);
@@ -96,9 +96,7 @@ const GradientNorm& Optimizer::queue_norm(WeightStore& weights) {
   if (!waits_) {
     if (!norm_) norm_.emplace(arena_, pipeline_);
     norm_->begin();
-    for (std::size_t bucket = 0; bucket < arena_.plan().buckets.size(); ++bucket) {
-      norm_->add(bucket, device_.compute_stream());
-    }
+    for (std::size_t bucket = 0; bucket < arena_.plan().buckets.size(); ++bucket) norm_->add(bucket);
     norm_->finish(weights);
   }
   return *norm_;

@@ -1,6 +1,6 @@
 #include "runtime/ops/cuda/attention/head_kernels.h"
 
-#include <array>
+#include <algorithm>
 
 #include "runtime/device/cuda/launch.cuh"
 #include "runtime/ops/cuda/attention/head_kernels.cuh"
@@ -18,6 +18,11 @@ using head_kernels::rotate_kernel;
 using head_kernels::Rotation;
 
 constexpr int kWarps = kThreads / 32;
+
+// Blocks of rotate_kernel take several rows if as many as kBusyBlocks are left, and their rows fit kRowBytes.
+constexpr std::int64_t kMostSamples = 4;
+constexpr std::int64_t kBusyBlocks = 2048;
+constexpr std::int64_t kRowBytes = 24 * 1024;
 
 Heads heads_of(const AttentionShape& s) {
   return {static_cast<int>(s.heads), static_cast<int>(s.key_heads), static_cast<int>(s.head_size)};
@@ -160,11 +165,15 @@ void rotate_heads(const AttentionShape& shape, const Tensor& qkv, const float* f
     constexpr int kWide = 16 / sizeof(T);
     const bool wide = shape.head_size % (2 * kWide) == 0 && is_aligned(qkv.data, 16);
     const auto kernel = wide ? rotate_kernel<T, kWide> : rotate_kernel<T, 1>;
-    const std::int64_t row = (shape.columns() + 7) / 8 * 8;
-    const auto bytes = static_cast<std::size_t>(row) * sizeof(T) + static_cast<std::size_t>(shape.head_size) * 4;
+    const auto row_bytes = shape.columns() * static_cast<std::int64_t>(sizeof(T));
+    const std::int64_t useful = std::min({shape.batch, rows / kBusyBlocks, kRowBytes / row_bytes});
+    const std::int64_t samples = std::clamp(useful, std::int64_t{1}, kMostSamples);
+    const auto bytes = static_cast<std::size_t>(shape.head_size / 2 * 8 + samples * row_bytes);
     reserve_shared_memory(kernel, bytes);
-    launch_rows(rows, kernel, static_cast<std::uint32_t>(rows), kThreads, bytes, stream, qkv.as<T>(), heads_of(shape),
-                Rotation{frequencies, first_position, static_cast<int>(shape.sequence), forward});
+    const dim3 blocks(static_cast<std::uint32_t>(shape.sequence), ceil_div(shape.batch, samples));
+    launch_rows(rows, kernel, blocks, kThreads, bytes, stream, qkv.as<T>(), heads_of(shape),
+                Rotation{frequencies, first_position, static_cast<int>(shape.batch), static_cast<int>(shape.sequence),
+                         static_cast<int>(samples), forward});
   });
 }
 

@@ -40,60 +40,82 @@ struct HeadOfGroup {
 struct Rotation {
   const float* frequencies;            // [head_size / 2]; null: nothing is turned
   const std::int64_t* first_position;  // null: 0
-  int sequence;
+  int batch, sequence;
+  int samples;   // of a block
   bool forward;  // from groups to kinds; otherwise back
 };
 
-/// A block takes a row: to shared memory, and back in the other order. The shared memory holds the row, then cosine and
-/// sine of each pair. V neighbouring elements are copied at once; a head is a multiple of V, and if it is turned half
-/// of it is one.
+/// Block (x, y) takes position x of a few samples, whose rows of qkv have the same angles: to shared memory, and back
+/// in the other order. The shared memory holds the cosines of a head's angles, their sines, then the rows. V
+/// neighbouring elements are copied at once; a head is a multiple of V, and if it is turned half of it is one.
 template <class T, int V>
 __global__ void __launch_bounds__(kThreads) rotate_kernel(T* qkv, const Heads heads, const Rotation rotation) {
-  const int columns = heads.columns(), half = heads.head_size / 2, packs_of_head = heads.head_size / V;
-  T* const row = reinterpret_cast<T*>(dynamic_shared_memory());
-  auto* const angles = reinterpret_cast<float2*>(row + (columns + 7) / 8 * 8);
-  const std::size_t number = blockIdx.x;
-  qkv += number * columns;
+  const int columns = heads.columns(), half = heads.head_size / 2;
+  auto* const cosines = reinterpret_cast<float*>(dynamic_shared_memory());
+  float* const sines = cosines + half;
+  T* const rows = reinterpret_cast<T*>(sines + half);
+  const int first_sample = static_cast<int>(blockIdx.y) * rotation.samples;
+  const int samples = min(rotation.samples, rotation.batch - first_sample);
+  const std::size_t of_sample = static_cast<std::size_t>(rotation.sequence) * columns;
+  qkv += first_sample * of_sample + static_cast<std::size_t>(blockIdx.x) * columns;
   follow_predecessor();
   for (int c = static_cast<int>(threadIdx.x) * V; c < columns; c += kThreads * V) {
-    if constexpr (sizeof(T) * V == 16) {
-      start_copy(shared_address(row + c), qkv + c);
-    } else {
-      for (int i = 0; i < V; ++i) row[c + i] = qkv[c + i];
+    T* to = rows + c;
+    const T* from = qkv + c;
+    for (int sample = 0; sample < samples; ++sample) {
+      if constexpr (sizeof(T) * V == 16) {
+        start_copy(shared_address(to), from);
+      } else {
+        for (int i = 0; i < V; ++i) to[i] = from[i];
+      }
+      to += columns;
+      from += of_sample;
     }
   }
   end_copies();
   const bool turns = rotation.frequencies != nullptr;
   if (turns) {
-    const auto in_window = static_cast<std::int64_t>(number % static_cast<std::size_t>(rotation.sequence));
     const std::int64_t first = rotation.first_position != nullptr ? *rotation.first_position : 0;
-    const auto position = static_cast<float>(first + in_window);
+    const auto position = static_cast<float>(first + blockIdx.x);
     for (int i = threadIdx.x; i < half; i += kThreads) {
       float sine, cosine;
       sincosf(position * rotation.frequencies[i], &sine, &cosine);
-      angles[i] = make_float2(cosine, rotation.forward ? sine : -sine);
+      cosines[i] = cosine;
+      sines[i] = rotation.forward ? sine : -sine;
     }
   }
   await_copies<0>();
   __syncthreads();
-  for (int pack = threadIdx.x; pack < heads.all() * packs_of_head; pack += kThreads) {
-    const int by_group = pack / packs_of_head, at = pack % packs_of_head * V;
+  const int pairs = (heads.head_size / V + 1) / 2;  // of packs of a head; one may be without its second pack
+  for (int pair = threadIdx.x; pair < heads.all() * pairs; pair += kThreads) {
+    const int by_group = pair / pairs, low = pair % pairs * V, high = low + pairs * V;
     const HeadOfGroup head(heads, by_group);
     const int by_kind = head.by_kind(heads);
-    const T* const from = row + (rotation.forward ? by_group : by_kind) * heads.head_size;
-    float value[V];
-    load<V>(from + at, value);
-    if (turns && !head.is_value(heads)) {
-      const bool low = at < half;
-      float partner[V];
-      load<V>(from + (low ? at + half : at - half), partner);
-#pragma unroll
-      for (int i = 0; i < V; ++i) {
-        const float2 angle = angles[(low ? at : at - half) + i];
-        value[i] = value[i] * angle.x + partner[i] * (low ? -angle.y : angle.y);
-      }
+    const T* from = rows + (rotation.forward ? by_group : by_kind) * heads.head_size;
+    T* to = qkv + (rotation.forward ? by_kind : by_group) * heads.head_size;
+    const bool turned = turns && !head.is_value(heads), has_high = V > 1 || high < heads.head_size;
+    float cosine[V], sine[V];
+    if (turned) {
+      load<V>(cosines + low, cosine);
+      load<V>(sines + low, sine);
     }
-    store<V>(value, qkv + (rotation.forward ? by_kind : by_group) * heads.head_size + at);
+    for (int sample = 0; sample < samples; ++sample) {
+      float x[V], y[V];
+      load<V>(from + low, x);
+      if (has_high) load<V>(from + high, y);
+      if (turned) {
+#pragma unroll
+        for (int i = 0; i < V; ++i) {
+          const float turned_x = fmaf(x[i], cosine[i], -(y[i] * sine[i]));
+          y[i] = fmaf(y[i], cosine[i], x[i] * sine[i]);
+          x[i] = turned_x;
+        }
+      }
+      store<V>(x, to + low);
+      if (has_high) store<V>(y, to + high);
+      from += columns;
+      to += of_sample;
+    }
   }
 }
 

@@ -28,10 +28,20 @@ struct Forward {
   Dropout dropout;
 };
 
+/// A pack as it is in memory: bf16 takes half of a register.
+template <class T>
+struct StoredPack {
+  uint4 words[kPack * sizeof(T) / sizeof(uint4)];
+};
+template <class T>
+__device__ __forceinline__ StoredPack<T> stored_pack(const T* from) {
+  return *reinterpret_cast<const StoredPack<T>*>(from);
+}
+
 /// sum = residual + factor * branch, rounded as it is stored.
 template <class T>
 __device__ __forceinline__ void add_branch(const Forward<T>& a, std::uint32_t row, std::uint32_t column,
-                                           float (&x)[kPack]) {
+                                           const StoredPack<T>& stored, float (&x)[kPack]) {
   float factor[kPack];
 #pragma unroll
   for (float& f : factor) f = 1.0f;
@@ -39,12 +49,11 @@ __device__ __forceinline__ void add_branch(const Forward<T>& a, std::uint32_t ro
     eight_factors(a.dropout, row % a.sequence * a.width + column, row / a.sequence, a.width, factor);
   }
   if (column >= a.width) return;
-  const std::size_t at = static_cast<std::size_t>(row) * a.width + column;
   float branch[kPack];
-  load<kPack>(a.branch + at, branch);
+  load<kPack>(reinterpret_cast<const T*>(&stored), branch);
 #pragma unroll
   for (int k = 0; k < kPack; ++k) x[k] = to_float(from_float<T>(x[k] + branch[k] * factor[k]));
-  store<kPack>(x, a.sum + at);
+  store<kPack>(x, a.sum + static_cast<std::size_t>(row) * a.width + column);
 }
 
 /// Sum over the warps of a group. `shared` is of the group.
@@ -61,9 +70,15 @@ __device__ __forceinline__ float group_sum(float value, float (&shared)[kGroup])
   return value;
 }
 
+/// Blocks of forward_kernel that a multiprocessor holds at least; 0: any number. Long rows in bf16 take all the
+/// registers that two blocks leave them, or a few more if they may.
+template <class T, int kPacks>
+constexpr int kResidentBlocks = sizeof(T) == 2 && kPacks >= 7 ? 2 : 0;
+
 /// kGroup warps take a row. kFp8: y is the values of `fp8`.
 template <class T, Kind kKind, int kPacks, int kGroup, bool kAdd, bool kFp8>
-__global__ void __launch_bounds__(kThreads) forward_kernel(const Forward<T> a, const Fp8Matrix fp8) {
+__global__ void __launch_bounds__(kThreads, kResidentBlocks<T, kPacks>)
+    forward_kernel(const Forward<T> a, const Fp8Matrix fp8) {
   __shared__ float exchanged[2][kWarps / kGroup][kGroup];
   const std::uint32_t group = threadIdx.x / (32 * kGroup);
   const std::uint32_t row = blockIdx.x * (kWarps / kGroup) + group;
@@ -71,14 +86,17 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const Forward<T> a, c
   const Place<kGroup> place;
   const std::size_t start = static_cast<std::size_t>(row) * a.width;
   float x[kPacks][kPack] = {};
+  StoredPack<T> branch[kPacks];
 #pragma unroll
-  for (int i = 0; i < kPacks; ++i) {
-    if (place.column(i) < a.width) load<kPack>(a.x + start + place.column(i), x[i]);
+  for (int i = 0; i < kPacks; ++i) {  // all reads are under way before the first store: they would wait for it
+    if (place.column(i) >= a.width) continue;
+    load<kPack>(a.x + start + place.column(i), x[i]);
+    if (kAdd) branch[i] = stored_pack(a.branch + start + place.column(i));
   }
   float total = 0.0f;
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
-    if (kAdd) add_branch(a, row, place.column(i), x[i]);
+    if (kAdd) add_branch(a, row, place.column(i), branch[i], x[i]);
     if constexpr (kKind == Kind::layer) {
 #pragma unroll
       for (const float value : x[i]) total += value;
@@ -129,11 +147,13 @@ __global__ void __launch_bounds__(kMaxThreads) few_rows_forward_kernel(const For
   if (threadIdx.x == 0) prefetch_to_l2(a.weight, a.width * static_cast<std::uint32_t>(sizeof(T)));
   follow_predecessor();
   float x[kPack] = {}, weight[kPack] = {};
+  StoredPack<T> branch;
   if (column < a.width) {
     load<kPack>(a.x + at, x);
     load<kPack>(a.weight + column, weight);
+    if (kAdd) branch = stored_pack(a.branch + at);
   }
-  if (kAdd) add_branch(a, row, column, x);
+  if (kAdd) add_branch(a, row, column, branch, x);
   float squares = 0.0f;
 #pragma unroll
   for (const float value : x) squares += value * value;

@@ -107,7 +107,7 @@ class CudaOrthogonal final : public OrthogonalOps, CudaOps {
         launch_kernel(load_kernel<G, T>, blocks, kThreads, 0, stream(), values.as<G>(), rows, x.dim(1), x.size(),
                       x.as<T>());
       });
-      reduction_.sum_of_squares(x, squared_norm, device_.compute_stream());
+      reduction_.sums_of_squares({{x, squared_norm}});
       launch_kernel(normalise_kernel<T>, blocks, kThreads, 0, stream(), x.as<T>(), x.size(), squared_norm);
     });
   }
