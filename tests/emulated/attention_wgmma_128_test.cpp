@@ -60,7 +60,7 @@ void run(const Case& c, emulated::AttentionReference& tensors) {
                   .key_heads = c.key_heads,
                   .parts = c.parts,
                   .scale = 1.0f / std::sqrt(float{kHead})};
-  launch(c.blocks, kThreads, c, [&] { keys_kernel(maps, p); });
+  launch(c.blocks, kKeysThreads, c, [&] { keys_kernel(maps, p); });
   launch(c.batch * c.heads * p.blocks(), kThreads, c, [&] { queries_kernel(maps, p); });
   if (c.parts == 1) return;
   const auto packs = static_cast<std::uint32_t>(rows * 2 * c.key_heads * kPacksOfHead);

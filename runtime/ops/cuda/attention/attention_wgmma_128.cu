@@ -96,7 +96,7 @@ void wgmma_128_attention_backward(const AttentionShape& shape, const AttentionTe
   p.dvalues = p.dkeys + static_cast<std::ptrdiff_t>(p.key_heads) * p.parts * kHead;
   p.dkeys_row = p.parts > 1 ? 2 * p.key_heads * p.parts * kHead : static_cast<int>(shape.columns());
   reserve_shared_memory(keys_kernel, sizeof(KeysShared));
-  launch_kernel(keys_kernel, std::min(multiprocessors.free, p.units()), kThreads, sizeof(KeysShared), stream, maps, p);
+  launch_kernel(keys_kernel, std::min(multiprocessors.free, p.units()), kKeysThreads, sizeof(KeysShared), stream, maps, p);
   reserve_shared_memory(queries_kernel, sizeof(QueriesShared));
   launch_kernel(queries_kernel, p.batch * p.heads * p.blocks(), kThreads, sizeof(QueriesShared), stream, maps, p);
   if (p.parts == 1) return;

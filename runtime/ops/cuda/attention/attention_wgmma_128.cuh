@@ -34,9 +34,10 @@ constexpr int kColumns = 64;
 constexpr int kTiles = kHead / kColumns;  // side by side in a head
 constexpr int kWarpgroups = 2;
 constexpr int kKeys = kWarpgroups * kRows;  // of a unit
-constexpr int kThreads = 128 * kWarpgroups;
+constexpr int kThreads = 128 * kWarpgroups;  // that multiply
 constexpr int kWarps = kThreads / 32;
-constexpr int kStages = 4;       // of keys_kernel
+constexpr int kKeysThreads = kThreads + 128;  // of keys_kernel
+constexpr int kStages = 4;                    // of keys_kernel
 constexpr int kQueryStages = 3;  // of queries_kernel
 constexpr int kTileBytes = kRows * kColumns * 2;
 constexpr int kStepBytes = 16 * kColumns * 2;  // 16 rows of a tile
@@ -127,26 +128,27 @@ struct Turn {
 
 using HeadTiles = char[kTiles][kTileBytes];  // 64 rows of a head
 
+/// Two warpgroups multiply. Of a third one, a thread fetches, and a thread for each of the others copies dscores.
 /// Barriers, with what ends a phase:
-///   full[stage]   the bytes of the stage have come
-///   empty[stage]  all warps have read them
-///   keys_full, keys_empty: the same for keys and values
+///   full[stage]        the bytes of the stage have come
+///   empty[stage]       all warps have read them
+///   keys_full, keys_empty   the same for keys and values
+///   dscores_full[group][i]  the warps of the group have written the tile
+///   dscores_empty[group][i] the copy has read it
 struct alignas(1024) KeysShared {
   HeadTiles keys[kWarpgroups];
   HeadTiles values[kWarpgroups];
   HeadTiles queries[kStages];
   HeadTiles douts[kStages];
-  char dscores[2][kWarpgroups][kTileBytes];
+  char dscores[kWarpgroups][2][kTileBytes];
   float statistics[kStages][kRows];
   float deltas[kStages][kRows];
   std::uint64_t full[kStages];
   std::uint64_t empty[kStages];
   std::uint64_t keys_full;
   std::uint64_t keys_empty;
-  // Of the one thread that fetches:
-  Place next_tile, next_unit;
-  Turn<kStages> next_stage;
-  int keys_parity;
+  std::uint64_t dscores_full[kWarpgroups][2];
+  std::uint64_t dscores_empty[kWarpgroups][2];
 };
 
 struct Maps {
@@ -161,52 +163,67 @@ __device__ __forceinline__ void load_rows(HeadTiles& to, const CUtensorMap& map,
   }
 }
 
-/// Starts copying the next tile of queries, when its stage is empty. One thread fetches for all.
-__device__ __forceinline__ void fetch_tile(const Maps& maps, const Problem& p, KeysShared& shared) {
-  Place at = shared.next_tile;
-  if (!at.exists()) return;
-  const Turn<kStages> turn = shared.next_stage;
-  std::uint64_t* const full = &shared.full[turn.stage];
-  await_phase(&shared.empty[turn.stage], turn.parity ^ 1);
-  const int row = at.row(p) + at.tile * kRows, column = at.head * kHead;
-  const std::size_t first = static_cast<std::size_t>(at.sample_head(p)) * p.sequence + at.tile * kRows;
-  expect_bytes(full, 2 * kTiles * kTileBytes + 2 * kRows * 4);
-  load_rows(shared.queries[turn.stage], maps.qkv, column, row, full);
-  load_rows(shared.douts[turn.stage], maps.d_output, column, row, full);
-  load_bytes(shared.statistics[turn.stage], p.statistics + first, kRows * 4, full);
-  load_bytes(shared.deltas[turn.stage], p.deltas + first, kRows * 4, full);
-  at.advance(p);
-  shared.next_tile = at;
-  shared.next_stage.advance();
-}
-/// The same for the keys and values of the next unit.
-__device__ __forceinline__ void fetch_keys(const Maps& maps, const Problem& p, KeysShared& shared) {
-  const Place at = shared.next_unit;
-  if (!at.exists()) return;
-  await_phase(&shared.keys_empty, shared.keys_parity ^ 1);
-  expect_bytes(&shared.keys_full, 2 * kWarpgroups * kTiles * kTileBytes);
-  const int column = p.width() + at.key_head * kHead, row = at.row(p) + at.block * kKeys;
-  for (int i = 0; i < kWarpgroups; ++i) {
-    load_rows(shared.keys[i], maps.qkv, column, row + i * kRows, &shared.keys_full);
-    load_rows(shared.values[i], maps.qkv, column + p.key_width(), row + i * kRows, &shared.keys_full);
-  }
-  shared.next_unit = Place::start(at.round + 1, p);
-  shared.keys_parity ^= 1;
-}
-
-__device__ __forceinline__ void start_fetching(const Maps& maps, const Problem& p, KeysShared& shared) {
+__device__ __forceinline__ void init_barriers(KeysShared& shared) {
   for (int i = 0; i < kStages; ++i) {
     init_barrier(&shared.full[i], 1);
     init_barrier(&shared.empty[i], kWarps);
   }
   init_barrier(&shared.keys_full, 1);
   init_barrier(&shared.keys_empty, kWarps);
+  for (int i = 0; i < 2 * kWarpgroups; ++i) {
+    init_barrier(&shared.dscores_full[i / 2][i % 2], kWarps / kWarpgroups);
+    init_barrier(&shared.dscores_empty[i / 2][i % 2], 1);
+  }
   publish_barriers();
-  shared.next_tile = shared.next_unit = Place::start(0, p);
-  shared.next_stage = {};
-  shared.keys_parity = 0;
-  fetch_keys(maps, p, shared);
-  for (int i = 0; i < kStages - 1; ++i) fetch_tile(maps, p, shared);
+}
+
+__device__ __forceinline__ void fetch_keys(const Maps& maps, const Problem& p, KeysShared& shared, const Place& at) {
+  expect_bytes(&shared.keys_full, 2 * kWarpgroups * kTiles * kTileBytes);
+  const int column = p.width() + at.key_head * kHead, row = at.row(p) + at.block * kKeys;
+  for (int i = 0; i < kWarpgroups; ++i) {
+    load_rows(shared.keys[i], maps.qkv, column, row + i * kRows, &shared.keys_full);
+    load_rows(shared.values[i], maps.qkv, column + p.key_width(), row + i * kRows, &shared.keys_full);
+  }
+}
+__device__ __forceinline__ void fetch_queries(const Maps& maps, const Problem& p, KeysShared& shared, const Place& at,
+                                              int stage) {
+  std::uint64_t* const full = &shared.full[stage];
+  const int row = at.row(p) + at.tile * kRows, column = at.head * kHead;
+  const std::size_t first = static_cast<std::size_t>(at.sample_head(p)) * p.sequence + at.tile * kRows;
+  expect_bytes(full, 2 * kTiles * kTileBytes + 2 * kRows * 4);
+  load_rows(shared.queries[stage], maps.qkv, column, row, full);
+  load_rows(shared.douts[stage], maps.d_output, column, row, full);
+  load_bytes(shared.statistics[stage], p.statistics + first, kRows * 4, full);
+  load_bytes(shared.deltas[stage], p.deltas + first, kRows * 4, full);
+}
+/// By one thread.
+__device__ __forceinline__ void fetch(const Maps& maps, const Problem& p, KeysShared& shared) {
+  Turn<kStages> turn;
+  int keys_parity = 1;
+  for (Place at = Place::start(0, p); at.exists();) {
+    await_phase(&shared.keys_empty, keys_parity);
+    keys_parity ^= 1;
+    fetch_keys(maps, p, shared, at);
+    for (int left = at.steps(p); left > 0; --left) {
+      await_phase(&shared.empty[turn.stage], turn.parity ^ 1);
+      fetch_queries(maps, p, shared, at, turn.stage);
+      turn.advance();
+      at.advance(p);
+    }
+  }
+}
+
+/// Copies the tiles of a warpgroup's dscores to global memory. By one thread.
+__device__ __forceinline__ void copy_dscores(const Problem& p, KeysShared& shared, int group) {
+  Turn<2> turn;
+  for (Place at = Place::start(0, p); at.exists(); at.advance(p), turn.advance()) {
+    char* const to = p.dscores_of(at.sample_head(p), at.tile) + (2 * at.block + group) * kTileBytes;
+    await_phase(&shared.dscores_full[group][turn.stage], turn.parity);
+    store_bytes(to, shared.dscores[group][turn.stage], kTileBytes);
+    await_stores_read();
+    arrive(&shared.dscores_empty[group][turn.stage]);
+  }
+  await_stores();
 }
 
 /// Writes 64 rows of a head, times `factor`, by way of `staging`, a tile of the warpgroup. A warp writes its 16 rows,
@@ -238,21 +255,19 @@ __device__ __forceinline__ void put_rows(const float (&d)[64], float factor, bf1
 /// A thread of a warpgroup, which has 64 keys of a unit. They are the rows of scores, of their gradients, and of the
 /// gradients of its keys and values.
 struct Worker {
-  const Maps& maps;
   const Problem& p;
   KeysShared& shared;
   const int group, lane, warp_row;
-  std::uint32_t weight[4][4], dscore[4][4];
+  std::uint32_t weight[4][4];
   float score[32], dweight[32], dkey[64], dvalue[64];
   Place now;
   Turn<kStages> turn;  // of the tile
+  Turn<2> buffer;      // of its dscores
   int keys_parity = 0;
-  int buffer = 0;    // of dscores
   bool adds = false;  // dkey and dvalue have terms
 
-  __device__ __forceinline__ Worker(const Maps& tensors, const Problem& problem, KeysShared& memory)
-      : maps(tensors),
-        p(problem),
+  __device__ __forceinline__ Worker(const Problem& problem, KeysShared& memory)
+      : p(problem),
         shared(memory),
         group(uniform(static_cast<int>(threadIdx.x) / 128)),
         lane(static_cast<int>(threadIdx.x) % 32),
@@ -266,7 +281,6 @@ struct Worker {
       for (int left = now.steps(p); left > 1; --left) step();
       end_unit();
     }
-    if (threadIdx.x % 128 == 0) await_stores();
   }
 
   /// dscores of the first tile.
@@ -280,7 +294,7 @@ struct Worker {
     settle(dweight);
     exponentiate_scores();
     differentiate_scores();
-    put_dscores();
+    put_operands();
     adds = false;
   }
 
@@ -292,36 +306,31 @@ struct Worker {
     turn.advance();
     await_phase(&shared.full[turn.stage], turn.parity);
     start_scores_dweights(turn.stage);
-    start_dvalues_dkeys(before);
-    if (threadIdx.x == 0) fetch_tile(maps, p, shared);
-    __syncwarp();
+    start_dvalues_dkeys(before, buffer.stage ^ 1);
     wgmma_wait<2>();
     settle(score);
     exponentiate_scores();
     wgmma_wait<1>();
     settle(dweight);
     differentiate_scores();
+    settle(dweight);  // not after the next wait
     wgmma_wait<0>();
     settle(dkey);
     settle(dvalue);
     release(&shared.empty[before]);
-    put_dscores();
+    put_operands();
   }
 
   /// dv and dk.
   __device__ __forceinline__ void end_unit() {
-    start_dvalues_dkeys(turn.stage);
+    start_dvalues_dkeys(turn.stage, buffer.stage ^ 1);
     release(&shared.keys_empty);
-    if (threadIdx.x == 0) {
-      fetch_keys(maps, p, shared);
-      fetch_tile(maps, p, shared);
-    }
-    __syncwarp();
     wgmma_wait<0>();
     settle(dkey);
     settle(dvalue);
     release(&shared.empty[turn.stage]);
-    char* const staging = shared.dscores[buffer][group];
+    await_phase(&shared.dscores_empty[group][buffer.stage], buffer.parity ^ 1);
+    char* const staging = shared.dscores[group][buffer.stage];
     const std::size_t row = now.row(p) + now.block * kKeys + group * kRows;
     const std::size_t at = row * p.dkeys_row + (now.key_head * p.parts + now.part) * kHead;
     put_rows(dkey, p.scale, p.dkeys + at, p.dkeys_row, staging);
@@ -353,14 +362,17 @@ struct Worker {
     wgmma_commit();
   }
   /// One group.
-  __device__ __forceinline__ void start_dvalues_dkeys(int stage) {
+  __device__ __forceinline__ void start_dvalues_dkeys(int stage, int of_dscores) {
+    const SwizzledOperand dscores(shared_address(shared.dscores[group][of_dscores]));
     const SwizzledOperand douts(shared_address(shared.douts[stage]), kTileBytes);
     const SwizzledOperand queries(shared_address(shared.queries[stage]), kTileBytes);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 4; ++k) wgmma_m64n128k16<true>(dvalue, weight[k], douts + kStepBytes * k, adds || k > 0);
 #pragma unroll
-    for (int k = 0; k < 4; ++k) wgmma_m64n128k16<true>(dkey, dscore[k], queries + kStepBytes * k, adds || k > 0);
+    for (int k = 0; k < 4; ++k) {
+      wgmma_m64n128k16<true>(dkey, dscores + 32 * k, queries + kStepBytes * k, adds || k > 0);
+    }
     wgmma_commit();
     adds = true;
   }
@@ -397,41 +409,46 @@ struct Worker {
       for (int c = 0; c < 4; ++c) dweight[4 * n + c] = score[4 * n + c] * (dweight[4 * n + c] - (c % 2 == 0 ? d.x : d.y));
     }
   }
-  /// Weights and dscores as operands in registers; dscores also to global memory.
-  __device__ __forceinline__ void put_dscores() {
-    pack(score, weight);
-    pack(dweight, dscore);
-    const std::uint32_t to = shared_address(shared.dscores[buffer][group]);
+  /// Weights and dscores in bf16, as operands: weights in registers, dscores in shared memory.
+  __device__ __forceinline__ void put_operands() {
+    await_phase(&shared.dscores_empty[group][buffer.stage], buffer.parity ^ 1);
+    const std::uint32_t to = shared_address(shared.dscores[group][buffer.stage]);
 #pragma unroll
-    for (int k = 0; k < 4; ++k) stmatrix_x4(chunk_at(to, warp_row + lane % 16, 2 * k + lane / 16), dscore[k]);
-    fence_async_proxy();
-    send_dscores();
-  }
-  static __device__ __forceinline__ void pack(const float (&values)[32], std::uint32_t (&operand)[4][4]) {
+    for (int k = 0; k < 4; ++k) {
+      std::uint32_t dscore[4];
 #pragma unroll
-    for (int i = 0; i < 16; ++i) operand[i / 4][i % 4] = pack_bf16(values[2 * i], values[2 * i + 1]);
-  }
-  /// Starts copying the warpgroup's tile to global memory, and has finished the copy before that one.
-  __device__ __forceinline__ void send_dscores() {
-    const bool sends = threadIdx.x % 128 == 0;
-    if (sends) await_stores_read();
-    barrier_wait(1 + group, 128);
-    if (sends) {
-      char* const to = p.dscores_of(now.sample_head(p), now.tile) + (2 * now.block + group) * kTileBytes;
-      store_bytes(to, shared.dscores[buffer][group], kTileBytes);
+      for (int i = 0; i < 4; ++i) {
+        weight[k][i] = pack_bf16(score[8 * k + 2 * i], score[8 * k + 2 * i + 1]);
+        dscore[i] = pack_bf16(dweight[8 * k + 2 * i], dweight[8 * k + 2 * i + 1]);
+      }
+      stmatrix_x4(chunk_at(to, warp_row + lane % 16, 2 * k + lane / 16), dscore);
     }
-    __syncwarp();
-    buffer ^= 1;
+    fence_async_proxy();
+    release(&shared.dscores_full[group][buffer.stage]);
+    barrier_wait(1 + group, 128);
+    buffer.advance();
   }
 };
 
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(kKeysThreads, 1)
     keys_kernel(const __grid_constant__ Maps maps, const __grid_constant__ Problem p) {
 #if DDP_WGMMA
+  constexpr int kTaken = 240;  // registers of a thread that multiplies
+  constexpr int kLeft = 24;    // of another one
+  static_assert(kThreads * kTaken + 128 * kLeft <= kKeysThreads * (65536 / kKeysThreads / 8 * 8),
+                "take_registers() would wait forever");
   KeysShared& shared = *reinterpret_cast<KeysShared*>(dynamic_shared_memory());
-  if (threadIdx.x == 0) start_fetching(maps, p, shared);
+  if (threadIdx.x == 0) init_barriers(shared);
   __syncthreads();
-  Worker(maps, p, shared).work();
+  if (threadIdx.x < kThreads) {
+    take_registers<kTaken>();
+    Worker(p, shared).work();
+  } else {
+    leave_registers<kLeft>();
+    if (threadIdx.x == kThreads) fetch(maps, p, shared);
+    if (threadIdx.x == kThreads + 32) copy_dscores(p, shared, 0);
+    if (threadIdx.x == kThreads + 64) copy_dscores(p, shared, 1);
+  }
 #endif
 }
 
