@@ -68,6 +68,12 @@ class Block {
   /// Does `copy` at some time, and then `barrier` gets its bytes. Both are in the memory of block `block`.
   void start_copy(int block, const void* barrier, long bytes, std::function<void()> copy);
 
+  /// Does `store` when the running thread waits for its stores.
+  void start_store(std::function<void()> store) { self().stores.push_back(std::move(store)); }
+  void await_stores() {
+    for (const auto& store : std::exchange(self().stores, {})) store();
+  }
+
   /// Asynchronous work of the running thread, in groups that end in their order.
   void start_work(std::function<void()> work);
   void end_group();
@@ -81,6 +87,7 @@ class Block {
     const char* awaits = "";
     std::deque<std::vector<std::function<void()>>> groups;
     std::vector<std::function<void()>> open_group;
+    std::vector<std::function<void()>> stores;
     bool ended = false;
   };
   struct Meeting {

@@ -40,11 +40,19 @@ class AttentionWgmmaTest : public ::testing::TestWithParam<AttentionShape> {
     cuda::plain_attention_backward(s_, tensors(dqkv), DType::bf16, deltas.as<float>(), stream());
     return bench_->take(dqkv);
   }
-  Values by_warpgroups(int multiprocessors) {
+  /// On a GPU of 132 multiprocessors, of which some may work.
+  Values by_warpgroups(int free) {
+    constexpr int kAll = 132;
     const Tensor dqkv = bench_->poisoned(qkv_.shape);
-    EXPECT_TRUE(cuda::suits_wgmma_attention_backward(s_, tensors(dqkv)));
-    const auto bytes = static_cast<std::int64_t>(cuda::wgmma_attention_backward_workspace(s_, multiprocessors));
-    cuda::wgmma_attention_backward(s_, tensors(dqkv), bench_->poisoned_bytes({bytes}).data, multiprocessors, stream());
+    if (s_.head_size == 128) {
+      const auto bytes = static_cast<std::int64_t>(cuda::wgmma_128_attention_backward_workspace(s_, kAll));
+      cuda::wgmma_128_attention_backward(s_, tensors(dqkv), bench_->poisoned_bytes({bytes}).data,
+                                         {.all = kAll, .free = free}, stream());
+    } else {
+      EXPECT_TRUE(cuda::suits_wgmma_attention_backward(s_, tensors(dqkv)));
+      const auto bytes = static_cast<std::int64_t>(cuda::wgmma_attention_backward_workspace(s_, free));
+      cuda::wgmma_attention_backward(s_, tensors(dqkv), bench_->poisoned_bytes({bytes}).data, free, stream());
+    }
     return bench_->take(dqkv);
   }
 
@@ -68,11 +76,14 @@ INSTANTIATE_TEST_SUITE_P(Shapes, AttentionWgmmaTest,
                          ::testing::Values(AttentionShape{1, 1, 1, 128, 64}, AttentionShape{3, 5, 5, 256, 64},
                                            AttentionShape{50, 3, 3, 384, 64}, AttentionShape{2, 3, 3, 1024, 64},
                                            AttentionShape{1, 2, 2, 2048, 64}, AttentionShape{3, 6, 2, 384, 64},
-                                           AttentionShape{2, 14, 2, 1024, 64}),
+                                           AttentionShape{2, 14, 2, 1024, 64}, AttentionShape{1, 1, 1, 128, 128},
+                                           AttentionShape{3, 5, 5, 256, 128}, AttentionShape{50, 3, 3, 384, 128},
+                                           AttentionShape{1, 2, 2, 2048, 128}, AttentionShape{3, 6, 2, 384, 128},
+                                           AttentionShape{16, 12, 2, 512, 128}, AttentionShape{4, 28, 4, 1024, 128}),
                          [](const auto& info) {
                            const AttentionShape& s = info.param;
                            return std::to_string(s.batch) + "x" + std::to_string(s.heads) + "with" +
-                                  std::to_string(s.key_heads) + "x" + std::to_string(s.sequence);
+                                  std::to_string(s.key_heads) + "x" + std::to_string(s.sequence) + "x" + std::to_string(s.head_size);
                          });
 
 }  // namespace

@@ -28,6 +28,20 @@ std::size_t wgmma_attention_backward_workspace(const AttentionShape& shape, int 
 void wgmma_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors, void* workspace,
                               int multiprocessors, cudaStream_t stream);
 
+/// The multiprocessors of a GPU, and as many as may work at a time.
+struct Multiprocessors {
+  int all, free;
+};
+
+/// The same with heads of 128, which may share keys. Thread blocks take blocks of 128 keys of a head, so
+/// `multiprocessors` is how many of these a batch has at least. The workspace holds the gradients of the scores, in bf16.
+bool suits_wgmma_128_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors,
+                                        int multiprocessors);
+std::size_t wgmma_128_attention_backward_workspace(const AttentionShape& shape, int multiprocessors);
+/// The same bits again, whatever multiprocessors.free is.
+void wgmma_128_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors, void* workspace,
+                                  const Multiprocessors& multiprocessors, cudaStream_t stream);
+
 /// Attention without tensor cores, for f32 and for shapes that AttentionPlans does not do; any sequence, head sizes up
 /// to kMaxHeadSize.
 inline constexpr std::int64_t kMaxHeadSize = 256;

@@ -106,8 +106,8 @@ __device__ __forceinline__ void fetch_tile(const Maps& maps, const Problem& p, S
   load_tile(shared.queries[stage], maps.qkv, tile.column, row, full, policy);
   load_tile(shared.douts[stage], maps.d_output, tile.column, row, full, policy);
   if (has_out) load_tile(shared.outs[stage], maps.out, tile.column, row, full, CachePolicy::evict_first);
-  load_floats(shared.statistics[stage],
-              p.statistics + static_cast<std::size_t>(tile.head) * p.sequence + tile.tile * kRows, kRows, full);
+  load_bytes(shared.statistics[stage],
+             p.statistics + static_cast<std::size_t>(tile.head) * p.sequence + tile.tile * kRows, kRows * 4, full);
   tile.advance(p);
   shared.next_tile = tile;
 }

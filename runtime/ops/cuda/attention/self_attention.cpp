@@ -29,6 +29,12 @@ void CudaSelfAttention::backward(const AttentionShape& shape, const cuda::Attent
     cuda::wgmma_attention_backward(shape, tensors, workspace, multiprocessors(), stream());
     return;
   }
+  const int all = device_.multiprocessors();
+  if (dtype() == DType::bf16 && cuda::suits_wgmma_128_attention_backward(shape, tensors, all)) {
+    void* workspace = scratch().reserve(cuda::wgmma_128_attention_backward_workspace(shape, all), stream());
+    cuda::wgmma_128_attention_backward(shape, tensors, workspace, {.all = all, .free = multiprocessors()}, stream());
+    return;
+  }
   if (suits_cudnn(shape, dtype()) && plans().backward(shape, tensors)) return;
   const auto rows = static_cast<std::size_t>(shape.batch * shape.heads * shape.sequence);
   auto* deltas = scratch().reserve_elements<float>(rows, stream());

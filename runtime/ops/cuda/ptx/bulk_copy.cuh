@@ -6,7 +6,7 @@
 
 #include "runtime/ops/cuda/ptx/mma.cuh"
 
-/// Copies from global to shared memory that one thread starts for all, and barriers in shared memory that count their
+/// Copies between global and shared memory that one thread starts for all, and barriers in shared memory that count their
 /// bytes (PTX ISA, "cp.async.bulk", "mbarrier"). Code of 9.0 and newer has them.
 
 namespace ddptrain::cuda {
@@ -75,12 +75,26 @@ __device__ __forceinline__ std::uint32_t block_in_cluster() {
 __device__ __forceinline__ void synchronize_cluster() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-/// Both addresses are multiples of 16, `count` of 4.
-__device__ __forceinline__ void load_floats(float* to, const float* from, int count, std::uint64_t* barrier) {
+/// Arrives at a barrier of this block.
+__device__ __forceinline__ void arrive(std::uint64_t* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+/// Both addresses are multiples of 16, like `bytes`.
+__device__ __forceinline__ void load_bytes(void* to, const void* from, int bytes, std::uint64_t* barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
                    shared_address(to)),
-               "l"(from), "r"(count * 4), "r"(shared_address(barrier))
+               "l"(from), "r"(bytes), "r"(shared_address(barrier))
                : "memory");
 }
+/// The other way round. fence_async_proxy() comes before, in the threads that have written `from`.
+__device__ __forceinline__ void store_bytes(void* to, const void* from, int bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\ncp.async.bulk.commit_group;" ::"l"(to),
+               "r"(shared_address(from)), "r"(bytes)
+               : "memory");
+}
+/// Until the sources of this thread's store_bytes() have been read.
+__device__ __forceinline__ void await_stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+/// Until they have written.
+__device__ __forceinline__ void await_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 }  // namespace ddptrain::cuda

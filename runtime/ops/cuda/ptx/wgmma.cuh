@@ -67,21 +67,6 @@ __device__ __forceinline__ void barrier_arrive(int barrier, int threads) {
 /// Makes ordinary stores to shared memory visible to wgmma; before the barrier, in every storing thread.
 __device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-/// d (+)= A B, A [64, 16] K-major and B [16, 64] given by rows of N, K contiguous, both in shared memory.
-__device__ __forceinline__ void wgmma_m64n64k16(float (&d)[32], Operand a, Operand b, bool add) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
-      "%32, %33, p, 1, 1, 0, 0;\n}\n"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
-        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
-        "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
-        "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-      : "l"(a.word()), "l"(b.word()), "r"(static_cast<int>(add)));
-}
-
 /// d (+)= A B, A [64, 16] K-major, B [16, 96] given by rows of K, N contiguous, both in shared memory.
 __device__ __forceinline__ void wgmma_m64n96k16_transposed_b(float (&d)[48], Operand a, Operand b, bool add) {
   asm volatile(
@@ -133,6 +118,22 @@ struct SwizzledOperand {
   }
 };
 
+/// d (+)= A B, A [64, 16] K-major and B [16, 64] given by rows of N, K contiguous, both in shared memory.
+template <class InShared>
+__device__ __forceinline__ void wgmma_m64n64k16(float (&d)[32], InShared a, InShared b, bool add) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
+      "%32, %33, p, 1, 1, 0, 0;\n}\n"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
+        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
+        "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
+        "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+      : "l"(a.word()), "l"(b.word()), "r"(static_cast<int>(add)));
+}
+
 /// d (+)= A B, A [64, 16] in registers, B [16, 64] given by rows of N or, if transposed, by rows of K.
 template <bool kTransposedB>
 __device__ __forceinline__ void wgmma_m64n64k16(float (&d)[32], const std::uint32_t (&a)[4], SwizzledOperand b,
@@ -163,9 +164,9 @@ __device__ __forceinline__ void wgmma_m64n32k16_transposed(float (&d)[16], Swizz
       : "l"(a.word()), "l"(b.word()), "r"(static_cast<int>(add)));
 }
 
-/// d (+)= A B, A [64, 16] K-major, B [16, 128] given by rows of N or, if transposed, by rows of K, both in shared
+/// d (+)= A B, A [64, 16] given by rows of M, B [16, 128] by rows of N, or by rows of K if transposed; both in shared
 /// memory.
-template <bool kTransposedB>
+template <bool kTransposedB, bool kTransposedA = false>
 __device__ __forceinline__ void wgmma_m64n128k16(float (&d)[64], SwizzledOperand a, SwizzledOperand b, bool add) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
@@ -174,7 +175,7 @@ __device__ __forceinline__ void wgmma_m64n128k16(float (&d)[64], SwizzledOperand
       "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
       "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
       "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, "
-      "%64, %65, p, 1, 1, 0, %67;\n}\n"
+      "%64, %65, p, 1, 1, %68, %67;\n}\n"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
         "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
         "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
@@ -183,10 +184,34 @@ __device__ __forceinline__ void wgmma_m64n128k16(float (&d)[64], SwizzledOperand
         "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),
         "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]),
         "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-      : "l"(a.word()), "l"(b.word()), "r"(static_cast<int>(add)), "n"(static_cast<int>(kTransposedB)));
+      : "l"(a.word()), "l"(b.word()), "r"(static_cast<int>(add)), "n"(static_cast<int>(kTransposedB)),
+        "n"(static_cast<int>(kTransposedA)));
 }
 
-/// The same with B [16, 256], whose columns from 128 on give e.
+/// d (+)= A B, A [64, 16] in registers, B [16, 128] given by rows of N or, if transposed, by rows of K.
+template <bool kTransposedB>
+__device__ __forceinline__ void wgmma_m64n128k16(float (&d)[64], const std::uint32_t (&a)[4], SwizzledOperand b,
+                                                 bool add) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+      "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
+      "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, "
+      "{%64,%65,%66,%67}, %68, p, 1, 1, %70;\n}\n"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
+        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
+        "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
+        "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]),
+        "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]),
+        "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),
+        "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]),
+        "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.word()), "r"(static_cast<int>(add)), "n"(static_cast<int>(kTransposedB)));
+}
+
+/// The same with A K-major in shared memory and B [16, 256], whose columns from 128 on give e.
 template <bool kTransposedB>
 __device__ __forceinline__ void wgmma_m64n256k16(float (&d)[64], float (&e)[64], SwizzledOperand a, SwizzledOperand b,
                                                  bool add) {

@@ -47,11 +47,16 @@ inline void load_tile_to(std::uint16_t blocks, void* to, const CUtensorMap& map,
     if ((blocks >> block & 1) != 0) start_tile(block, to, emulated::Matrix::of(map), column, row, barrier);
   }
 }
-inline void load_floats(float* to, const float* from, int count, std::uint64_t* barrier) {
-  const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(float);
+inline void load_bytes(void* to, const void* from, int bytes, std::uint64_t* barrier) {
   emulated::Block& block = emulated::Block::current();
-  block.start_copy(block.rank(), barrier, static_cast<long>(bytes), [=] { std::memcpy(to, from, bytes); });
+  block.start_copy(block.rank(), barrier, bytes, [=] { std::memcpy(to, from, static_cast<std::size_t>(bytes)); });
 }
+inline void arrive(std::uint64_t* barrier) { emulated::Block::current().arrive(barrier, 0); }
+inline void store_bytes(void* to, const void* from, int bytes) {
+  emulated::Block::current().start_store([=] { std::memcpy(to, from, static_cast<std::size_t>(bytes)); });
+}
+inline void await_stores_read() { emulated::Block::current().await_stores(); }
+inline void await_stores() { emulated::Block::current().await_stores(); }
 
 inline std::uint32_t block_in_cluster() { return static_cast<std::uint32_t>(emulated::Block::current().rank()); }
 inline void arrive_in(std::uint32_t block, std::uint64_t* barrier) {

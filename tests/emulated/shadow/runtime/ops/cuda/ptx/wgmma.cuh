@@ -71,6 +71,10 @@ void multiply_fragments(float (&d)[kCount], const std::uint32_t (&a)[4], bool ad
 }
 
 template <bool kTransposedB>
+void wgmma_m64n128k16(float (&d)[64], const std::uint32_t (&a)[4], SwizzledOperand b, bool add) {
+  multiply_fragments(d, a, add, [b](int k, int n) { return kTransposedB ? b.element(k, n) : b.element(n, k); });
+}
+template <bool kTransposedB>
 void wgmma_m64n64k16(float (&d)[32], const std::uint32_t (&a)[4], SwizzledOperand b, bool add) {
   multiply_fragments(d, a, add, [b](int k, int n) { return kTransposedB ? b.element(k, n) : b.element(n, k); });
 }
@@ -87,13 +91,16 @@ inline void wgmma_m64n32k16_transposed(float (&d)[16], SwizzledOperand a, Swizzl
 }
 
 /// Columns first_column to first_column + kCount * 2 - 1 of a product with both operands in shared memory.
-template <bool kTransposedB, int kCount>
+template <bool kTransposedB, bool kTransposedA = false, int kCount>
 void start_product(float (&d)[kCount], SwizzledOperand a, SwizzledOperand b, int first_column, bool add) {
   const int lane = threadIdx.x % 32, first_row = threadIdx.x % 128 / 32 * 16 + lane / 4;
   emulated::Block::current().start_work([out = &d[0], a, b, first_column, add, lane, first_row] {
     float rows[2][16], column[16];
     for (int i = 0; i < 2; ++i) {
-      for (int k = 0; k < 16; ++k) rows[i][k] = a.element(first_row + 8 * i, k);
+      for (int k = 0; k < 16; ++k) {
+        const int m = first_row + 8 * i;
+        rows[i][k] = kTransposedA ? a.element(k, m) : a.element(m, k);
+      }
     }
     for (int pair = 0; pair < kCount / 2; ++pair) {  // elements of a column: i and i + 2
       const int i = pair / 2 * 4 + pair % 2, n = first_column + column_of(i, lane);
@@ -106,9 +113,12 @@ void start_product(float (&d)[kCount], SwizzledOperand a, SwizzledOperand b, int
     }
   });
 }
-template <bool kTransposedB>
+inline void wgmma_m64n64k16(float (&d)[32], SwizzledOperand a, SwizzledOperand b, bool add) {
+  start_product<false>(d, a, b, 0, add);
+}
+template <bool kTransposedB, bool kTransposedA = false>
 void wgmma_m64n128k16(float (&d)[64], SwizzledOperand a, SwizzledOperand b, bool add) {
-  start_product<kTransposedB>(d, a, b, 0, add);
+  start_product<kTransposedB, kTransposedA>(d, a, b, 0, add);
 }
 template <bool kTransposedB>
 void wgmma_m64n256k16(float (&d)[64], float (&e)[64], SwizzledOperand a, SwizzledOperand b, bool add) {
