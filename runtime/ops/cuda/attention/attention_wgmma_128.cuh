@@ -313,7 +313,6 @@ struct Worker {
     wgmma_wait<1>();
     settle(dweight);
     differentiate_scores();
-    settle(dweight);  // not after the next wait
     wgmma_wait<0>();
     settle(dkey);
     settle(dvalue);
