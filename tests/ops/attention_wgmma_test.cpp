@@ -83,7 +83,8 @@ INSTANTIATE_TEST_SUITE_P(Shapes, AttentionWgmmaTest,
                          [](const auto& info) {
                            const AttentionShape& s = info.param;
                            return std::to_string(s.batch) + "x" + std::to_string(s.heads) + "with" +
-                                  std::to_string(s.key_heads) + "x" + std::to_string(s.sequence) + "x" + std::to_string(s.head_size);
+                                  std::to_string(s.key_heads) + "x" + std::to_string(s.sequence) + "x" +
+                                  std::to_string(s.head_size);
                          });
 
 }  // namespace

@@ -57,7 +57,8 @@ struct Workspace {
 
   Workspace(void* memory, const Problem& p) {
     Pieces pieces(memory);
-    const auto heads = static_cast<std::size_t>(p.batch) * p.heads, rows = static_cast<std::size_t>(p.batch) * p.sequence;
+    const auto heads = static_cast<std::size_t>(p.batch) * p.heads,
+               rows = static_cast<std::size_t>(p.batch) * p.sequence;
     deltas = pieces.take<float>(heads * p.sequence);
     dscores = pieces.take<char>(heads * Problem::dscore_tiles(p.blocks()) * kTileBytes);
     parts = pieces.take<bf16>(p.parts > 1 ? 2 * rows * p.key_heads * p.parts * kHead : 0);
@@ -96,7 +97,8 @@ void wgmma_128_attention_backward(const AttentionShape& shape, const AttentionTe
   p.dvalues = p.dkeys + static_cast<std::ptrdiff_t>(p.key_heads) * p.parts * kHead;
   p.dkeys_row = p.parts > 1 ? 2 * p.key_heads * p.parts * kHead : static_cast<int>(shape.columns());
   reserve_shared_memory(keys_kernel, sizeof(KeysShared));
-  launch_kernel(keys_kernel, std::min(multiprocessors.free, p.units()), kKeysThreads, sizeof(KeysShared), stream, maps, p);
+  launch_kernel(keys_kernel, std::min(multiprocessors.free, p.units()), kKeysThreads, sizeof(KeysShared), stream, maps,
+                p);
   reserve_shared_memory(queries_kernel, sizeof(QueriesShared));
   launch_kernel(queries_kernel, p.batch * p.heads * p.blocks(), kThreads, sizeof(QueriesShared), stream, maps, p);
   if (p.parts == 1) return;

@@ -22,7 +22,8 @@
 //
 // A thread block of keys_kernel takes one unit of work after another: a block of 128 keys of one head of keys, with
 // some of the heads of queries that share it. If these are not all, a unit gives a part of dk and dv, and
-// sum_parts_kernel adds up the parts. A unit takes as many steps as its keys have tiles of queries, from the diagonal on.
+// sum_parts_kernel adds up the parts. A unit takes as many steps as its keys have tiles of queries, from the diagonal
+// on.
 
 namespace ddptrain::cuda::attention_wgmma_128 {
 
@@ -33,12 +34,12 @@ constexpr int kRows = 64;  // of a tile: queries, or the keys of a warpgroup
 constexpr int kColumns = 64;
 constexpr int kTiles = kHead / kColumns;  // side by side in a head
 constexpr int kWarpgroups = 2;
-constexpr int kKeys = kWarpgroups * kRows;  // of a unit
+constexpr int kKeys = kWarpgroups * kRows;   // of a unit
 constexpr int kThreads = 128 * kWarpgroups;  // that multiply
 constexpr int kWarps = kThreads / 32;
 constexpr int kKeysThreads = kThreads + 128;  // of keys_kernel
 constexpr int kStages = 4;                    // of keys_kernel
-constexpr int kQueryStages = 3;  // of queries_kernel
+constexpr int kQueryStages = 3;               // of queries_kernel
 constexpr int kTileBytes = kRows * kColumns * 2;
 constexpr int kStepBytes = 16 * kColumns * 2;  // 16 rows of a tile
 constexpr float kLog2e = std::numbers::log2e_v<float>;
@@ -98,8 +99,14 @@ struct Place {
     const int block = unit / p.groups(), group = unit % p.groups();
     const int part = group % p.parts, key_head = group / p.parts % p.key_heads;
     const int first = key_head * p.queries();
-    return {round, block, group / p.parts / p.key_heads, key_head, part, first + part * p.queries() / p.parts,
-            first + (part + 1) * p.queries() / p.parts, 2 * block};
+    return {round,
+            block,
+            group / p.parts / p.key_heads,
+            key_head,
+            part,
+            first + part * p.queries() / p.parts,
+            first + (part + 1) * p.queries() / p.parts,
+            2 * block};
   }
   __device__ __forceinline__ bool exists() const { return tile >= 0; }
   /// Of the unit, at its beginning.
@@ -405,7 +412,8 @@ struct Worker {
     for (int n = 0; n < 8; ++n) {
       const float2 d = *reinterpret_cast<const float2*>(&shared.deltas[turn.stage][8 * n + 2 * (lane % 4)]);
 #pragma unroll
-      for (int c = 0; c < 4; ++c) dweight[4 * n + c] = score[4 * n + c] * (dweight[4 * n + c] - (c % 2 == 0 ? d.x : d.y));
+      for (int c = 0; c < 4; ++c)
+        dweight[4 * n + c] = score[4 * n + c] * (dweight[4 * n + c] - (c % 2 == 0 ? d.x : d.y));
     }
   }
   /// Weights and dscores in bf16, as operands: weights in registers, dscores in shared memory.

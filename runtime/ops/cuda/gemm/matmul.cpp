@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <compare>
 #include <cstddef>
-#include <limits>
+#include <functional>
 #include <map>
 #include <optional>
 #include <utility>
@@ -238,14 +238,11 @@ struct MatmulPlans::Impl {
       DDP_CUDA(cudaMalloc(copy.out(), static_cast<std::size_t>(key.gemm.m * key.gemm.n) * size_of(key.gemm.out)));
       tensors.c = copy.get();
     }
-    float best = std::numeric_limits<float>::infinity();
+    std::vector<std::function<bool()>> ways;
     for (const cublasLtMatmulAlgo_t& algorithm : algorithms) {
-      if (execute(plan, algorithm, tensors, stream) != CUBLAS_STATUS_SUCCESS) continue;
-      const float time = milliseconds_of([&] { DDP_CUBLAS(execute(plan, algorithm, tensors, stream)); }, stream);
-      if (time >= best) continue;
-      best = time;
-      plan.algorithm = algorithm;
+      ways.push_back([&] { return execute(plan, algorithm, tensors, stream) == CUBLAS_STATUS_SUCCESS; });
     }
+    if (const auto fastest = fastest_of(ways, stream)) plan.algorithm = algorithms[*fastest];
   }
 
   cublasStatus_t execute(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm, const GemmTensors& t,

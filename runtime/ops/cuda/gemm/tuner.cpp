@@ -3,28 +3,64 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 namespace ddptrain::cuda {
 
-float milliseconds_of(const std::function<void()>& work, cudaStream_t stream) {
-  constexpr int kRuns = 4;
+namespace {
+
+/// Mean of `runs` runs.
+float mean_milliseconds(const std::function<void()>& work, int runs, cudaStream_t stream) {
   EventHandle begin;
   EventHandle end;
   DDP_CUDA(cudaEventCreate(begin.out()));
   DDP_CUDA(cudaEventCreate(end.out()));
+  DDP_CUDA(cudaEventRecord(begin.get(), stream));
+  for (int i = 0; i < runs; ++i) work();
+  DDP_CUDA(cudaEventRecord(end.get(), stream));
+  DDP_CUDA(cudaEventSynchronize(end.get()));
+  float elapsed = 0.0f;
+  DDP_CUDA(cudaEventElapsedTime(&elapsed, begin.get(), end.get()));
+  return elapsed / static_cast<float>(runs);
+}
+
+/// `once`: about how long a run takes.
+float settled_milliseconds(const std::function<void()>& work, float once, cudaStream_t stream) {
+  constexpr float kSettling = 50.0f;  // in which the clock has become that of the way
+  const int runs = static_cast<int>(kSettling / once) + 1;
+  mean_milliseconds(work, runs, stream);
+  return mean_milliseconds(work, runs, stream);
+}
+
+}  // namespace
+
+float milliseconds_of(const std::function<void()>& work, cudaStream_t stream) {
+  constexpr int kRuns = 4;
   work();
   float best = std::numeric_limits<float>::infinity();
-  for (int i = 0; i < kRuns; ++i) {
-    DDP_CUDA(cudaEventRecord(begin.get(), stream));
-    work();
-    DDP_CUDA(cudaEventRecord(end.get(), stream));
-    DDP_CUDA(cudaEventSynchronize(end.get()));
-    float elapsed = 0.0f;
-    DDP_CUDA(cudaEventElapsedTime(&elapsed, begin.get(), end.get()));
-    best = std::min(best, elapsed);
-  }
+  for (int i = 0; i < kRuns; ++i) best = std::min(best, mean_milliseconds(work, 1, stream));
   return best;
+}
+
+std::optional<std::size_t> fastest_of(const std::vector<std::function<bool()>>& ways, cudaStream_t stream) {
+  constexpr float kLong = 0.5f;    // ms
+  constexpr float kAlike = 1.05f;  // as long as the fastest
+  std::vector<float> times;
+  for (const std::function<bool()>& way : ways) {
+    times.push_back(way() ? milliseconds_of(way, stream) : std::numeric_limits<float>::infinity());
+  }
+  const auto best = std::min_element(times.begin(), times.end());
+  if (best == times.end() || std::isinf(*best)) return std::nullopt;
+  const float shortest = *best;
+  const bool are_several =
+      std::count_if(times.begin(), times.end(), [&](float t) { return t < kAlike * shortest; }) > 1;
+  if (shortest < kLong || !are_several) return best - times.begin();
+  for (std::size_t i = 0; i < ways.size(); ++i) {
+    const bool is_alike = times[i] < kAlike * shortest;
+    times[i] = is_alike ? settled_milliseconds(ways[i], times[i], stream) : std::numeric_limits<float>::infinity();
+  }
+  return std::min_element(times.begin(), times.end()) - times.begin();
 }
 
 std::string Tuner::work(const std::string& operation, const Gemm& gemm, const std::vector<Way>& ways) const {
@@ -57,16 +93,9 @@ std::size_t Tuner::index(const std::string& operation, const Gemm& gemm, const s
 
 const Tuner::Way& Tuner::fastest(const std::vector<Way>& ways) const {
   const Watch::Phase phase(device_.watch(), "tuning");
-  const Way* best = &ways.front();
-  float best_time = milliseconds_of([&] { best->run(); }, stream());
-  for (const Way& way : ways) {
-    if (&way == &ways.front() || !way.run()) continue;
-    const float time = milliseconds_of([&] { way.run(); }, stream());
-    if (time >= best_time) continue;
-    best = &way;
-    best_time = time;
-  }
-  return *best;
+  std::vector<std::function<bool()>> runs;
+  for (const Way& way : ways) runs.push_back(way.run);
+  return ways[fastest_of(runs, stream()).value_or(0)];
 }
 
 }  // namespace ddptrain::cuda

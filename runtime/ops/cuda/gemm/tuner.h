@@ -1,7 +1,9 @@
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +15,11 @@ namespace ddptrain::cuda {
 
 /// Time on `stream` of one run of `work`, the best of a few after a first; ms. Waits.
 float milliseconds_of(const std::function<void()>& work, cudaStream_t stream);
+
+/// Which of `ways` is the fastest on `stream`; none if all return false, which says that a way cannot do the work.
+/// Under load a GPU lowers its clock, for some ways more than for others. So ways that take long and are about equally
+/// fast are compared again, each for 0.1 s. Waits.
+std::optional<std::size_t> fastest_of(const std::vector<std::function<bool()>>& ways, cudaStream_t stream);
 
 /// Picks among ways to do the same by timing them when an operation is first seen, unless the device's TunedChoices
 /// know the way.

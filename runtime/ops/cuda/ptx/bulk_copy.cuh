@@ -6,8 +6,8 @@
 
 #include "runtime/ops/cuda/ptx/mma.cuh"
 
-/// Copies between global and shared memory that one thread starts for all, and barriers in shared memory that count their
-/// bytes (PTX ISA, "cp.async.bulk", "mbarrier"). Code of 9.0 and newer has them.
+/// Copies between global and shared memory that one thread starts for all, and barriers in shared memory that count
+/// their bytes (PTX ISA, "cp.async.bulk", "mbarrier"). Code of 9.0 and newer has them.
 
 namespace ddptrain::cuda {
 

@@ -208,7 +208,8 @@ __device__ __forceinline__ void wgmma_m64n128k16(float (&d)[64], const std::uint
         "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),
         "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]),
         "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.word()), "r"(static_cast<int>(add)), "n"(static_cast<int>(kTransposedB)));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.word()), "r"(static_cast<int>(add)),
+        "n"(static_cast<int>(kTransposedB)));
 }
 
 /// The same with A K-major in shared memory and B [16, 256], whose columns from 128 on give e.
