@@ -44,7 +44,7 @@ float milliseconds_of(const std::function<void()>& work, cudaStream_t stream) {
 }
 
 std::optional<std::size_t> fastest_of(const std::vector<std::function<bool()>>& ways, cudaStream_t stream) {
-  constexpr float kLong = 0.5f;    // ms
+  constexpr float kLong = 0.2f;    // ms
   constexpr float kAlike = 1.05f;  // as long as the fastest
   std::vector<float> times;
   for (const std::function<bool()>& way : ways) {
