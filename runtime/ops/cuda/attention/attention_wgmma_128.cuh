@@ -18,7 +18,7 @@
 //   deltas_kernel   d_output * out, summed over each head
 //   keys_kernel     dk, dv and the gradients of the scores ("dscores"), from the queries of a block of keys
 //   queries_kernel  dq = dscores keys
-// Both add up in a fixed order. dscores go through global memory in bf16, in tiles of 64 keys and 64 queries, which lie
+// All sums have a fixed order. dscores go through global memory in bf16, in tiles of 64 keys and 64 queries, which lie
 // there as wgmma reads them.
 //
 // A thread block of keys_kernel takes one unit of work after another: a block of 128 keys of one head of keys, with
@@ -81,11 +81,9 @@ struct Problem {
 
 /// A tile of queries and a block of keys.
 struct Place {
-  int round;      // of this thread block's units
-  int block;      // of keys
-  int sample;     //
-  int key_head;   //
-  int part;       //
+  int round;  // of this thread block's units
+  int block;  // of keys
+  int sample, key_head, part;
   int head, end;  // of queries, and the end of those of the unit
   int tile;       // of queries; -1: there are no more units
 
