@@ -10,7 +10,7 @@
 namespace ddptrain::cuda {
 
 inline void wgmma_fence() {}
-inline void fence_async_proxy() {}
+inline void fence_async_proxy() { emulated::Block::current().fence_writes(); }
 inline void wgmma_commit() { emulated::Block::current().end_group(); }
 template <int kPending>
 void wgmma_wait() {
@@ -27,7 +27,8 @@ inline void barrier_wait(int barrier, int threads) { emulated::Block::current().
 
 struct SwizzledOperand {
   std::uint32_t address, tile_bytes;
-  const char* memory = emulated::Block::current().shared_memory();
+  emulated::Block* block = &emulated::Block::current();
+  const char* memory = block->shared_memory();
 
   explicit SwizzledOperand(std::uint32_t at, std::uint32_t bytes = 16) : address(at), tile_bytes(bytes) {}
   SwizzledOperand operator+(std::uint32_t bytes) const {
@@ -37,7 +38,9 @@ struct SwizzledOperand {
   }
   float element(int row, int column) const {
     const auto r = static_cast<std::uint32_t>(row), c = static_cast<std::uint32_t>(column);
-    return emulated::swizzled_element(memory, address + c / 64 * tile_bytes + r * 128 + c % 64 * 2);
+    const std::uint32_t at = address + c / 64 * tile_bytes + r * 128 + c % 64 * 2;
+    if (c % 8 == 0) block->require_fenced(memory + emulated::swizzled(at));
+    return emulated::swizzled_element(memory, at);
   }
 };
 
@@ -59,7 +62,10 @@ void multiply_fragments(float (&d)[kCount], const std::uint32_t (&a)[4], bool ad
       row[static_cast<std::size_t>(i / 2 * 8 + 2 * holder + 1)] = pair.y;
     }
   }
-  emulated::Block::current().start_work([out = &d[0], rows, element, add, lane] {
+  emulated::Block::current().start_work([out = &d[0], rows, element, add, lane, in = &a[0], before = std::to_array(a)] {
+    if (!std::equal(before.begin(), before.end(), in)) {
+      emulated::Block::current().fail("registers of a product change while it runs");
+    }
     for (int i = 0; i < kCount; ++i) {
       const auto& row = rows[static_cast<std::size_t>(i / 2 % 2)];
       const int n = column_of(i, lane);
