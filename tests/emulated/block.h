@@ -69,8 +69,8 @@ class Block {
   /// Does `copy` at some time, and then `barrier` gets its bytes. Both are in the memory of block `block`.
   void start_copy(int block, const void* barrier, long bytes, std::function<void()> copy);
 
-  /// Copies from shared to global memory. The bytes are read when the running thread waits for that, and written when it
-  /// waits for the end.
+  /// Copies from shared to global memory. The bytes are read when the running thread waits for that, and written when
+  /// it waits for the end.
   void start_store(char* to, const char* from, std::size_t bytes) { self().stores.push_back({to, from, bytes, {}}); }
   void await_stores_read();
   void await_stores();
@@ -102,7 +102,7 @@ class Block {
     const char* awaits = "";
     std::deque<std::vector<std::function<void()>>> groups;
     std::vector<std::function<void()>> open_group;
-    std::vector<Store> stores;           ///< Under way.
+    std::vector<Store> stores;          ///< Under way.
     std::vector<std::size_t> unfenced;  ///< Rows of 16 bytes that it has written.
     bool ended = false;
   };
