@@ -211,6 +211,7 @@ void Block::fence_writes() {
 }
 
 void Block::await_stores_read() {
+  give_way_at_times();
   for (Store& store : self().stores) {
     if (store.read) continue;
     for (std::size_t i = 0; i < store.bytes; i += 16) require_fenced(store.from + i);
