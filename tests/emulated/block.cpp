@@ -210,6 +210,13 @@ void Block::fence_writes() {
   for (const std::size_t row : std::exchange(self().unfenced, {})) --unfenced_[row];
 }
 
+void Block::require_same_in_warpgroup(std::uint64_t value) {
+  const std::pair call{running_ / (4 * kWarp), self().compared++};
+  if (of_warpgroup_.try_emplace(call, value).first->second != value) {
+    fail("the warps of a warpgroup multiply different operands");
+  }
+}
+
 void Block::await_stores_read() {
   give_way_at_times();
   for (Store& store : self().stores) {

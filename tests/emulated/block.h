@@ -83,6 +83,9 @@ class Block {
     if (unfenced_[row_of(address)] != 0) fail("asynchronous work reads what a thread wrote without a fence");
   }
 
+  /// Fails if the four warps of a warpgroup have not called it with the same values in the same order.
+  void require_same_in_warpgroup(std::uint64_t value);
+
   /// Asynchronous work of the running thread, in groups that end in their order.
   void start_work(std::function<void()> work);
   void end_group();
@@ -103,6 +106,7 @@ class Block {
     std::deque<std::vector<std::function<void()>>> groups;
     std::vector<std::function<void()>> open_group;
     std::vector<Store> stores;          ///< Under way.
+    int compared = 0;                   ///< Calls of require_same_in_warpgroup().
     std::vector<std::size_t> unfenced;  ///< Rows of 16 bytes that it has written.
     bool ended = false;
   };
@@ -155,6 +159,7 @@ class Block {
   std::vector<Copy> copies_;                         ///< Under way.
   std::map<const void*, Barrier> barriers_;
   std::vector<std::vector<char>> exchanged_;
+  std::map<std::pair<int, int>, std::uint64_t> of_warpgroup_;  ///< By warpgroup and call.
   std::vector<int> unfenced_;  ///< By row of 16 bytes of shared memory: writes without a fence.
 };
 

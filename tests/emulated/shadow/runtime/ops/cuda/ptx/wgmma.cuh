@@ -1,5 +1,7 @@
 #pragma once
 
+#include <bit>
+
 #include "runtime/ops/cuda/ptx/mma.cuh"
 
 #define DDP_WGMMA 1
@@ -96,11 +98,25 @@ inline void wgmma_m64n32k16_transposed(float (&d)[16], SwizzledOperand a, Swizzl
   });
 }
 
+/// A warp reads its rows of A. Others may be read, too: they must be there when the first warp starts.
+template <bool kTransposedA>
+void compare_rows(SwizzledOperand a) {
+  std::uint64_t hash = 0;
+  for (int m = 0; m < 64; ++m) {
+    for (int k = 0; k < 16; ++k) {
+      const float value = kTransposedA ? a.element(k, m) : a.element(m, k);
+      hash = (hash ^ std::bit_cast<std::uint32_t>(value)) * 0x100000001B3;
+    }
+  }
+  emulated::Block::current().require_same_in_warpgroup(hash);
+}
+
 /// Columns first_column to first_column + kCount * 2 - 1 of a product with both operands in shared memory.
 template <bool kTransposedB, bool kTransposedA = false, int kCount>
 void start_product(float (&d)[kCount], SwizzledOperand a, SwizzledOperand b, int first_column, bool add) {
   const int lane = threadIdx.x % 32, first_row = threadIdx.x % 128 / 32 * 16 + lane / 4;
   emulated::Block::current().start_work([out = &d[0], a, b, first_column, add, lane, first_row] {
+    if (lane == 0) compare_rows<kTransposedA>(a);
     float rows[2][16], column[16];
     for (int i = 0; i < 2; ++i) {
       for (int k = 0; k < 16; ++k) {
