@@ -14,7 +14,8 @@ struct SumOfSquares {
   float* sum = nullptr;
 };
 
-/// Sums of gradients: over the elements for their norm, over ranks in a fixed order, and in each other's memory.
+/// Sums of gradients: of squares for their norm, and over ranks in a fixed order, also in the memory of other ranks.
+/// All pointers are memory of the device.
 class ReductionOps : public Family<ReductionOps> {
  public:
   /// Computes all `sums`, on the compute stream. Their values have one type. The bits of a sum do not depend on the
@@ -27,7 +28,8 @@ class ReductionOps : public Family<ReductionOps> {
   virtual void chunk_squares(const std::vector<UpdateSlice>& slices, const std::uint32_t* first_square,
                              float* squares) = 0;
   /// *scale = min(1, max_norm / (norm + 1e-6)), or 1 if max_norm is 0; norm = square root of the sum of all `squares`
-  /// (f32). If the norm is not finite, *scale is NaN, and *found counts (see step_scale). Logs the norm (StepLog).
+  /// (f32). If the norm is not finite, *scale is NaN, and *found counts the step (see step_scale). Logs the norm
+  /// (StepLog).
   virtual void clip_scale(const Tensor& squares, float max_norm, StepRef step, NonFinite* found, float* scale,
                           Stream stream) = 0;
   /// Logs the norm of the newest step that has ended (StepLog), from the squares of its gradient as in clip_scale().

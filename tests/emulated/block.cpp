@@ -17,7 +17,8 @@ Block::Block(const Settings& settings)
     : settings_(settings),
       random_(settings.seed),
       ended_of_block_(static_cast<std::size_t>(settings_.blocks)),
-      exchanged_(static_cast<std::size_t>(settings_.blocks * settings_.threads)) {}
+      exchanged_(static_cast<std::size_t>(settings_.blocks * settings_.threads)),
+      unfenced_(static_cast<std::size_t>(settings_.blocks) * kMostShared / 16) {}
 
 Block& Block::current() { return *running_block; }
 
@@ -30,6 +31,7 @@ void Block::fail(const std::string& what) {
 void Block::enter() {
   Block& block = current();
   block.kernel_();
+  if (!block.self().stores.empty()) block.fail("a thread ends without waiting for its stores");
   block.self().ended = true;
   ++block.ended_;
   ++block.ended_of_block_[static_cast<std::size_t>(block.rank())];
@@ -72,7 +74,7 @@ void Block::run(const std::function<void()>& kernel) {
       moved = run_warp(warp, random_() % 3 != 0 ? kUntilItWaits : static_cast<int>(1 + random_() % kSome)) || moved;
       moved = end_copies(false) || moved;
     }
-    if (!moved && !end_copies(true)) throw std::runtime_error(describe_waits());
+    if (!moved && late_ == 0 && !end_copies(true)) throw std::runtime_error(describe_waits());
   }
   check_end();
   running_block = nullptr;
@@ -121,6 +123,14 @@ void Block::wait_until(const char* what, std::function<bool()> ready) {
   swapcontext(&self().context, &scheduler_);
 }
 
+/// Now and then the running thread goes on much later than others.
+void Block::give_way_at_times() {
+  if (random_() % 4 != 0) return;
+  ++late_;
+  wait_until("nothing", [this, rounds = static_cast<int>(random_() % 64)]() mutable { return rounds-- <= 0; });
+  --late_;
+}
+
 void Block::meet(int block, int place, int threads, const char* whom) {
   Meeting& meeting = meetings_[{block, place}];
   const long mine = meeting.generation;
@@ -157,13 +167,14 @@ void Block::arrive(const void* barrier, long bytes) {
   ++b.arrived;
   b.bytes += bytes;
   b.settle();
+  give_way_at_times();
 }
 
 void Block::start_copy(int block, const void* barrier, long bytes, std::function<void()> copy) {
   if (has_ended(block)) fail("a thread copies to a block that has ended");
   barrier_at(barrier);
-  copies_.push_back({barrier, bytes, std::move(copy)});
-  if (random_() % 2 == 0) end_copy(copies_.size() - 1);
+  copies_.push_back({barrier, bytes, std::move(copy), random_() % 8 == 0});
+  if (random_() % 2 == 0 && !copies_.back().is_slow) end_copy(copies_.size() - 1);
 }
 
 void Block::end_copy(std::size_t index) {
@@ -180,7 +191,7 @@ bool Block::end_copies(bool must_end_one) {
   const std::size_t before = copies_.size();
   if (must_end_one && before > 0) end_copy(random_() % before);
   for (std::size_t i = copies_.size(); i-- > 0;) {
-    if (random_() % 8 == 0) end_copy(i);
+    if (random_() % 8 == 0 && !copies_[i].is_slow) end_copy(i);
   }
   return copies_.size() < before;
 }
@@ -188,6 +199,36 @@ bool Block::end_copies(bool must_end_one) {
 void Block::await_phase(const void* barrier, int parity) {
   const Barrier& b = barrier_at(barrier);
   wait_until("a phase of a barrier in shared memory", [&b, parity] { return b.phase != parity; });
+}
+
+void Block::note_write(const char* row) {
+  ++unfenced_[row_of(row)];
+  self().unfenced.push_back(row_of(row));
+}
+
+void Block::fence_writes() {
+  for (const std::size_t row : std::exchange(self().unfenced, {})) --unfenced_[row];
+}
+
+void Block::require_same_in_warpgroup(std::uint64_t value) {
+  const std::pair call{running_ / (4 * kWarp), self().compared++};
+  if (of_warpgroup_.try_emplace(call, value).first->second != value) {
+    fail("the warps of a warpgroup multiply different operands");
+  }
+}
+
+void Block::await_stores_read() {
+  give_way_at_times();
+  for (Store& store : self().stores) {
+    if (store.read) continue;
+    for (std::size_t i = 0; i < store.bytes; i += 16) require_fenced(store.from + i);
+    store.read = std::vector<char>(store.from, store.from + store.bytes);
+  }
+}
+
+void Block::await_stores() {
+  await_stores_read();
+  for (const Store& store : std::exchange(self().stores, {})) std::ranges::copy(*store.read, store.to);
 }
 
 void Block::start_work(std::function<void()> work) {

@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -68,11 +69,22 @@ class Block {
   /// Does `copy` at some time, and then `barrier` gets its bytes. Both are in the memory of block `block`.
   void start_copy(int block, const void* barrier, long bytes, std::function<void()> copy);
 
-  /// Does `store` when the running thread waits for its stores.
-  void start_store(std::function<void()> store) { self().stores.push_back(std::move(store)); }
-  void await_stores() {
-    for (const auto& store : std::exchange(self().stores, {})) store();
+  /// Copies from shared to global memory. The bytes are read when the running thread waits for that, and written when
+  /// it waits for the end.
+  void start_store(char* to, const char* from, std::size_t bytes) { self().stores.push_back({to, from, bytes, {}}); }
+  void await_stores_read();
+  void await_stores();
+
+  /// The running thread writes to a row of 16 bytes of shared memory, which asynchronous work may read after its fence.
+  void note_write(const char* row);
+  void fence_writes();
+  /// Fails unless all who wrote to the 16 bytes around `address` have fenced that.
+  void require_fenced(const char* address) {
+    if (unfenced_[row_of(address)] != 0) fail("asynchronous work reads what a thread wrote without a fence");
   }
+
+  /// Fails if the four warps of a warpgroup have not called it with the same values in the same order.
+  void require_same_in_warpgroup(std::uint64_t value);
 
   /// Asynchronous work of the running thread, in groups that end in their order.
   void start_work(std::function<void()> work);
@@ -80,6 +92,12 @@ class Block {
   void await_groups(std::size_t pending);
 
  private:
+  struct Store {
+    char* to;
+    const char* from;
+    std::size_t bytes;
+    std::optional<std::vector<char>> read;
+  };
   struct Fiber {
     ucontext_t context{};
     std::vector<char> stack;
@@ -87,7 +105,9 @@ class Block {
     const char* awaits = "";
     std::deque<std::vector<std::function<void()>>> groups;
     std::vector<std::function<void()>> open_group;
-    std::vector<std::function<void()>> stores;
+    std::vector<Store> stores;          ///< Under way.
+    int compared = 0;                   ///< Calls of require_same_in_warpgroup().
+    std::vector<std::size_t> unfenced;  ///< Rows of 16 bytes that it has written.
     bool ended = false;
   };
   struct Meeting {
@@ -104,6 +124,7 @@ class Block {
     const void* barrier;
     long bytes;
     std::function<void()> work;
+    bool is_slow;  ///< It ends when all threads wait.
   };
 
   static void enter();
@@ -111,15 +132,19 @@ class Block {
   bool run_warp(int warp, int rounds);
   void meet(int block, int place, int threads, const char* whom);
   void wait_until(const char* what, std::function<bool()> ready);
+  void give_way_at_times();
   Barrier& barrier_at(const void* address);
   bool end_copies(bool must_end_one);
   void end_copy(std::size_t index);
   void check_end();
   std::string describe_waits() const;
+  std::size_t row_of(const char* address) const {
+    return static_cast<std::size_t>(address - settings_.shared_memory) / 16;
+  }
   bool has_ended(int block) const { return ended_of_block_[static_cast<std::size_t>(block)] == settings_.threads; }
   Fiber& self() { return *fibers_[static_cast<std::size_t>(running_)]; }
 
-  static constexpr std::size_t kStackBytes = 1 << 17;
+  static constexpr std::size_t kStackBytes = 1 << 17, kMostShared = 228 * 1024;
   static constexpr int kWarp = 32, kBlockMeeting = 1 << 20, kClusterMeeting = 1 << 28, kOfAll = -1;
   Settings settings_;
   std::mt19937 random_;
@@ -127,12 +152,15 @@ class Block {
   std::vector<std::unique_ptr<Fiber>> fibers_;
   ucontext_t scheduler_{};
   int running_ = 0, ended_ = 0;
+  int late_ = 0;  ///< Threads in give_way_at_times().
   std::string error_;
   std::vector<int> ended_of_block_;
   std::map<std::pair<int, int>, Meeting> meetings_;  ///< By block, or kOfAll, and place.
   std::vector<Copy> copies_;                         ///< Under way.
   std::map<const void*, Barrier> barriers_;
   std::vector<std::vector<char>> exchanged_;
+  std::map<std::pair<int, int>, std::uint64_t> of_warpgroup_;  ///< By warpgroup and call.
+  std::vector<int> unfenced_;  ///< By row of 16 bytes of shared memory: writes without a fence.
 };
 
 template <class T>

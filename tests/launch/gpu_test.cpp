@@ -229,6 +229,17 @@ TEST_F(Gpus, StagesTrainWithOneMicroStep) {
   EXPECT_EQ(summary_of(2, arguments + "2").at("parameter_hash"), summary_of(1, arguments + "1").at("parameter_hash"));
 }
 
+/// In the first step hosts wait for their GPUs, and for other hosts when NCCL connects them.
+TEST_F(Gpus, StagesTuneWithFewerMicroStepsThanStages) {
+  if (ranks() < 4) GTEST_SKIP() << "four stages";
+  for (const char* micro_steps : {"1", "2", "3"}) {
+    const nlohmann::json summary =
+        summary_of(4, kLlama + "--layers 4 --batch 2 --steps 3 --baseline off --tune on --tune-cache off --pp 4 " +
+                          "--grad-accum " + micro_steps);
+    EXPECT_EQ(summary.at("steps"), 3) << micro_steps;
+  }
+}
+
 /// Split layers add in another order than whole ones; beside them, no axis changes a bit. In fp32 and bf16, with graphs
 /// and without, with dropout and recomputed blocks. A small learning rate, so that rounding does not grow.
 TEST_F(Gpus, SplitLayersTrainAsWholeOnesInEveryMesh) {

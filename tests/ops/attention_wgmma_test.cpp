@@ -72,6 +72,20 @@ TEST_P(AttentionWgmmaTest, BackwardGivesTheSameBitsOnFewerMultiprocessors) {
   EXPECT_EQ(first, by_warpgroups(5));
 }
 
+/// Longer sequences are for cuDNN, whose memory does not grow with their square.
+TEST(AttentionWgmma128Test, GradientsOfScoresTakeAtMostTwoGibibytes) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU on this machine";
+  const std::unique_ptr<Device> device = make_device({"cuda_bf16", DeviceKind::cuda, Precision::bf16});
+  if (!cuda::multiplies_by_warpgroups()) GTEST_SKIP() << "this GPU has no warpgroup instructions";
+  for (const AttentionShape& s : {AttentionShape{4, 28, 4, 4096, 128}, AttentionShape{1, 12, 2, 12288, 128}}) {
+    EXPECT_TRUE(cuda::suits_wgmma_128_attention_backward(s, {}, 132)) << s.sequence;
+    EXPECT_LE(cuda::wgmma_128_attention_backward_workspace(s, 132), std::size_t{3} << 30) << s.sequence;
+  }
+  for (const AttentionShape& s : {AttentionShape{5, 28, 4, 4096, 128}, AttentionShape{1, 28, 4, 32768, 128}}) {
+    EXPECT_FALSE(cuda::suits_wgmma_128_attention_backward(s, {}, 132)) << s.sequence;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Shapes, AttentionWgmmaTest,
                          ::testing::Values(AttentionShape{1, 1, 1, 128, 64}, AttentionShape{3, 5, 5, 256, 64},
                                            AttentionShape{50, 3, 3, 384, 64}, AttentionShape{2, 3, 3, 1024, 64},

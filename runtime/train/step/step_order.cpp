@@ -11,7 +11,9 @@ namespace {
 /// Puts an exchange between two passes of a stage if the stage has something to send or to receive.
 class Stage {
  public:
-  Stage(std::int64_t stages, std::int64_t stage) : first_(stage == 0), last_(stage + 1 == stages) {}
+  /// `next_ahead`: how many forward passes the next stage is ahead of its backward passes.
+  Stage(std::int64_t stages, std::int64_t stage, std::int64_t next_ahead)
+      : first_(stage == 0), last_(stage + 1 == stages), next_ahead_(next_ahead) {}
 
   void forward(std::int64_t pass) {
     if (!first_) next_.activations_in = pass;
@@ -19,7 +21,8 @@ class Stage {
     if (!last_) next_.activations_out = pass;
   }
   void backward(std::int64_t pass) {
-    if (next_.activations_out == pass) exchange();  // the gradients depend on these activations
+    // The next stage uses these activations before it computes the gradients.
+    if (next_.activations_out && *next_.activations_out <= pass + next_ahead_) exchange();
     if (!last_) next_.gradients_in = pass;
     run(Action::Kind::backward, pass);
     if (!first_) next_.gradients_out = pass;
@@ -41,6 +44,7 @@ class Stage {
 
   bool first_;
   bool last_;
+  std::int64_t next_ahead_;
   Exchange next_;
   std::vector<Action> actions_;
 };
@@ -66,7 +70,7 @@ std::vector<Pass> passes_of_step(std::int64_t virtual_ranks, std::int64_t grad_a
 std::vector<Action> pipeline_schedule(std::int64_t stages, std::int64_t stage, std::int64_t passes) {
   DDP_CHECK(stage >= 0 && stage < stages && passes > 0, "stage {} of {}, {} passes", stage, stages, passes);
   const std::int64_t ahead = passes_in_flight(stages, stage, passes) - 1;
-  Stage plan(stages, stage);
+  Stage plan(stages, stage, passes_in_flight(stages, stage + 1, passes) - 1);
   for (std::int64_t pass = 0; pass < ahead; ++pass) plan.forward(pass);
   for (std::int64_t pass = 0; pass < passes; ++pass) {
     if (pass + ahead < passes) plan.forward(pass + ahead);

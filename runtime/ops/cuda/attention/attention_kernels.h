@@ -28,17 +28,19 @@ std::size_t wgmma_attention_backward_workspace(const AttentionShape& shape, int 
 void wgmma_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors, void* workspace,
                               int multiprocessors, cudaStream_t stream);
 
-/// The multiprocessors of a GPU, and as many as may work at a time.
 struct Multiprocessors {
-  int all, free;
+  int all;   ///< Of the GPU. Sums are split by it, so bits depend on it.
+  int free;  ///< That may work at a time. Bits do not depend on it.
 };
 
-/// The same with heads of 128, which may share keys. Thread blocks take blocks of 128 keys of a head, so
-/// `multiprocessors` is how many of these a batch has at least. The workspace holds the gradients of the scores, in bf16.
+/// The same with heads of 128, which may share keys. True if the shape suits, batch * heads * sequence / 128 is at
+/// least `multiprocessors` (all of the GPU), and the gradients of the scores take at most 2 GiB.
 bool suits_wgmma_128_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors,
                                         int multiprocessors);
+/// Bytes, for the deltas (f32), the gradients of the scores (bf16, about sequence^2 bytes for each head), and parts of
+/// dk and dv.
 std::size_t wgmma_128_attention_backward_workspace(const AttentionShape& shape, int multiprocessors);
-/// The same bits again, whatever multiprocessors.free is.
+/// For shapes that suit. The caller keeps `workspace` until the work on `stream` has ended.
 void wgmma_128_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors, void* workspace,
                                   const Multiprocessors& multiprocessors, cudaStream_t stream);
 

@@ -49,6 +49,12 @@ Problem problem_of(const AttentionShape& s, int multiprocessors) {
   return p;
 }
 
+/// They grow with the square of the sequence: 28 heads take 0.5 GB for 4,096 tokens, and 31 GB for 32,768.
+constexpr std::size_t kMostDscoreBytes = std::size_t{2} << 30;
+
+/// `heads`: of all samples.
+std::size_t dscore_bytes(std::size_t heads, int blocks) { return heads * Problem::dscore_tiles(blocks) * kTileBytes; }
+
 struct Workspace {
   float* deltas;
   char* dscores;
@@ -60,7 +66,7 @@ struct Workspace {
     const auto heads = static_cast<std::size_t>(p.batch) * p.heads,
                rows = static_cast<std::size_t>(p.batch) * p.sequence;
     deltas = pieces.take<float>(heads * p.sequence);
-    dscores = pieces.take<char>(heads * Problem::dscore_tiles(p.blocks()) * kTileBytes);
+    dscores = pieces.take<char>(dscore_bytes(heads, p.blocks()));
     parts = pieces.take<bf16>(p.parts > 1 ? 2 * rows * p.key_heads * p.parts * kHead : 0);
     bytes = pieces.bytes();
   }
@@ -70,9 +76,11 @@ struct Workspace {
 
 bool suits_wgmma_128_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors,
                                         int multiprocessors) {
-  const std::int64_t units = shape.batch * shape.heads * (shape.sequence / kKeys);
+  const std::int64_t heads = shape.batch * shape.heads, blocks = shape.sequence / kKeys;
   return multiplies_by_warpgroups() && shape.head_size == kHead && shape.sequence % kKeys == 0 &&
-         units >= multiprocessors && shape.batch * shape.sequence * shape.columns() / kPack < (std::int64_t{1} << 31) &&
+         heads * blocks >= multiprocessors &&
+         dscore_bytes(static_cast<std::size_t>(heads), static_cast<int>(blocks)) <= kMostDscoreBytes &&
+         shape.batch * shape.sequence * shape.columns() / kPack < (std::int64_t{1} << 31) &&
          sizeof(KeysShared) <= shared_memory_limit() && is_aligned(tensors.qkv, 16) && is_aligned(tensors.out, 16) &&
          is_aligned(tensors.d_output, 16) && is_aligned(tensors.statistics, 16) && is_aligned(tensors.dqkv, 16);
 }

@@ -16,8 +16,9 @@
 
 // The backward pass of attention with heads of 128. Tests also run it on the CPU (tests/emulated).
 //   deltas_kernel   d_output * out, summed over each head
-//   keys_kernel     dk, dv and the gradients of the scores ("dscores"), from the queries of a block of keys
+//   keys_kernel     dk, dv and the gradients of the scores ("dscores"): for a block of 128 keys, it loops over queries
 //   queries_kernel  dq = dscores keys
+//   sum_parts_kernel  sums of parts of dk and dv
 // All sums have a fixed order. dscores go through global memory in bf16, in tiles of 64 keys and 64 queries, which lie
 // there as wgmma reads them.
 //
@@ -46,10 +47,10 @@ constexpr int kStepBytes = 16 * kColumns * 2;  // 16 rows of a tile
 constexpr float kLog2e = std::numbers::log2e_v<float>;
 
 struct Problem {
-  const float* statistics;  // [batch, heads, sequence]
+  const float* statistics;  // [batch, heads, sequence]: natural logarithm of the sum of exp(scaled scores)
   const float* deltas;      // the same: d_output * out, summed over each head
   char* dscores;
-  bf16* dqkv;
+  bf16* dqkv;     // [batch * sequence, columns()]
   bf16* dkeys;    // of the first part: in dqkv, or of the parts
   bf16* dvalues;  // the same
   int dkeys_row;  // elements from a row of them to the next
@@ -73,7 +74,7 @@ struct Problem {
     const std::size_t before = 2 * pair * (pair + 1) + tile % 2 * 2 * (pair + 1);
     return dscores + (sample_head * dscore_tiles(blocks()) + before) * kTileBytes;
   }
-  /// Of a head.
+  /// Number of tiles of a head of queries.
   static __host__ __device__ std::size_t dscore_tiles(int blocks) {
     return static_cast<std::size_t>(2 * blocks) * (blocks + 1);
   }
@@ -108,7 +109,7 @@ struct Place {
             2 * block};
   }
   __device__ __forceinline__ bool exists() const { return tile >= 0; }
-  /// Of the unit, at its beginning.
+  /// How many the unit takes, if this is its first tile.
   __device__ __forceinline__ int steps(const Problem& p) const { return (end - head) * (p.tiles() - 2 * block); }
   __device__ __forceinline__ int row(const Problem& p) const { return sample * p.sequence; }
   __device__ __forceinline__ int sample_head(const Problem& p) const { return sample * p.heads + head; }

@@ -60,8 +60,9 @@ bool has_few_rows(const AddedNorm& norm, const Tensor& weight) {
 // and one of the next product waits. With three, some would get two blocks of a product and others none.
 static_assert(3 * kWarps * kQueued * kStepBytes > 228 * 1024);
 
-/// Of a product whose lines have more elements, a multiprocessor holds one block. Qwen2.5 1.5B has such a product in
-/// each layer, of 8,960 elements. If two blocks fitted, a token took 1.47 ms on an H200 in place of 1.33.
+/// If rows of the weight have more elements, the launch reserves more than half of the shared memory, so that a
+/// multiprocessor holds one block. Qwen2.5 1.5B has such a product in each layer, with 8,960 elements. With two blocks,
+/// a token took 14% to 16% longer on H200s: benchmarks/results/qwen2.5-h200-2026-11-29.md
 constexpr std::uint32_t kLongLine = 4096;
 
 void linear_of_few_rows(const FewRowsLayer& layer, int multiprocessors, cudaStream_t stream) {

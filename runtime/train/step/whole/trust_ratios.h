@@ -14,13 +14,16 @@ namespace ddptrain {
 /// number of ranks.
 class TrustRatios {
  public:
-  /// The arena outlives the object. It has whole chunks, and no rank has a slice of a parameter.
+  /// The arena outlives the object. Error if shards cut chunks, or if ranks split a parameter.
   explicit TrustRatios(const ParameterArena& arena);
 
-  /// Finds the ratios of the update that is about to be made by the reduced gradients of all buckets, on the compute
-  /// stream. `gradient_scale`: see UpdateSlice. `ranks`: see WeightStore::shard_ranks(). Collective among `ranks`.
+  /// Finds the ratios of the update that is about to be made with the reduced gradients of all buckets, on the compute
+  /// stream. `gradient_scale`: see UpdateSlice. `ranks`: see WeightStore::shard_ranks(); null: this rank updates all.
+  /// Collective among `ranks`.
   void find(const OptimizerSettings& settings, const float* gradient_scale, StepRef step, Communicator* ranks);
-  const float* values() const { return static_cast<const float*>(ratios_.data()); }  ///< For UpdateSlice::trust_ratios.
+  /// For UpdateSlice::trust_ratios: one per parameter of the arena, in memory of the device, after find() in its
+  /// stream.
+  const float* values() const { return static_cast<const float*>(ratios_.data()); }
 
   static std::size_t bytes(const ParameterArena& arena);  ///< Device memory.
 

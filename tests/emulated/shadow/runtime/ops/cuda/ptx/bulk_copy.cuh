@@ -53,9 +53,10 @@ inline void load_bytes(void* to, const void* from, int bytes, std::uint64_t* bar
 }
 inline void arrive(std::uint64_t* barrier) { emulated::Block::current().arrive(barrier, 0); }
 inline void store_bytes(void* to, const void* from, int bytes) {
-  emulated::Block::current().start_store([=] { std::memcpy(to, from, static_cast<std::size_t>(bytes)); });
+  emulated::Block::current().start_store(static_cast<char*>(to), static_cast<const char*>(from),
+                                         static_cast<std::size_t>(bytes));
 }
-inline void await_stores_read() { emulated::Block::current().await_stores(); }
+inline void await_stores_read() { emulated::Block::current().await_stores_read(); }
 inline void await_stores() { emulated::Block::current().await_stores(); }
 
 inline std::uint32_t block_in_cluster() { return static_cast<std::uint32_t>(emulated::Block::current().rank()); }

@@ -51,7 +51,10 @@ inline void ldmatrix_x4(std::uint32_t (&r)[4], std::uint32_t address) {
 }
 inline void stmatrix_x4(std::uint32_t address, const std::uint32_t (&r)[4]) {
   const auto rows = emulated::Block::current().exchange(address);
-  for (std::size_t i = 0; i < 4; ++i) std::memcpy(matrix_elements(rows, i), &r[i], 4);
+  for (std::size_t i = 0; i < 4; ++i) {
+    std::memcpy(matrix_elements(rows, i), &r[i], 4);
+    emulated::Block::current().note_write(matrix_elements(rows, i));
+  }
   emulated::Block::current().meet_warp();
 }
 inline void ldmatrix_x4_transposed(std::uint32_t (&r)[4], std::uint32_t address) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <bit>
+
 #include "runtime/ops/cuda/ptx/mma.cuh"
 
 #define DDP_WGMMA 1
@@ -10,7 +12,7 @@
 namespace ddptrain::cuda {
 
 inline void wgmma_fence() {}
-inline void fence_async_proxy() {}
+inline void fence_async_proxy() { emulated::Block::current().fence_writes(); }
 inline void wgmma_commit() { emulated::Block::current().end_group(); }
 template <int kPending>
 void wgmma_wait() {
@@ -27,7 +29,8 @@ inline void barrier_wait(int barrier, int threads) { emulated::Block::current().
 
 struct SwizzledOperand {
   std::uint32_t address, tile_bytes;
-  const char* memory = emulated::Block::current().shared_memory();
+  emulated::Block* block = &emulated::Block::current();
+  const char* memory = block->shared_memory();
 
   explicit SwizzledOperand(std::uint32_t at, std::uint32_t bytes = 16) : address(at), tile_bytes(bytes) {}
   SwizzledOperand operator+(std::uint32_t bytes) const {
@@ -37,7 +40,9 @@ struct SwizzledOperand {
   }
   float element(int row, int column) const {
     const auto r = static_cast<std::uint32_t>(row), c = static_cast<std::uint32_t>(column);
-    return emulated::swizzled_element(memory, address + c / 64 * tile_bytes + r * 128 + c % 64 * 2);
+    const std::uint32_t at = address + c / 64 * tile_bytes + r * 128 + c % 64 * 2;
+    if (c % 8 == 0) block->require_fenced(memory + emulated::swizzled(at));
+    return emulated::swizzled_element(memory, at);
   }
 };
 
@@ -59,7 +64,10 @@ void multiply_fragments(float (&d)[kCount], const std::uint32_t (&a)[4], bool ad
       row[static_cast<std::size_t>(i / 2 * 8 + 2 * holder + 1)] = pair.y;
     }
   }
-  emulated::Block::current().start_work([out = &d[0], rows, element, add, lane] {
+  emulated::Block::current().start_work([out = &d[0], rows, element, add, lane, in = &a[0], before = std::to_array(a)] {
+    if (!std::equal(before.begin(), before.end(), in)) {
+      emulated::Block::current().fail("registers of a product change while it runs");
+    }
     for (int i = 0; i < kCount; ++i) {
       const auto& row = rows[static_cast<std::size_t>(i / 2 % 2)];
       const int n = column_of(i, lane);
@@ -90,11 +98,25 @@ inline void wgmma_m64n32k16_transposed(float (&d)[16], SwizzledOperand a, Swizzl
   });
 }
 
+/// A warp reads its rows of A. Others may be read, too: they must be there when the first warp starts.
+template <bool kTransposedA>
+void compare_rows(SwizzledOperand a) {
+  std::uint64_t hash = 0;
+  for (int m = 0; m < 64; ++m) {
+    for (int k = 0; k < 16; ++k) {
+      const float value = kTransposedA ? a.element(k, m) : a.element(m, k);
+      hash = (hash ^ std::bit_cast<std::uint32_t>(value)) * 0x100000001B3;
+    }
+  }
+  emulated::Block::current().require_same_in_warpgroup(hash);
+}
+
 /// Columns first_column to first_column + kCount * 2 - 1 of a product with both operands in shared memory.
 template <bool kTransposedB, bool kTransposedA = false, int kCount>
 void start_product(float (&d)[kCount], SwizzledOperand a, SwizzledOperand b, int first_column, bool add) {
   const int lane = threadIdx.x % 32, first_row = threadIdx.x % 128 / 32 * 16 + lane / 4;
   emulated::Block::current().start_work([out = &d[0], a, b, first_column, add, lane, first_row] {
+    if (lane == 0) compare_rows<kTransposedA>(a);
     float rows[2][16], column[16];
     for (int i = 0; i < 2; ++i) {
       for (int k = 0; k < 16; ++k) {
