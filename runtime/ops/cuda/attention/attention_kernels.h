@@ -34,8 +34,8 @@ struct Multiprocessors {
 };
 
 /// The same with heads of 128, which may share keys. Thread blocks take blocks of 128 keys of a head, so
-/// `multiprocessors` is how many of these a batch has at least. The workspace holds the gradients of the scores, in bf16,
-/// which may take 2 GiB.
+/// `multiprocessors` is how many of these a batch has at least. The workspace holds the gradients of the scores, in
+/// bf16, which may take 2 GiB.
 bool suits_wgmma_128_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors,
                                         int multiprocessors);
 std::size_t wgmma_128_attention_backward_workspace(const AttentionShape& shape, int multiprocessors);
