@@ -44,7 +44,7 @@ void run(const Case& c, emulated::AttentionReference& tensors) {
   const int columns = (c.heads + 2 * c.key_heads) * kHead, parts_width = c.key_heads * c.parts * kHead;
   std::vector<char> dscores(c.batch * c.heads * Problem::dscore_tiles(c.sequence / kKeys) * kTileBytes, '\xFF');
   std::vector<bf16> parts(static_cast<std::size_t>(2 * rows * parts_width), __float2bfloat16(NAN));
-  const std::vector<float> deltas = tensors.deltas();
+  std::vector<float> deltas(tensors.statistics.size(), NAN);
   bf16* const dkeys = c.parts > 1 ? parts.data() : tensors.dqkv.data() + width;
   const Maps maps{emulated::Matrix{tensors.qkv.data(), rows, columns}.map(),
                   emulated::Matrix{tensors.d_output.data(), rows, width}.map()};
@@ -61,6 +61,8 @@ void run(const Case& c, emulated::AttentionReference& tensors) {
                   .key_heads = c.key_heads,
                   .parts = c.parts,
                   .scale = 1.0f / std::sqrt(float{kHead})};
+  launch(static_cast<int>(rows) * c.heads / kDeltasOfBlock, kDeltaThreads, c,
+         [&] { deltas_kernel(tensors.out.data(), tensors.d_output.data(), deltas.data(), p); });
   launch(c.blocks, kKeysThreads, c, [&] { keys_kernel(maps, p); });
   launch(c.batch * c.heads * p.blocks(), kThreads, c, [&] { queries_kernel(maps, p); });
   if (c.parts == 1) return;

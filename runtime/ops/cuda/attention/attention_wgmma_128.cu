@@ -96,7 +96,8 @@ void wgmma_128_attention_backward(const AttentionShape& shape, const AttentionTe
                   swizzled_tiles(tensors.d_output, rows, shape.width(), kRows)};
   Problem p = problem_of(shape, multiprocessors.all);
   const Workspace memory(workspace, p);
-  attention_deltas(shape, tensors, DType::bf16, memory.deltas, stream);
+  launch_kernel(deltas_kernel, ceil_div(rows * shape.heads, kDeltasOfBlock), kDeltaThreads, 0, stream,
+                static_cast<const bf16*>(tensors.out), static_cast<const bf16*>(tensors.d_output), memory.deltas, p);
   p.statistics = tensors.statistics;
   p.deltas = memory.deltas;
   p.dscores = memory.dscores;

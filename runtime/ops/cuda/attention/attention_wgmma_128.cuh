@@ -14,10 +14,11 @@
 #include "runtime/ops/cuda/ptx/wgmma.cuh"
 #include "runtime/ops/cuda/swizzle.cuh"
 
-// The backward pass of attention with heads of 128, in two kernels. Tests also run them on the CPU (tests/emulated).
+// The backward pass of attention with heads of 128. Tests also run it on the CPU (tests/emulated).
+//   deltas_kernel   d_output * out, summed over each head
 //   keys_kernel     dk, dv and the gradients of the scores ("dscores"), from the queries of a block of keys
 //   queries_kernel  dq = dscores keys
-// Both add up in a fixed order. dscores go through global memory in bf16, in tiles of 64 keys and 64 queries, which lie
+// All sums have a fixed order. dscores go through global memory in bf16, in tiles of 64 keys and 64 queries, which lie
 // there as wgmma reads them.
 //
 // A thread block of keys_kernel takes one unit of work after another: a block of 128 keys of one head of keys, with
@@ -80,11 +81,9 @@ struct Problem {
 
 /// A tile of queries and a block of keys.
 struct Place {
-  int round;      // of this thread block's units
-  int block;      // of keys
-  int sample;     //
-  int key_head;   //
-  int part;       //
+  int round;  // of this thread block's units
+  int block;  // of keys
+  int sample, key_head, part;
   int head, end;  // of queries, and the end of those of the unit
   int tile;       // of queries; -1: there are no more units
 
@@ -538,9 +537,43 @@ __global__ void __launch_bounds__(kThreads, 2)
 #endif
 }
 
-constexpr int kSumThreads = 256;
+constexpr int kDeltaThreads = 256;
 constexpr int kPack = 8;
 constexpr int kPacksOfHead = kHead / kPack;
+constexpr int kPacksOfThread = 4;
+constexpr int kDeltasOfBlock = kDeltaThreads * kPacksOfThread / kPacksOfHead;
+
+/// deltas = d_output * out, summed over each head: half a warp per head of a row. The number of rows is a multiple of
+/// kDeltasOfBlock.
+__global__ void __launch_bounds__(kDeltaThreads)
+    deltas_kernel(const bf16* out, const bf16* d_output, float* deltas, const Problem p) {
+  const std::size_t first = static_cast<std::size_t>(blockIdx.x) * kDeltaThreads * kPacksOfThread + threadIdx.x;
+  uint4 x[kPacksOfThread], y[kPacksOfThread];
+#pragma unroll
+  for (int i = 0; i < kPacksOfThread; ++i) {
+    x[i] = load_once(reinterpret_cast<const uint4*>(out) + first + i * kDeltaThreads);
+    y[i] = load_once(reinterpret_cast<const uint4*>(d_output) + first + i * kDeltaThreads);
+  }
+#pragma unroll
+  for (int i = 0; i < kPacksOfThread; ++i) {
+    const std::uint32_t a[4] = {x[i].x, x[i].y, x[i].z, x[i].w}, b[4] = {y[i].x, y[i].y, y[i].z, y[i].w};
+    float sum = 0.0f;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float2 u = unpack_bf16(a[k]), v = unpack_bf16(b[k]);
+      sum = fmaf(u.x, v.x, fmaf(u.y, v.y, sum));
+    }
+#pragma unroll
+    for (int lanes = 1; lanes < kPacksOfHead; lanes *= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, lanes);
+    if (threadIdx.x % kPacksOfHead != 0) continue;
+    const auto item = static_cast<std::uint32_t>((first + i * kDeltaThreads) / kPacksOfHead);  // of [rows, heads]
+    const std::uint32_t row = item / p.heads, head = item % p.heads;
+    const std::uint32_t sample = row / p.sequence, position = row % p.sequence;
+    deltas[(static_cast<std::size_t>(sample) * p.heads + head) * p.sequence + position] = sum;
+  }
+}
+
+constexpr int kSumThreads = 256;
 
 /// Sums of the parts of dk and dv, in their order, to their places in dqkv: a thread per pack of the sums.
 __global__ void __launch_bounds__(kSumThreads) sum_parts_kernel(const Problem p, std::uint32_t packs) {

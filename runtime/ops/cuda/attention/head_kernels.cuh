@@ -45,6 +45,56 @@ struct Rotation {
   bool forward;  // from groups to kinds; otherwise back
 };
 
+/// The rows of a position of a few samples, in qkv and in shared memory.
+template <class T>
+struct Rows {
+  T* of_qkv;  // of the first sample
+  T* shared;  // of the first sample; the others follow
+  int columns, samples;
+  std::size_t of_sample;  // elements from a sample to the next in qkv
+};
+
+/// Starts to copy rows to shared memory.
+template <int V, class T>
+__device__ __forceinline__ void read_rows(const Rows<T>& rows) {
+  for (int c = static_cast<int>(threadIdx.x) * V; c < rows.columns; c += kThreads * V) {
+    T* to = rows.shared + c;
+    const T* from = rows.of_qkv + c;
+    for (int sample = 0; sample < rows.samples; ++sample) {
+      if constexpr (sizeof(T) * V == 16) {
+        start_copy(shared_address(to), from);
+      } else {
+        for (int i = 0; i < V; ++i) to[i] = from[i];
+      }
+      to += rows.columns;
+      from += rows.of_sample;
+    }
+  }
+  end_copies();
+}
+
+__device__ __forceinline__ void find_angles(const Rotation& rotation, int half, float* cosines, float* sines) {
+  const std::int64_t first = rotation.first_position != nullptr ? *rotation.first_position : 0;
+  const auto position = static_cast<float>(first + blockIdx.x);
+  for (int i = threadIdx.x; i < half; i += kThreads) {
+    float sine, cosine;
+    sincosf(position * rotation.frequencies[i], &sine, &cosine);
+    cosines[i] = cosine;
+    sines[i] = rotation.forward ? sine : -sine;
+  }
+}
+
+/// (x, y) = (x cosine - y sine, y cosine + x sine)
+template <int V>
+__device__ __forceinline__ void turn(const float (&cosine)[V], const float (&sine)[V], float (&x)[V], float (&y)[V]) {
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    const float turned_x = fmaf(x[i], cosine[i], -(y[i] * sine[i]));
+    y[i] = fmaf(y[i], cosine[i], x[i] * sine[i]);
+    x[i] = turned_x;
+  }
+}
+
 /// Block (x, y) takes position x of a few samples, whose rows of qkv have the same angles: to shared memory, and back
 /// in the other order. The shared memory holds the cosines of a head's angles, their sines, then the rows. V
 /// neighbouring elements are copied at once; a head is a multiple of V, and if it is turned half of it is one.
@@ -53,37 +103,15 @@ __global__ void __launch_bounds__(kThreads) rotate_kernel(T* qkv, const Heads he
   const int columns = heads.columns(), half = heads.head_size / 2;
   auto* const cosines = reinterpret_cast<float*>(dynamic_shared_memory());
   float* const sines = cosines + half;
-  T* const rows = reinterpret_cast<T*>(sines + half);
   const int first_sample = static_cast<int>(blockIdx.y) * rotation.samples;
-  const int samples = min(rotation.samples, rotation.batch - first_sample);
   const std::size_t of_sample = static_cast<std::size_t>(rotation.sequence) * columns;
-  qkv += first_sample * of_sample + static_cast<std::size_t>(blockIdx.x) * columns;
+  const Rows<T> rows{qkv + first_sample * of_sample + static_cast<std::size_t>(blockIdx.x) * columns,
+                     reinterpret_cast<T*>(sines + half), columns, min(rotation.samples, rotation.batch - first_sample),
+                     of_sample};
   follow_predecessor();
-  for (int c = static_cast<int>(threadIdx.x) * V; c < columns; c += kThreads * V) {
-    T* to = rows + c;
-    const T* from = qkv + c;
-    for (int sample = 0; sample < samples; ++sample) {
-      if constexpr (sizeof(T) * V == 16) {
-        start_copy(shared_address(to), from);
-      } else {
-        for (int i = 0; i < V; ++i) to[i] = from[i];
-      }
-      to += columns;
-      from += of_sample;
-    }
-  }
-  end_copies();
+  read_rows<V>(rows);
   const bool turns = rotation.frequencies != nullptr;
-  if (turns) {
-    const std::int64_t first = rotation.first_position != nullptr ? *rotation.first_position : 0;
-    const auto position = static_cast<float>(first + blockIdx.x);
-    for (int i = threadIdx.x; i < half; i += kThreads) {
-      float sine, cosine;
-      sincosf(position * rotation.frequencies[i], &sine, &cosine);
-      cosines[i] = cosine;
-      sines[i] = rotation.forward ? sine : -sine;
-    }
-  }
+  if (turns) find_angles(rotation, half, cosines, sines);
   await_copies<0>();
   __syncthreads();
   const int pairs = (heads.head_size / V + 1) / 2;  // of packs of a head; one may be without its second pack
@@ -91,26 +119,19 @@ __global__ void __launch_bounds__(kThreads) rotate_kernel(T* qkv, const Heads he
     const int by_group = pair / pairs, low = pair % pairs * V, high = low + pairs * V;
     const HeadOfGroup head(heads, by_group);
     const int by_kind = head.by_kind(heads);
-    const T* from = rows + (rotation.forward ? by_group : by_kind) * heads.head_size;
-    T* to = qkv + (rotation.forward ? by_kind : by_group) * heads.head_size;
+    const T* from = rows.shared + (rotation.forward ? by_group : by_kind) * heads.head_size;
+    T* to = rows.of_qkv + (rotation.forward ? by_kind : by_group) * heads.head_size;
     const bool turned = turns && !head.is_value(heads), has_high = V > 1 || high < heads.head_size;
     float cosine[V], sine[V];
     if (turned) {
       load<V>(cosines + low, cosine);
       load<V>(sines + low, sine);
     }
-    for (int sample = 0; sample < samples; ++sample) {
+    for (int sample = 0; sample < rows.samples; ++sample) {
       float x[V], y[V];
       load<V>(from + low, x);
       if (has_high) load<V>(from + high, y);
-      if (turned) {
-#pragma unroll
-        for (int i = 0; i < V; ++i) {
-          const float turned_x = fmaf(x[i], cosine[i], -(y[i] * sine[i]));
-          y[i] = fmaf(y[i], cosine[i], x[i] * sine[i]);
-          x[i] = turned_x;
-        }
-      }
+      if (turned) turn(cosine, sine, x, y);
       store<V>(x, to + low);
       if (has_high) store<V>(y, to + high);
       from += columns;
