@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -84,6 +85,28 @@ TEST(EmulatedAttentionTest, BackwardWithHeadsOf128EqualsDoublePrecision) {
     ASSERT_NO_THROW(run(c, tensors)) << describe(c);
     tensors.expect_gradients(describe(c));
   }
+}
+
+TEST(EmulatedAttentionTest, ThreadBlocksTakeAboutAsManySteps) {
+  constexpr int kBlocks = 132;
+  Problem p{};
+  p.batch = 8;
+  p.sequence = 1024;
+  p.heads = 12;
+  p.key_heads = 2;
+  p.parts = 2;
+  std::vector<int> steps(kBlocks);
+  gridDim.x = kBlocks;
+  for (int block = 0; block < kBlocks; ++block) {
+    blockIdx.x = block;
+    emulated::Block({32, 1, false, memory}).run([&] {
+      if (threadIdx.x != 0) return;
+      for (Place at = Place::start(0, p); at.exists(); at.advance(p)) ++steps[static_cast<std::size_t>(block)];
+    });
+  }
+  const int all = p.batch * p.heads * p.blocks() * (p.blocks() + 1);
+  EXPECT_EQ(std::accumulate(steps.begin(), steps.end(), 0), all);
+  EXPECT_LT(*std::max_element(steps.begin(), steps.end()), 1.1 * all / kBlocks);
 }
 
 }  // namespace

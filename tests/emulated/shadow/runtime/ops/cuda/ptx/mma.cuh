@@ -49,13 +49,13 @@ inline void ldmatrix_x4(std::uint32_t (&r)[4], std::uint32_t address) {
   for (std::size_t i = 0; i < 4; ++i) std::memcpy(&r[i], matrix_elements(rows, i), 4);
   emulated::Block::current().meet_warp();
 }
+/// Other lanes see what it has written after __syncwarp().
 inline void stmatrix_x4(std::uint32_t address, const std::uint32_t (&r)[4]) {
   const auto rows = emulated::Block::current().exchange(address);
   for (std::size_t i = 0; i < 4; ++i) {
     std::memcpy(matrix_elements(rows, i), &r[i], 4);
     emulated::Block::current().note_write(matrix_elements(rows, i));
   }
-  emulated::Block::current().meet_warp();
 }
 inline void ldmatrix_x4_transposed(std::uint32_t (&r)[4], std::uint32_t address) {
   const auto rows = emulated::Block::current().exchange(address);
