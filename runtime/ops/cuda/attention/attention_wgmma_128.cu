@@ -22,7 +22,7 @@ std::int64_t most_steps(const Problem& p, int blocks) {
       const int unit = Place::unit_of(round, block, blocks);
       if (unit >= p.units()) continue;
       const int part = unit % p.parts;
-      const int heads = (part + 1) * p.queries() / p.parts - part * p.queries() / p.parts;
+      const int heads = p.queries_before(part + 1) - p.queries_before(part);
       steps[static_cast<std::size_t>(block)] += std::int64_t{2} * heads * (p.blocks() - unit / p.groups());
     }
   }

@@ -12,6 +12,7 @@
 #include "runtime/ops/cuda/ptx/intrinsics.cuh"
 #include "runtime/ops/cuda/ptx/mma.cuh"
 #include "runtime/ops/cuda/ptx/wgmma.cuh"
+#include "runtime/ops/cuda/ring.cuh"
 #include "runtime/ops/cuda/swizzle.cuh"
 
 // The backward pass of attention with heads of 128. Tests also run it on the CPU (tests/emulated).
@@ -59,7 +60,8 @@ struct Problem {
   float scale;
 
   __host__ __device__ int queries() const { return heads / key_heads; }  // that share a key
-  __host__ __device__ int blocks() const { return sequence / kKeys; }    // of keys
+  __host__ __device__ int queries_before(int part) const { return part * queries() / parts; }
+  __host__ __device__ int blocks() const { return sequence / kKeys; }  // of keys
   __host__ __device__ int groups() const { return batch * key_heads * parts; }
   __host__ __device__ int units() const { return groups() * blocks(); }
   __device__ int tiles() const { return sequence / kRows; }  // of queries
@@ -104,8 +106,8 @@ struct Place {
             group / p.parts / p.key_heads,
             key_head,
             part,
-            first + part * p.queries() / p.parts,
-            first + (part + 1) * p.queries() / p.parts,
+            first + p.queries_before(part),
+            first + p.queries_before(part + 1),
             2 * block};
   }
   __device__ __forceinline__ bool exists() const { return tile >= 0; }
@@ -117,19 +119,6 @@ struct Place {
     if (++tile < p.tiles()) return;
     tile = 2 * block;
     if (++head == end) *this = start(round + 1, p);
-  }
-};
-
-/// A stage of a ring, and the parity of its phase.
-template <int kCount>
-struct Turn {
-  int stage = 0;
-  int parity = 0;
-
-  __device__ __forceinline__ void advance() {
-    if (++stage < kCount) return;
-    stage = 0;
-    parity ^= 1;
   }
 };
 

@@ -10,6 +10,7 @@
 #include "runtime/ops/cuda/ptx/intrinsics.cuh"
 #include "runtime/ops/cuda/ptx/mma.cuh"
 #include "runtime/ops/cuda/ptx/wgmma.cuh"
+#include "runtime/ops/cuda/ring.cuh"
 #include "runtime/ops/cuda/swiglu.cuh"
 #include "runtime/ops/cuda/swizzle.cuh"
 
@@ -108,18 +109,6 @@ __device__ __forceinline__ void for_tiles(const Problem& p, const Work& work) {
   }
 }
 
-/// A stage of the ring, and the parity of its phase.
-struct Turn {
-  int stage = 0;
-  int parity = 0;
-
-  __device__ __forceinline__ void advance() {
-    if (++stage < kStages) return;
-    stage = 0;
-    parity ^= 1;
-  }
-};
-
 /// Copies this block's half of a stage's right operand to both blocks.
 template <Pass kPass>
 __device__ __forceinline__ void fetch_right(const Maps& maps, const Problem& p, Shared& shared, int stage, int column,
@@ -139,7 +128,7 @@ __device__ __forceinline__ void fetch_right(const Maps& maps, const Problem& p, 
 
 template <Pass kPass>
 __device__ __forceinline__ void fetch(const Maps& maps, const Problem& p, Shared& shared) {
-  Turn turn;
+  Turn<kStages> turn;
   for_tiles<kPass>(p, [&](int row, int column) {
     for (int k = 0; k < p.depth; k += kDepth, turn.advance()) {
       std::uint64_t* const full = &shared.full[turn.stage];
@@ -167,7 +156,7 @@ __device__ __forceinline__ void multiply_step(Sums& sums, SwizzledOperand left, 
 
 /// sums = the product of a tile, in the rows of the warpgroup.
 template <bool kWide, bool kTransposed>
-__device__ __forceinline__ void multiply(const Problem& p, Shared& shared, int warpgroup, int lane, Turn& turn,
+__device__ __forceinline__ void multiply(const Problem& p, Shared& shared, int warpgroup, int lane, Turn<kStages>& turn,
                                          Sums& sums) {
   constexpr int kSteps = kDepth / 16;
   constexpr std::uint32_t kRightStep = kTransposed ? 16 * 128 : 32;  // bytes from 16 terms to the next
@@ -220,7 +209,7 @@ template <Pass kPass, bool kWide>
 __device__ __forceinline__ void multiply_tiles(const Problem& p, Shared& shared) {
   const int warp = uniform(static_cast<int>(threadIdx.x) / 32);
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  Turn turn;
+  Turn<kStages> turn;
   int parity = 0;
   for_tiles<kPass>(p, [&](int, int) {
     Sums sums;

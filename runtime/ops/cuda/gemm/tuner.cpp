@@ -27,7 +27,7 @@ float mean_milliseconds(const std::function<void()>& work, int runs, cudaStream_
 
 /// `once`: about how long a run takes.
 float settled_milliseconds(const std::function<void()>& work, float once, cudaStream_t stream) {
-  constexpr float kSettling = 50.0f;  // in which the clock has become that of the way
+  constexpr float kSettling = 50.0f;  // in which the clock settles
   const int runs = static_cast<int>(kSettling / once) + 1;
   mean_milliseconds(work, runs, stream);
   return mean_milliseconds(work, runs, stream);
