@@ -177,12 +177,14 @@ def qwens(with_llmq: bool) -> list[Work]:
     beside_pytorch = [qwen("0.5B", 32, shapes["0.5B"], once), qwen("1.5B", 8, shapes["1.5B"], once)]
     if not with_llmq:
         return beside_pytorch
-    four = ddptrain_rows("bf16", "--grad-accum 4", "--grad-accum 4 --precision fp8")
-    return beside_pytorch + [
-        qwen(size, batch, shapes[size], four,
-             (Row(LLMQ, "bf16", ("--model", f"Qwen2.5-{size}", "--batch", str(batch), "--accumulate", "4")),),
-             " x 4")
-        for size, batch in (("0.5B", 32), ("1.5B", 16))]  # fmt: skip
+    return beside_pytorch + [beside_llmq("0.5B", 32, 4, shapes["0.5B"]), beside_llmq("1.5B", 16, 4, shapes["1.5B"]),
+                             beside_llmq("1.5B", 32, 2, shapes["1.5B"])]  # fmt: skip
+
+
+def beside_llmq(size: str, batch: int, accumulate: int, shape: str) -> Work:
+    flags = (f"--grad-accum {accumulate}", f"--grad-accum {accumulate} --precision fp8")
+    peer = Row(LLMQ, "bf16", ("--model", f"Qwen2.5-{size}", "--batch", str(batch), "--accumulate", str(accumulate)))
+    return qwen(size, batch, shape, ddptrain_rows("bf16", *flags), (peer,), f" x {accumulate}")
 
 
 def works(device: str, with_llmq: bool = False) -> list[Work]:

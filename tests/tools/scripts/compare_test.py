@@ -178,6 +178,10 @@ class CompareTest(FolderCase):
 
     def test_llmq_runs_if_it_is_given(self) -> None:
         self.assertNotIn("llmq", " ".join(row.name for work in rows.works("cuda") for row in work.rows(1)))
+        for batch, accumulate in ((16, 4), (32, 2)):  # llmq is fastest at 32
+            (work,) = (work for work in rows.works("cuda", True) if work.name.endswith(f"1.5B, batch {batch} x {accumulate}"))
+            self.assertIn(f"--grad-accum {accumulate}", " ".join(work.ddptrain_rows[0].flags))
+            self.assertIn(f"--batch {batch} --accumulate {accumulate}", " ".join(work.peer_rows[0].flags))
         made = self.make([1], only="Qwen2.5-1.5B.*x 4", gpus=1, llmq=pathlib.Path("/x/train"))
         self.assertEqual(made.run_all(), [])
         self.assertEqual(self.programs.started.count("llmq Qwen2.5-1.5B"), 2)
