@@ -227,7 +227,7 @@ TEST_P(EachDevice, RunLogsItsProgress) {
   const auto trainer = rig.trainer(options_for_ranks(), data());
   RunOptions run;
   run.baseline = false;
-  run.min_seconds = 0.5;  // of further steps
+  run.min_seconds = 2.0;  // longer than the steps of the run take, also beside other work
   run.progress_seconds = 0.1;
   const CapturedLog captured;
   Report report(RunInfo{});
