@@ -49,10 +49,11 @@ class Buffer {
   Free free_;
 };
 
-/// Device memory, for reports.
+/// Memory of a rank, for reports.
 struct MemoryUse {
   std::string purpose;
   std::size_t bytes = 0;
+  bool on_host = false;  ///< It is in the memory of the host although the device has its own.
 };
 
 template <class Buffers>

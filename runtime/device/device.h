@@ -77,7 +77,7 @@ class Device {
   Buffer allocate(DType dtype, const Shape& shape) {
     return allocate(static_cast<std::size_t>(element_count(shape)) * size_of(dtype));
   }
-  /// Both wait for earlier work and return when the copy is done.
+  /// Both wait for earlier work and return when the copy is done. `device` may also be pinned host memory.
   virtual void copy_to_host(void* host, const void* device, std::size_t bytes) = 0;
   virtual void copy_to_device(void* device, const void* host, std::size_t bytes) = 0;
   /// Whether the device's memory is not the host's, so that data sets must be copied to it.
@@ -85,11 +85,12 @@ class Device {
   /// An address at which operations read host memory without a copy. It is valid as long as the device and the memory
   /// live. Null if the device cannot read host memory.
   virtual const void* share_host_memory(const void* host, std::size_t bytes) = 0;
-  /// Host memory (zeroed). copy() to and from it runs at full rate and overlaps with other work.
+  /// Host memory (zeroed) that the device's operations read and write as they do device memory, on GPUs at the rate of
+  /// their link to the host. copy() between it and device memory runs at full rate and overlaps with other work.
   virtual Buffer allocate_pinned(std::size_t bytes) = 0;
-  /// Queued on `stream`. Either side may be pinned host memory.
+  /// Queued on `stream`. Either side may be pinned host memory. If both are, the host may wait for the copy.
   virtual void copy(void* to, const void* from, std::size_t bytes, Stream stream) = 0;
-  virtual void zero(void* device, std::size_t bytes, Stream stream) = 0;
+  virtual void zero(void* device, std::size_t bytes, Stream stream) = 0;  ///< Device memory, or pinned host memory.
   /// dst = src with conversion between f64, f32 and bf16 (round to nearest even).
   virtual void convert(const Tensor& src, const Tensor& dst, Stream stream) = 0;
 

@@ -80,6 +80,44 @@ TEST_P(MemoryTest, CopiesOfAllSizesReachTheOtherSide) {
   }
 }
 
+/// So many values that a copy which did not wait for them would show.
+TEST_P(MemoryTest, OperationsReadAndWritePinnedMemory) {
+  constexpr std::int64_t kCount = (1 << 22) + 3;
+  const Shape shape{kCount};
+  std::vector<float> source(kCount);
+  for (std::int64_t i = 0; i < kCount; ++i) source[static_cast<std::size_t>(i)] = static_cast<float>(i % 1021) - 500.0f;
+  const Buffer on_device = device_->allocate(DType::f32, shape);
+  const std::size_t bytes = on_device.bytes();
+  const Buffer first = device_->allocate_pinned(bytes), second = device_->allocate_pinned(bytes);
+  for (const Buffer* buffer : {&first, &second}) {
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer->data()) % 256, 0u);
+    EXPECT_EQ(std::count(static_cast<float*>(buffer->data()), static_cast<float*>(buffer->data()) + kCount, 0.0f),
+              kCount);
+  }
+  const auto values_of = [](const Buffer& buffer) {
+    const auto* values = static_cast<const float*>(buffer.data());
+    return std::vector<float>(values, values + kCount);
+  };
+  const Stream stream = device_->compute_stream();
+  device_->copy_to_device(on_device.data(), source.data(), bytes);
+  device_->convert(on_device.view(DType::f32, shape), first.view(DType::f32, shape), stream);
+  device_->copy(second.data(), first.data(), bytes, stream);
+  device_->zero(first.data(), bytes, stream);
+  device_->zero(on_device.data(), bytes, stream);
+  device_->convert(second.view(DType::f32, shape), on_device.view(DType::f32, shape), stream);
+  device_->synchronize();
+  EXPECT_EQ(values_of(second), source);
+  EXPECT_EQ(values_of(first), std::vector<float>(kCount, 0.0f));
+  std::vector<float> copy(kCount);
+  device_->copy_to_host(copy.data(), on_device.data(), bytes);
+  EXPECT_EQ(copy, source);
+  std::fill(copy.begin(), copy.end(), 0.0f);
+  device_->copy_to_host(copy.data(), second.data(), bytes);
+  EXPECT_EQ(copy, source);
+  device_->copy_to_device(first.data(), source.data(), bytes);
+  EXPECT_EQ(values_of(first), source);
+}
+
 /// So large that work which does not wait for other work sees what was there before.
 TEST_P(MemoryTest, ConcurrentWorkFollowsEarlierWorkAndIsWaitedFor) {
   constexpr std::int64_t kCount = 1 << 22;

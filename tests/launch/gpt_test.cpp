@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/core/process/host.h"
 #include "tests/launch/process.h"
 
 namespace ddptrain {
@@ -89,6 +90,59 @@ TEST(Gpt, MomentsAndMasterWeightsTakeTheMemoryThatTheyShould) {
   EXPECT_EQ(memory_of(gpu + "--master off").at("optimizer"), 8 * elements);
   EXPECT_EQ(memory_of(gpu + "--moments bf16").at("masters"), 4 * elements);
   EXPECT_EQ(memory_of("--device cpu --moments bf16").at("optimizer"), 4 * elements);
+}
+
+const std::string kOnGpus =
+    "--model gpt --layers 2 --width 128 --heads 2 --ff 512 --seq 32 --data synthetic:20000:64 --batch 2 "
+    "--device cuda --log-level off ";
+
+/// Bytes that are not on the GPU any more are on the host, and the others stay where they are.
+TEST(Gpt, OffloadedStateIsCountedAsMemoryOfTheHost) {
+  const auto described = [](const std::string& flags) {
+    const Outcome outcome = train_on_cpu(1, kOnGpus + "--describe " + flags);
+    EXPECT_EQ(outcome.exit_code, 0) << flags << outcome.output;
+    return nlohmann::json::parse(outcome.output);
+  };
+  for (const char* flags : {"--optimizer adamw", "--optimizer sgd --precision fp32", "--moments bf16 --master off",
+                            "--optimizer muon --zero 1 --ranks 2", "--optimizer lamb --zero 3 --ranks 2",
+                            "--pp 2 --ranks 2", "--tp 2 --ranks 2 --checkpoint c"}) {
+    nlohmann::json expected = described(flags), offloaded = described(flags + std::string(" --offload optimizer"));
+    for (const char* purpose : {"masters", "optimizer"}) {
+      expected["host_memory"][purpose] = expected["memory"][purpose];
+      expected["memory"].erase(purpose);
+    }
+    EXPECT_GT(expected["host_memory"]["optimizer"], 0) << flags;
+    EXPECT_EQ(offloaded, expected) << flags;
+  }
+  EXPECT_FALSE(described("").contains("host_memory"));
+  const auto kept = described("--checkpoint c").at("host_memory");
+  EXPECT_EQ(kept.size(), 1u) << kept;
+  EXPECT_GT(kept.at("checkpoint"), 0);
+}
+
+TEST(Gpt, DryRunsSayWhetherTheHostHasTheMemory) {
+  const Outcome fits = train_on_cpu(1, kOnGpus + "--offload optimizer --dry-run");
+  EXPECT_EQ(fits.exit_code, 0) << fits.output;
+  for (const char* part :
+       {"\nall ", "\nhost: masters ", "\nhost: optimizer ", "\nhost: all ", "\n1 rank would keep "}) {
+    EXPECT_EQ(fits.count(part), 1) << part << fits.output;
+  }
+  EXPECT_FALSE(fits.says("too little")) << fits.output;
+  const auto layers = static_cast<std::int64_t>(1.2 * static_cast<double>(available_host_memory()) / 12.9e9) + 2;
+  const Outcome large = train_on_cpu(
+      1, fmt::format("{} --width 16384 --heads 128 --layers {} --offload optimizer --dry-run", kOnGpus, layers));
+  EXPECT_EQ(large.exit_code, 0) << large.output;
+  EXPECT_TRUE(large.says(" are free: too little\n")) << large.output;
+  const Outcome elsewhere = train_on_cpu(1, kOnGpus + "--offload optimizer --dry-run --ranks 4");
+  EXPECT_TRUE(elsewhere.says("\nhost: all ")) << elsewhere.output;
+  EXPECT_FALSE(elsewhere.says("would keep")) << "the hosts of these ranks are not known" << elsewhere.output;
+  EXPECT_FALSE(train_on_cpu(1, kOnGpus + "--dry-run").says("host: "));
+  for (const char* task : {"", "--describe", "--dry-run"}) {
+    const Outcome refused = train_on_cpu(2, kTiny + "--data synthetic:20000:64 --offload optimizer " + task);
+    EXPECT_EQ(refused.exit_code, 2) << task << refused.output;
+    EXPECT_EQ(refused.count("ddptrain: --offload optimizer: a CPU computes in the memory of the host"), 1)
+        << task << refused.output;
+  }
 }
 
 /// Saved, exported and resumed weights are the run's; what is bf16 may become fp32, and not the other way.

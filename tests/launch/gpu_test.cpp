@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/core/process/host.h"
 #include "runtime/device/device.h"
 #include "tests/launch/process.h"
 #include "tests/support/gpus.h"
@@ -337,6 +338,62 @@ TEST_F(Gpus, ARunThatDivergesEndsWithOneMessage) {
     EXPECT_EQ(outcome.exit_code, 1) << outcome.output;
     EXPECT_EQ(outcome.count("ddptrain: "), 1) << outcome.output;
     EXPECT_TRUE(outcome.says("is NaN or infinite")) << outcome.output;
+  }
+}
+
+std::map<std::string, std::int64_t> all_memory(const nlohmann::json& description) {
+  std::map<std::string, std::int64_t> bytes;
+  for (const char* place : {"memory", "host_memory"}) {
+    if (!description.contains(place)) continue;
+    for (const auto& [purpose, value] : description.at(place).items()) bytes[purpose] += value.get<std::int64_t>();
+  }
+  return bytes;
+}
+
+/// Kernels read and write it there. The table of memory is the same, in two parts.
+TEST_F(Gpus, TrainWithTheirStateOnTheHostToTheSameBits) {
+  const std::string offload = " --baseline off --offload optimizer";
+  for (const char* flags :
+       {"", "--precision fp8 --moments bf16 --zero 1", "--moments bf16 --master off --graph off",
+        "--optimizer muon --zero 1", "--optimizer lamb --lr 0.02 --zero 3", "--precision fp32 --clip-norm 0.5"}) {
+    const nlohmann::json plain = summary_of(ranks(), kGpt + flags + " --baseline off");
+    const nlohmann::json on_host = summary_of(ranks(), kGpt + flags + offload);
+    EXPECT_EQ(on_host.at("parameter_hash"), plain.at("parameter_hash")) << flags;
+    EXPECT_EQ(on_host.at("gradient_path"), plain.at("gradient_path")) << flags;
+    const nlohmann::json &before = plain.at("description"), &now = on_host.at("description");
+    EXPECT_EQ(all_memory(now), all_memory(before)) << flags;
+    EXPECT_FALSE(now.at("memory").contains("masters") || now.at("memory").contains("optimizer")) << flags;
+    EXPECT_GT(now.at("host_memory").at("optimizer"), 0) << flags;
+  }
+  if (ranks() % 2 != 0) return;
+  const std::string mesh = kLlama + (ranks() % 4 == 0 ? "--pp 2 --tp 2 --grad-accum 2" : "--pp 2 --grad-accum 2");
+  EXPECT_EQ(hash_of(mesh + offload), hash_of(mesh));
+}
+
+TEST_F(Gpus, ResumeWithTheirStateElsewhere) {
+  const std::string common = kGpt + "--zero 1 --baseline off --verify-every 10 ";
+  const std::string folder = testing::TempDir() + "ddptrain_gpus_places";
+  std::filesystem::remove_all(folder);
+  const auto flags = [&](const char* place, int steps) {
+    return fmt::format("{} --steps {} --checkpoint {} --resume auto --offload {}", common, steps, folder, place);
+  };
+  summary_of(ranks(), flags("optimizer", 10));
+  summary_of(ranks(), flags("none", 20));
+  const std::string hash = summary_of(ranks(), flags("optimizer", 40)).at("parameter_hash");
+  EXPECT_EQ(hash, hash_of(common));
+}
+
+/// Blocks of 805 million parameters, whose state takes 9.7 GB. The system would end the run without a message.
+TEST_F(Gpus, ARunWhoseStateTheHostCannotHoldIsRefused) {
+  const auto layers = static_cast<std::int64_t>(1.2 * static_cast<double>(available_host_memory()) / 9.7e9) + 2;
+  const Outcome outcome = run(1, fmt::format("--model gpt --layers {} --width 8192 --heads 64 --ff 32768 --seq 128 "
+                                             "--batch 1 --data synthetic:200000:64 --steps 3 --offload optimizer",
+                                             layers));
+  EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
+  if (outcome.says("there is too little memory: ")) GTEST_SKIP() << "the GPU is too small for this model";
+  EXPECT_EQ(outcome.count("--offload optimizer: there is too little memory on "), 1) << outcome.output;
+  for (const char* part : {"\nall ", "\nhost: masters ", "\nhost: optimizer ", "\nhost: all ", "--moments bf16"}) {
+    EXPECT_TRUE(outcome.says(part)) << part << outcome.output;
   }
 }
 

@@ -232,6 +232,8 @@ TEST(Options, NamesOfOtherProgramsMeanTheSame) {
                                     {"--no-cuda", "device = \"cpu\"\n"},
                                     {"--device=gpu", "device = \"cuda\"\n"},
                                     {"--dist-backend=nccl", "comm = \"nccl\"\n"},
+                                    {"--offload_optimizer", "offload = \"optimizer\"\n"},
+                                    {"--optimizer-cpu-offload=false", "offload = \"none\"\n"},
                                     {"--zero_stage=2", "zero = \"2\"\n"}}) {
     EXPECT_CONTAINS(printed({typed}), line) << ": " << typed;
   }
@@ -492,6 +494,15 @@ TEST(Options, FlagsThatDoNotGoWithThePrecisionAreTold) {
   EXPECT_CONTAINS(message({"--comm-dtype", "bf16", "--virtual-ranks", "2"}, DeviceKind::cpu), "--virtual-ranks");
 }
 
+TEST(Options, StateGoesToTheHostFromGpusAlone) {
+  const Options plain = parse({}).options, offload = parse({"--offload", "optimizer"}).options;
+  EXPECT_FALSE(plain.trainer.state_on_host);
+  EXPECT_TRUE(trainer_options(offload, 1, 10).state_on_host);
+  check_offload(plain, DeviceKind::cpu);
+  check_offload(offload, DeviceKind::cuda);
+  EXPECT_CONTAINS(error_message([&] { check_offload(offload, DeviceKind::cpu); }), "--offload optimizer: a CPU comp");
+}
+
 TEST(Options, GradientsAreRoundedOnTheirWayOnlyOverMpiAndFromF32) {
   const auto rounds = [](std::vector<const char*> arguments, DeviceKind device) {
     return sends_bf16_between_hosts(parse(std::move(arguments)).options, device);
@@ -559,7 +570,7 @@ TEST(Options, WrongValuesAreUsageErrorsThatNameTheFlag) {
       "--lr nan; --lr inf; --weight-decay inf; --weight-decay nan; --clip-norm inf; --beta1 nan; --momentum inf; "
       "--bucket-mb inf; --last-bucket-kb nan; --min-seconds inf; --peak-tflops inf; --timeout inf; --timeout nan; "
       "--checkpoint-every inf; --val-fraction nan --model gpt; --dropout inf --model gpt; --beta1 1; --momentum -0.1; "
-      "--optimizer adagrad; --moments fp8; --master on; --precision fp9; --device tpu; --threads 0; "
+      "--optimizer adagrad; --moments fp8; --master on; --offload on; --precision fp9; --device tpu; --threads 0; "
       "--threads 100000; --grad-accum 0; --bucket-mb 0; --clip-norm -1; --zero 4; --comm-dtype fp16; "
       "--peak-tflops -1; --peak-tflops gemm; --fail-at 3; --hang-at 1; --hang-at 1:lunch; --timeout soon; "
       "--timeout -1; --timeout 5mx; --config /nonexistent.toml; --log-level loud; --dropout 0.5; --seq 8; "

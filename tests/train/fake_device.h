@@ -39,7 +39,11 @@ class FakeDevice : public Device {
   void copy_to_device(void* device, const void* host, std::size_t bytes) override { std::memcpy(device, host, bytes); }
   std::unique_ptr<Timeline> make_timeline() override { return nullptr; }
   const void* share_host_memory(const void* host, std::size_t) override { return host; }
-  Buffer allocate_pinned(std::size_t bytes) override { return allocate(bytes); }
+  Buffer allocate_pinned(std::size_t bytes) override {
+    Buffer buffer = allocate(bytes);
+    pinned.insert(buffer.data());
+    return buffer;
+  }
   void copy(void* to, const void* from, std::size_t bytes, Stream) override { std::memcpy(to, from, bytes); }
   void wait_until(Stream later, const Event& event) override {
     log.push_back(fmt::format("{} waits for {}", name(later), static_cast<const Mark&>(event).text));
@@ -71,6 +75,7 @@ class FakeDevice : public Device {
 
   DeviceKind told_kind = DeviceKind::cpu;  ///< What kind() answers.
   std::size_t inbox = 0;                   ///< What OptimizerOps::inbox_bytes() answers.
+  std::set<const void*> pinned;            ///< What allocate_pinned() has returned.
   std::vector<const void*> sums;           ///< Where ReductionOps::add_nodes() has written.
 
  private:

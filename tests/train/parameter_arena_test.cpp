@@ -210,6 +210,41 @@ TEST(ParameterArena, ShardedStateIsAShareOfItAndGathersToTheSameValues) {
   EXPECT_EQ(differences, test_world().sum(slice.chunk_count > 0 ? 1 : 0));
 }
 
+/// With weights of another type than their masters, as on GPUs.
+TEST(ParameterArena, StateOnTheHostIsPinnedAndHasTheSameValues) {
+  FakeDevice device(false, Precision::bf16);
+  const auto communicator =
+      test_world().size() == 1 ? make_self_communicator(device) : make_mpi_communicator(test_world(), device);
+  for (const bool has_masters : {true, false}) {
+    for (const Zero zero : kZeroStages) {
+      ArenaOptions options{100, 64};
+      options.units = {{"all", 0, specs().size()}};
+      options.zero = zero;
+      options.has_masters = has_masters;
+      device.pinned.clear();
+      ParameterArena plain(specs(), options, device, *communicator);
+      EXPECT_TRUE(device.pinned.empty());
+      options.state_on_host = true;
+      ParameterArena on_host(specs(), options, device, *communicator);
+      const UpdateSlice slice = on_host.update_slice(0);
+      std::set<const void*> state = {slice.state[0], slice.state[1]};
+      if (has_masters) state.insert(slice.master);
+      EXPECT_EQ(device.pinned, state);
+
+      for (ParameterArena* arena : {&plain, &on_host}) arena->initialise(5, test_world().rank());
+      EXPECT_EQ(hash_of(on_host), hash_of(plain));
+      EXPECT_EQ(on_host.state_bytes(), plain.state_bytes());
+      const std::vector<MemoryUse> memory = on_host.memory(), expected = plain.memory();
+      ASSERT_EQ(memory.size(), expected.size());
+      for (std::size_t i = 0; i < memory.size(); ++i) {
+        EXPECT_EQ(memory[i].bytes, expected[i].bytes);
+        EXPECT_FALSE(expected[i].on_host);
+        EXPECT_EQ(memory[i].on_host, memory[i].purpose == "masters" || memory[i].purpose == "optimizer");
+      }
+    }
+  }
+}
+
 TEST(ParameterArena, GradientsMayBeWiderThanWeights) {
   FakeDevice device(false, Precision::bf16);
   const auto communicator = make_self_communicator(device);

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
 #include "runtime/ops/optimizers/optimizer.h"
 #include "runtime/train/measure/measured_steps.h"
 #include "runtime/train/replica/evaluator.h"
@@ -208,6 +212,41 @@ TEST_P(EachDevice, SameSeedSameRunAndSameParametersOnEveryRank) {
   for (const std::string& hash : test_world().all_gather(first)) EXPECT_EQ(hash, first);
   options.seed += 1;
   EXPECT_NE(hash_after(rig, options, 4), first);
+}
+
+/// What copies bring from the state is what the host reads there itself.
+void expect_readable_by_host(const Trainer& trainer) {
+  bool is_zero = true;
+  for (const StateArray& array : trainer.state().arrays()) {
+    if (!array.name.starts_with("slot_") && !array.name.starts_with("master/")) continue;
+    for (const StateArray::Piece& piece : array.pieces) {
+      std::vector<char> copy(piece.values.bytes());
+      trainer.device().copy_to_host(copy.data(), piece.values.data, copy.size());
+      EXPECT_EQ(std::memcmp(copy.data(), piece.values.data, copy.size()), 0) << array.name;
+      is_zero = is_zero && std::ranges::count(copy, 0) == std::ssize(copy);
+    }
+  }
+  EXPECT_FALSE(is_zero) << "nothing was updated";
+}
+
+TEST_P(EachDevice, StateOnTheHostChangesNoBit) {
+  for (const Precision precision : precisions()) {
+    Rig rig(GetParam(), precision);
+    for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::lamb}) {
+      for (const Zero zero : kZeroStages) {
+        TrainerOptions options = options_for_ranks();
+        options.optimizer.kind = kind;
+        options.zero = zero;
+        const std::string expected = hash_after(rig, options, 2);
+        options.state_on_host = true;
+        const auto trainer = rig.trainer(options, data());
+        trainer->run(2);
+        EXPECT_EQ(trainer->state().parameter_hash(), expected)
+            << name_of(precision) << ' ' << rule_of(kind).name << " zero " << static_cast<int>(zero);
+        expect_readable_by_host(*trainer);
+      }
+    }
+  }
 }
 
 /// Of a replica that has no trainer, as --evaluate evaluates it.

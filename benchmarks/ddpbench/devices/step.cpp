@@ -57,7 +57,10 @@ PlannedMachine machine_of(const World& world, const Launch& options, const Workl
   PlannedMachine machine;
   world.agree([&] { machine.mesh = planned_mesh(options, world.size()); });
   machine.device = choose_device(world, options.device, options.share_gpu);
-  world.agree([&] { check_precision(options, workload, machine.device); });
+  world.agree([&] {
+    check_precision(options, workload, machine.device);
+    check_offload(options, machine.device);
+  });
   if (machine.device == DeviceKind::cuda) machine.ranks_per_gpu = ranks_per_gpu(world, options.share_gpu);
   return machine;
 }

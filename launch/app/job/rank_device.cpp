@@ -54,6 +54,7 @@ void explain_one_rank(const Job& job, DeviceKind kind, int cores) {
 /// How this rank's device computes.
 DeviceOptions compute_of(const Job& job, DeviceKind kind, const GpusOfJob& gpus) {
   check_precision(job.options(), job.workload(), kind);
+  if (job.task() == Task::train) check_offload(job.options(), kind);
   DeviceOptions compute = device_options(job.options(), kind, gpus.ranks_per_gpu);
   compute.alone = job.world.size() == 1;
   if (kind == DeviceKind::cuda && !job.options().precision && compute.precision == Precision::fp32) {

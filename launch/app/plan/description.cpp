@@ -101,13 +101,13 @@ std::size_t outer_bytes(const OuterOptions& outer, std::int64_t parameters) {
          ((rounds ? 5 : 4) * sizeof(float) * count + exchanged * differences) / fragments;
 }
 
-/// What a process on a CPU keeps besides model and state. On a GPU these lie in the memory of the host.
-std::vector<MemoryUse> host_memory(const RunPlan& plan, int rank, const Replica& replica) {
-  std::vector<MemoryUse> memory = {{"messages", message_bytes(plan, replica)}};
+/// Copies of weights and state. They lie in the memory of the host whatever the device is.
+std::vector<MemoryUse> copies(const RunPlan& plan, int rank, const Replica& replica) {
+  std::vector<MemoryUse> memory;
   if (plan.writes_checkpoints) {
     memory.push_back({"checkpoint", checkpoint_bytes(replica.arena(), plan.mesh, rank)});
   }
-  if (plan.saves_model) {  // two copies in fp32
+  if (plan.saves_model && rank == 0) {  // two copies in fp32
     memory.push_back(
         {"saved model", 8 * static_cast<std::size_t>(element_count(replica.model().parameters_of_all_stages()))});
   }
@@ -115,15 +115,25 @@ std::vector<MemoryUse> host_memory(const RunPlan& plan, int rank, const Replica&
     const std::int64_t parameters = element_count(replica.model().parameters_of_all_stages());
     memory.push_back({"outer state", outer_bytes(plan.outer, parameters)});
   }
+  return memory;
+}
+
+/// What a rank on a CPU keeps besides model and state.
+std::vector<MemoryUse> cpu_memory(const RunPlan& plan, int rank, const Replica& replica) {
+  std::vector<MemoryUse> memory = {{"messages", message_bytes(plan, replica)}};
+  for (const MemoryUse& use : copies(plan, rank, replica)) memory.push_back(use);
   memory.push_back({"libraries", static_cast<std::size_t>(process_bytes(plan.mesh))});
   return memory;
 }
 
-std::vector<MemoryUse> gpu_memory(const RunPlan& plan, const Replica& replica) {
+/// The same of a rank with a GPU. What libraries and MPI take of the host is not known.
+std::vector<MemoryUse> gpu_memory(const RunPlan& plan, int rank, const Replica& replica) {
   const double bytes = plan.shares_gpus
                            ? shared_library_bytes(plan.mesh, replica.arena().units().size(), plan.trainer.zero)
                            : library_bytes(plan.mesh);
-  return {{"libraries", static_cast<std::size_t>(bytes)}};
+  std::vector<MemoryUse> memory = {{"libraries", static_cast<std::size_t>(bytes)}};
+  for (const MemoryUse& use : copies(plan, rank, replica)) memory.push_back({use.purpose, use.bytes, true});
+  return memory;
 }
 
 /// `in_flight`: passes whose activations are kept at the same time.
@@ -144,7 +154,7 @@ std::vector<MemoryUse> memory_of(const RunPlan& plan, int rank, const Replica& r
     memory.push_back({"trust ratios", TrustRatios::bytes(replica.arena())});
   }
   const bool cuda = plan.device == DeviceKind::cuda;
-  for (const MemoryUse& use : cuda ? gpu_memory(plan, replica) : host_memory(plan, rank, replica)) {
+  for (const MemoryUse& use : cuda ? gpu_memory(plan, rank, replica) : cpu_memory(plan, rank, replica)) {
     memory.push_back(use);
   }
   return memory;
@@ -164,8 +174,6 @@ void describe_gradients(Description& description, const RunPlan& plan, const Rep
 }
 
 }  // namespace
-
-std::size_t bytes_of(const Description& description) { return sum_of(description.memory); }
 
 Description describe_run(const RunPlan& plan, int rank, const Replica& replica, std::size_t tree_bytes,
                          const Model* sampled) {

@@ -8,8 +8,6 @@
 
 namespace ddptrain {
 
-std::size_t bytes_of(const Description& description);  ///< The memory of a rank.
-
 /// Describes a planned run: the memory of rank `rank` of its mesh, as the components report it, and all facts but the
 /// flags that decide the parameters. `tree_bytes` is StepCommunication::tree_bytes(). `sampled` is the model that
 /// writes samples; null: none.

@@ -2,6 +2,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -94,9 +95,39 @@ bool is_taken(const Options& options, const Workload& workload, const RunPlan& p
   return plan.mesh.replicas > 1;
 }
 
-/// Flags that lessen the memory of a run.
+/// What all ranks of this host keep in its memory if this rank keeps `bytes`. Collective.
+std::size_t bytes_on_this_host(const World& world, std::size_t bytes) {
+  struct Kept {
+    int node;
+    std::size_t bytes;
+  };
+  std::size_t all = 0;
+  for (const Kept& kept : world.all_gather(std::vector{Kept{world.node(), bytes}})) {
+    if (kept.node == world.node()) all += kept.bytes;
+  }
+  return all;
+}
+
+/// UsageError if the ranks of a host would pin more memory than it has. The system would end them without a message.
+/// Collective.
+void require_host_memory(const World& world, const RunPlan& plan, const std::optional<Description>& kept) {
+  if (!plan.trainer.state_on_host) return;
+  const std::size_t all = bytes_on_this_host(world, kept ? kept->host_bytes() : 0);
+  const std::size_t free = available_host_memory();
+  world.agree([&] {
+    if (!kept || all <= free) return;
+    usage_error(
+        "--offload optimizer: there is too little memory on {}. Its {} would keep {} there, and {} are free. A rank "
+        "keeps:\n{}It keeps less there with --zero 1, if there are several replicas, or with --moments bf16 --master "
+        "off.",
+        world.hostname(), counted(world.local_size(), "rank"), size_text(all), size_text(free), Lines{kept->table()});
+  });
+}
+
+/// Flags that lessen what the device keeps.
 std::string flags_that_help(const RunPlan& plan, const Options& options, const Workload& workload) {
   const TrainerOptions& trainer = plan.trainer;
+  const bool state_on_device = !trainer.state_on_host;
   std::vector<std::string> flags;
   if (trainer.batch > 1) {
     const bool sums_every_pass = trainer.virtual_ranks > 0 && trainer.zero >= Zero::gradients;  // no --grad-accum then
@@ -106,11 +137,15 @@ std::string flags_that_help(const RunPlan& plan, const Options& options, const W
   }
   for (const std::string& flag : workload.memory_flags()) flags.push_back(flag);
   const bool keeps_fp32 = trainer.has_masters || !trainer.bf16_moments;
-  if (keeps_fp32 && plan.compute.precision == Precision::bf16 && options.outer.address.empty()) {
+  if (state_on_device && keeps_fp32 && plan.compute.precision == Precision::bf16 && options.outer.address.empty()) {
     flags.emplace_back("--moments bf16 --master off (8 bytes per parameter with Adam in place of 16)");
+  }
+  if (state_on_device && plan.device == DeviceKind::cuda) {
+    flags.emplace_back("--offload optimizer (master weights and moments in the host's memory)");
   }
   Options more = options;
   more.trainer.zero = static_cast<Zero>(static_cast<int>(trainer.zero) + 1);
+  if (!state_on_device) more.trainer.zero = std::max(more.trainer.zero, Zero::gradients);
   if (trainer.zero < Zero::weights && is_taken(more, workload, plan)) {
     flags.push_back(fmt::format("--zero {} (divides more among the replicas)", static_cast<int>(more.trainer.zero)));
   }
@@ -128,7 +163,7 @@ std::int64_t largest_batch_that_fits(const World& world, const PlannedMachine& m
   const std::int64_t most = workload.data().train_count() / (ranks * options.trainer.grad_accum);
   const auto fits = [&](std::int64_t batch) {
     const auto kept = describe(plan_of(batch), world.rank(), workload);
-    return kept && room.fits(bytes_of(*kept));
+    return kept && room.fits(kept->device_bytes());
   };
   std::int64_t fitting = 1;
   world.agree([&] {
@@ -142,24 +177,34 @@ std::int64_t largest_batch_that_fits(const World& world, const PlannedMachine& m
 
 void require_memory(const World& world, const RunPlan& plan, const Options& options, Workload& workload) {
   const Room room = room_of(world, plan.device, plan.compute.ranks);
+  std::optional<Description> kept;
   world.agree([&] {
     require_room_for_weights(room, plan, workload);
-    const auto kept = describe(plan, world.rank(), workload);
+    kept = describe(plan, world.rank(), workload);
     if (!kept) return;
-    const std::size_t bytes = bytes_of(*kept);
+    const std::size_t bytes = kept->device_bytes();
     if (bytes - estimated_of(*kept) > room.bytes) {  // a part of the libraries' memory is taken already
-      usage_error("there is too little memory: a rank would keep {}, and {}. A rank keeps on its device:\n{}{}",
-                  size_text(bytes), room.text, Lines{kept->table()}, flags_that_help(plan, options, workload));
+      usage_error("there is too little memory: a rank would keep {}, and {}. A rank keeps:\n{}{}", size_text(bytes),
+                  room.text, Lines{kept->table()}, flags_that_help(plan, options, workload));
     }
     if (room.fits(bytes)) return;
     spdlog::warn("A rank keeps {}, and {}: memory may run out", size_text(bytes), room.text);
   });
+  require_host_memory(world, plan, kept);
+}
+
+std::string host_memory_text(const World& world, std::size_t bytes) {
+  if (bytes == 0) return {};
+  const std::size_t all = bytes * static_cast<std::size_t>(world.local_size());
+  const std::size_t free = available_host_memory();
+  return fmt::format("{} would keep {} in the memory of {}, where {} are free{}\n", counted(world.local_size(), "rank"),
+                     size_text(all), world.hostname(), size_text(free), all > free ? ": too little" : "");
 }
 
 std::string out_of_memory_text(const std::string& what, const RunPlan& plan, int rank, const Options& options,
                                Workload& workload) {
   const auto kept = describe(plan, rank, workload);
-  const std::string table = kept ? "A rank keeps on its device:\n" + kept->table() : "";
+  const std::string table = kept ? "A rank keeps:\n" + kept->table() : "";
   return fmt::format("{}. {}{}", what, table, flags_that_help(plan, options, workload));
 }
 

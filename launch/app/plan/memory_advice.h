@@ -17,10 +17,14 @@ namespace ddptrain {
 std::int64_t largest_batch_that_fits(const World& world, const PlannedMachine& machine, const Options& options,
                                      Workload& workload);
 
-/// UsageError if a rank needs more memory than its device has. The message has the table of --dry-run, the free memory
-/// and flags that save memory. Warns if memory is almost full. `options`: those of the plan. For the rest see
-/// largest_batch_that_fits().
+/// UsageError if a rank needs more memory than its device has, or with --offload the ranks of a host more than it has.
+/// The message has the table of --dry-run, the free memory and flags that save memory. Warns if memory is almost full.
+/// `options`: those of the plan. For the rest see largest_batch_that_fits().
 void require_memory(const World& world, const RunPlan& plan, const Options& options, Workload& workload);
+
+/// A line that compares the free memory of this host with what its ranks would take of it, if each keeps `bytes` there
+/// besides the memory of its GPU. Empty without `bytes`.
+std::string host_memory_text(const World& world, std::size_t bytes);
 
 /// What to say where memory runs out although require_memory() let the run begin: `what` happened, the memory of rank
 /// `rank`, and flags that save memory. Not collective, because it may happen on one rank only.

@@ -79,6 +79,13 @@ void check_precision(const Options& options, const Workload& workload, DeviceKin
   }
 }
 
+void check_offload(const Options& options, DeviceKind device) {
+  if (!options.trainer.state_on_host || device == DeviceKind::cuda) return;
+  usage_error(
+      "--offload optimizer: a CPU computes in the memory of the host. Leave --offload out, or use --device cuda on a "
+      "machine with a GPU.");
+}
+
 float scaled_learning_rate(const Options& options, int replicas) {
   const TrainerOptions& trainer = options.trainer;
   const auto ranks = static_cast<double>(dealt_ranks(trainer, replicas));

@@ -14,6 +14,8 @@ bool sums_with_mpi(const Options& options, DeviceKind device);
 bool sends_bf16_between_hosts(const Options& options, DeviceKind device);
 /// UsageError if flags contradict the device's precision.
 void check_precision(const Options& options, const Workload& workload, DeviceKind device);
+/// UsageError for --offload on a device without memory of its own. For runs that train.
+void check_offload(const Options& options, DeviceKind device);
 float scaled_learning_rate(const Options& options, int replicas);
 TrainerOptions trainer_options(const Options& options, int replicas, std::int64_t total_steps);
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstdio>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -54,7 +55,9 @@ Description describe_stages(const RunPlan& plan, Workload& workload, const Optio
     stages.push_back(describe_on_meta(plan, workload, rank));
     sends.push_back(stages.back().sends);
   }
-  const auto keeps_less = [](const Description& a, const Description& b) { return bytes_of(a) < bytes_of(b); };
+  const auto keeps_less = [](const Description& a, const Description& b) {
+    return a.device_bytes() < b.device_bytes();
+  };
   Description most = *std::max_element(stages.begin(), stages.end(), keeps_less);
   most.sends = most_of(sends);
   return most;
@@ -78,6 +81,7 @@ void print_description(const World& world, CommandLine command_line) {
   world.agree([&] {
     machine.mesh = planned_mesh(options, options.ranks > 0 ? options.ranks : world.size());
     check_precision(options, workload, machine.device);
+    check_offload(options, machine.device);
     if (options.run.sample_every > 0) prompts = prompts_of(options.generate);
     workload.open(facts_of(options, prompts, machine.mesh, world.rank() % machine.mesh.ranks()));
     workload.load();
@@ -92,8 +96,12 @@ void print_description(const World& world, CommandLine command_line) {
     if (world.rank() != 0) return;
     Description description = describe_stages(plan, workload, options, prompts);
     description.decides_parameters = std::move(command_line.decides_parameters);
-    const bool table = command_line.task == Task::dry_run;
-    std::fputs((table ? description.table() : description.json()).c_str(), stdout);
+    if (command_line.task == Task::describe) {
+      std::fputs(description.json().c_str(), stdout);
+      return;
+    }
+    const std::string of_host = options.ranks == 0 ? host_memory_text(world, description.host_bytes()) : "";
+    std::fputs((description.table() + of_host).c_str(), stdout);
   });
 }
 

@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "runtime/core/error.h"
+#include "runtime/core/process/host.h"
+#include "runtime/core/text.h"
 #include "runtime/device/queueing.h"
 #include "runtime/device/tuned_choices.h"
 
@@ -132,14 +134,14 @@ Buffer CudaDevice::allocate(std::size_t bytes) {
 void CudaDevice::copy_to_host(void* host, const void* device, std::size_t bytes) {
   synchronize();
   const Watch::Wait wait(watch(), kWait);
-  DDP_CUDA(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, compute_.stream.get()));
+  copy(host, device, bytes, {compute_.stream.get()});
   DDP_CUDA(cudaStreamSynchronize(compute_.stream.get()));
 }
 
 void CudaDevice::copy_to_device(void* device, const void* host, std::size_t bytes) {
   synchronize();
   const Watch::Wait wait(watch(), kWait);
-  DDP_CUDA(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, compute_.stream.get()));
+  copy(device, host, bytes, {compute_.stream.get()});
   DDP_CUDA(cudaStreamSynchronize(compute_.stream.get()));
 }
 
@@ -156,9 +158,16 @@ const void* CudaDevice::share_host_memory(const void* host, std::size_t bytes) {
   return device;
 }
 
+/// With unified addressing, kernels of all GPUs use the same address as the host, whatever the flags are.
 Buffer CudaDevice::allocate_pinned(std::size_t bytes) {
   void* data = nullptr;
-  DDP_CUDA(cudaHostAlloc(&data, std::max<std::size_t>(bytes, 1), cudaHostAllocDefault));
+  const cudaError_t status = cudaHostAlloc(&data, std::max<std::size_t>(bytes, 1), cudaHostAllocDefault);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    throw OutOfMemory(fmt::format("{} of pinned host memory were asked for, and cannot be had; {} are free on the host",
+                                  size_text(bytes), size_text(available_host_memory())));
+  }
+  DDP_CUDA(status);
   std::memset(data, 0, bytes);
   return {data, bytes, [](void* raw) {
             const cudaError_t status = cudaFreeHost(raw);
@@ -166,7 +175,9 @@ Buffer CudaDevice::allocate_pinned(std::size_t bytes) {
           }};
 }
 
+/// The addresses tell which side is the host's.
 void CudaDevice::copy(void* to, const void* from, std::size_t bytes, Stream stream) {
+  if (bytes == 0) return;
   DDP_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, static_cast<cudaStream_t>(stream.handle)));
 }
 

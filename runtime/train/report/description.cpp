@@ -17,6 +17,12 @@ double sum(const std::vector<LayerWork>& layers, double LayerWork::*flop) {
   return total;
 }
 
+std::size_t sum(const std::vector<MemoryUse>& memory, bool on_host) {
+  std::size_t total = 0;
+  for (const MemoryUse& use : memory) total += use.on_host == on_host ? use.bytes : 0;
+  return total;
+}
+
 Json json_of(const LayerWork& layer) {
   return {{"name", layer.name},
           {"flop_forward", layer.forward},
@@ -55,7 +61,7 @@ Json json_of(const Description& d, bool whole) {
   for (const auto& [axis, when, times, bytes] : d.sends) {
     json["sends"].push_back({{"axis", axis}, {"when", when}, {"times", times}, {"bytes", bytes}});
   }
-  for (const auto& [purpose, memory] : d.memory) json["memory"][purpose] = memory;
+  for (const auto& [purpose, bytes, on_host] : d.memory) json[on_host ? "host_memory" : "memory"][purpose] = bytes;
   json["decides_parameters"] = d.decides_parameters;
   return json;
 }
@@ -86,17 +92,22 @@ std::int64_t Description::gradient_bytes() const {
   return bytes;
 }
 
+std::size_t Description::device_bytes() const { return sum(memory, false); }
+std::size_t Description::host_bytes() const { return sum(memory, true); }
+
 std::string Description::json() const { return json_of(*this, true).dump(1) + "\n"; }
 std::string Description::summary() const { return json_of(*this, false).dump(); }
 
 std::string Description::table() const {
   std::vector<std::vector<std::string>> rows;
-  std::size_t all = 0;
-  for (const auto& [purpose, bytes] : memory) {
-    if (bytes > 0) rows.push_back({purpose, size_text(bytes)});
-    all += bytes;
+  for (const auto& [purpose, bytes, on_host] : memory) {
+    if (bytes > 0 && !on_host) rows.push_back({purpose, size_text(bytes)});
   }
-  rows.push_back({"all", size_text(all)});
+  rows.push_back({"all", size_text(device_bytes())});
+  for (const auto& [purpose, bytes, on_host] : memory) {
+    if (bytes > 0 && on_host) rows.push_back({"host: " + purpose, size_text(bytes)});
+  }
+  if (host_bytes() > 0) rows.push_back({"host: all", size_text(host_bytes())});
   return text_table(rows);
 }
 

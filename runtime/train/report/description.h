@@ -38,10 +38,12 @@ struct Description {
   std::string hierarchical;   ///< With MPI, as --hierarchical names it; empty with NCCL.
   std::vector<BucketWork> buckets;
   std::vector<Sent> sends;                      ///< The messages of a rank in a step.
-  std::vector<MemoryUse> memory;                ///< The memory of one rank's device.
+  std::vector<MemoryUse> memory;                ///< The memory of one rank: of its device, and with a GPU of its host.
   std::vector<std::string> decides_parameters;  ///< Flags that change the parameters after training.
 
   std::int64_t gradient_bytes() const;  ///< The sum over all buckets.
+  std::size_t device_bytes() const;     ///< The memory of the rank's device.
+  std::size_t host_bytes() const;       ///< What a rank with a GPU keeps in the memory of its host.
 
   std::string json() const;     ///< The whole description, on several lines.
   std::string summary() const;  ///< JSON on one line, without layers and names.

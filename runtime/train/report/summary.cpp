@@ -199,10 +199,13 @@ std::string groups_line(const std::optional<OuterTotals>& outer) {
               sent);
 }
 
-std::string memory_line(const std::vector<SensorWindow>& gpus) {
+std::string memory_line(const RunInfo& info, const std::vector<SensorWindow>& gpus) {
   double used = 0.0;
   for (const SensorWindow& gpu : gpus) used = std::max(used, gpu.memory_used_bytes.max);
-  return used > 0.0 ? line("Memory", size_text(static_cast<std::size_t>(used)) + " in use on a GPU at most") : "";
+  const std::size_t on_host = info.description.host_bytes();
+  const std::string host = on_host > 0 ? fmt::format("rank 0 keeps {} on its host", size_text(on_host)) : "";
+  if (used == 0.0) return host.empty() ? "" : line("Memory", host);
+  return line("Memory", size_text(static_cast<std::size_t>(used)) + " in use on a GPU at most", host);
 }
 
 std::string nccl_line(const RunInfo& info, const std::optional<NcclUsage>& nccl) {
@@ -233,7 +236,7 @@ double flops_per_device(const RunInfo& info, double samples_per_second) {
 
 std::string summary_text(const RunInfo& info, const RunResult& result) {
   return result_line(info, result) + speed_line(info, result) + lines_of_ranks(info, result) +
-         lines_of_axes(info, result) + groups_line(result.outer) + memory_line(result.gpus) +
+         lines_of_axes(info, result) + groups_line(result.outer) + memory_line(info, result.gpus) +
          nccl_line(info, result.nccl) + line("Hash", result.parameter_hash, hash_note(info, result.outer));
 }
 

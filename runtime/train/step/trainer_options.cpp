@@ -21,6 +21,7 @@ ArenaOptions arena_options(const TrainerOptions& options, const std::vector<Unit
           options.gradient_type,
           options.bf16_moments,
           options.has_masters,
+          options.state_on_host,
           options.zero,
           options.virtual_ranks > 0 || rule.norms,
           options.fused_sum && options.virtual_ranks == 0 && !rule.matrices,

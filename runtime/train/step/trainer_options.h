@@ -31,6 +31,7 @@ struct TrainerOptions {
   std::optional<DType> gradient_type = {};  ///< See ArenaOptions. bf16 with f32 weights: gradients are sent in bf16.
   bool bf16_moments = false;                ///< See ArenaOptions.
   bool has_masters = true;                  ///< See ArenaOptions.
+  bool state_on_host = false;               ///< See ArenaOptions.
   Zero zero = Zero::nothing;
   OverlapMode overlap = OverlapMode::on;
   bool fused_sum = true;  ///< Fused paths may be chosen: see make_step_communication().

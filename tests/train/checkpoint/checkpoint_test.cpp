@@ -63,6 +63,29 @@ TEST(Checkpoint, ARunThatRoundsAtRandomGoesOnWithTheSameBits) {
   EXPECT_EQ(other.arrays(), run.arrays());
 }
 
+/// Wherever the state was and is.
+TEST(Checkpoint, ARunGoesOnWithItsStateOnTheHostOrOnTheDevice) {
+  const SharedFolder folder("places");
+  for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::muon, OptimizerKind::lamb}) {
+    for (const bool on_host : {false, true}) {
+      TrainerOptions options = options_with(kind, Zero::state);
+      options.clip_norm = 0.5f;
+      options.bf16_moments = on_host;
+      options.state_on_host = on_host;
+      Replica run(test_world(), options);
+      run.trainer->run(3);
+      const fs::path own = folder / fmt::format("{} {}", rule_of(kind).name, on_host);
+      ASSERT_EQ(write(run, own, 3).error, "");
+      run.trainer->run(4);
+      options.state_on_host = !on_host;
+      Replica other(test_world(), options);
+      other.resume(*find_checkpoint(test_world(), own));
+      other.trainer->run(4);
+      EXPECT_EQ(other.arrays(), run.arrays()) << rule_of(kind).name;
+    }
+  }
+}
+
 /// Moments of bf16 become those of fp32 exactly, and never the other way.
 TEST(Checkpoint, MomentsBecomeWiderAndNotNarrower) {
   TrainerOptions wide = options_with(OptimizerKind::adamw, Zero::state);

@@ -135,6 +135,22 @@ TEST(Report, SummaryHoldsMfuAndWhatNcclUsed) {
   EXPECT_EQ(summary.at("calibration").at(3).at("clock_fell"), true);
 }
 
+TEST(Report, MemoryOfTheHostIsCountedApart) {
+  Description description;
+  description.memory = {{"weights", 3000}, {"masters", 0}, {"optimizer", 20000, true}, {"libraries", 4000}};
+  EXPECT_EQ(description.device_bytes(), 7000u);
+  EXPECT_EQ(description.host_bytes(), 20000u);
+  EXPECT_EQ(description.table(),
+            "weights          3.00 kB\nlibraries        4.00 kB\nall              7.00 kB\nhost: optimizer  20.00 kB\n"
+            "host: all        20.00 kB\n");
+  const auto json = nlohmann::json::parse(description.summary());
+  EXPECT_EQ(json.at("memory"), nlohmann::json::parse(R"({"weights": 3000, "masters": 0, "libraries": 4000})"));
+  EXPECT_EQ(json.at("host_memory"), nlohmann::json::parse(R"({"optimizer": 20000})"));
+  description.memory[2].on_host = false;
+  EXPECT_EQ(description.table(), "weights    3.00 kB\noptimizer  20.00 kB\nlibraries  4.00 kB\nall        27.00 kB\n");
+  EXPECT_FALSE(nlohmann::json::parse(description.summary()).contains("host_memory"));
+}
+
 TEST(Report, RanksThatShareGpusHaveNoEfficiencyAndThePeakOfTheGpus) {
   RunInfo info = eight_gpus();
   info.shared_gpus = 2;

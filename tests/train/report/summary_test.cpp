@@ -254,6 +254,10 @@ TEST(Summary, GpusHaveMfuMemoryAndWhatNcclUsed) {
         "\nNCCL     Ring, LL128, P2P/CUMEM                gradients: NCCL plain (NCCL_PROTO is set)\n"}) {
     EXPECT_CONTAINS(text, line);
   }
+  RunInfo on_host = gpus(2);
+  on_host.description.memory = {{"weights", 1'000'000'000}, {"optimizer", 3'000'000'000, true}, {"masters", 0, true}};
+  EXPECT_CONTAINS(summary_text(on_host, of_gpus()),
+                  "\nMemory   2.50 GB in use on a GPU at most       rank 0 keeps 3.00 GB on its host\n");
   const std::string alone = summary_text(gpus(1), of_gpus());
   EXPECT_EQ(lines_in(alone), 4) << alone;
   EXPECT_EQ(alone.find("NCCL"), std::string::npos) << alone;

@@ -70,6 +70,7 @@ ParameterArena::ParameterArena(std::vector<ParameterSpec> specs, const ArenaOpti
       master_type_(master_dtype(device.precision())),
       slot_type_(options.bf16_moments ? DType::bf16 : master_type_),
       has_masters_(options.has_masters),
+      state_on_host_(options.state_on_host),
       sharding_(zero_ >= Zero::state ? Sharding{communicator.size(), communicator.rank()} : Sharding{}) {
   check_identities(specs_);
   DDP_CHECK(gradient_type_ == compute_ || gradient_type_ == master_type_, "gradients of {} beside weights of {}",
@@ -84,14 +85,18 @@ ParameterArena::ParameterArena(std::vector<ParameterSpec> specs, const ArenaOpti
   }
   if (zero_ >= Zero::gradients) own_gradients_ = device.allocate(shard * size_of(gradient_type_));
   if (zero_ >= Zero::weights) own_weights_ = communicator.allocate(shard * size_of(compute_));
-  if (has_masters_ && master_type_ != compute_) master_ = device.allocate(shard * size_of(master_type_));
+  if (has_masters_ && master_type_ != compute_) master_ = allocate_state(shard * size_of(master_type_));
   DDP_CHECK(options.optimizer_slots <= kMostOptimizerSlots, "{} slots of an optimizer", options.optimizer_slots);
   for (std::size_t i = 0; i < options.optimizer_slots; ++i) {
-    slots_.push_back(device.allocate(shard * size_of(slot_type_)));
+    slots_.push_back(allocate_state(shard * size_of(slot_type_)));
   }
   make_chunks();
   if (options.bf16_moments || !has_masters_) list_rounded();
   if (needs_whole_chunks(specs_, options)) number_chunks();
+}
+
+Buffer ParameterArena::allocate_state(std::size_t bytes) const {
+  return state_on_host_ ? device_.allocate_pinned(bytes) : device_.allocate(bytes);
 }
 
 bool ParameterArena::allocate_for_peers(std::size_t weight_bytes, std::size_t gradient_bytes) {
@@ -150,8 +155,8 @@ std::size_t ParameterArena::state_bytes() const { return master_.bytes() + total
 std::vector<MemoryUse> ParameterArena::memory() const {
   return {{"weights", weights_.bytes() + own_weights_.bytes()},
           {"gradients", gradients_.bytes() + own_gradients_.bytes()},
-          {"masters", master_.bytes()},
-          {"optimizer", total_bytes(slots_)},
+          {"masters", master_.bytes(), state_on_host_},
+          {"optimizer", total_bytes(slots_), state_on_host_},
           {"tables", chunks_.bytes() + rounded_.bytes() + first_square_.bytes()}};
 }
 

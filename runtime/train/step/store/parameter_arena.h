@@ -25,6 +25,7 @@ struct ArenaOptions {
   bool bf16_moments = false;                ///< The optimizer's slots are of bf16, rounded at random.
   /// Without master weights, the optimizer rounds to bf16 at random. Weights wider than bf16 then have values of bf16.
   bool has_masters = true;
+  bool state_on_host = false;  ///< Master weights and slots are in pinned host memory, which kernels read and write.
   Zero zero = Zero::nothing;
   bool whole_chunks = false;  ///< Shards must not cut chunks of parameters: see chunk_squares().
   bool by_peers = false;  ///< Zero::state: ranks read and write each other's gradients and weights if their GPUs can.
@@ -104,6 +105,7 @@ class ParameterArena {
   Tensor shard_of(const Tensor& bucket) const;  ///< This rank's shard, or all if not sharded.
   StateArray array_of(const std::string& kind, std::size_t parameter, const Buffer& buffer, DType dtype) const;
   Tensor master(std::size_t bucket) const;  ///< This rank's shard.
+  Buffer allocate_state(std::size_t bytes) const;
   void make_chunks();
   void number_chunks();
   void list_rounded();
@@ -126,6 +128,7 @@ class ParameterArena {
   DType master_type_;
   DType slot_type_;
   bool has_masters_;
+  bool state_on_host_;
   Sharding sharding_;
   Buffer weights_;
   Buffer gradients_;
