@@ -146,11 +146,12 @@ class DescribeTest(unittest.TestCase):
             return described(*GPT, "--device=cuda", f"--ranks={ranks}", *flags)["memory"]["libraries"]
 
         for ranks, flags, gigabytes, shared in (
-            (2, ["--zero=0"], 1.54, 0.99),
-            (2, ["--zero=3"], 1.54, 1.17),
-            (2, ["--pp=2"], 2.34, 1.27),
-            (2, ["--tp=2"], 2.04, 1.10),
-            (4, ["--tp=2", "--zero=1"], 2.34, 1.28),
+            (1, [], 0.574, 0.658),
+            (2, ["--zero=0"], 1.304, 0.658),
+            (2, ["--zero=3"], 1.304, 0.838),
+            (2, ["--pp=2"], 2.222, 1.039),
+            (2, ["--tp=2"], 1.574, 0.998),
+            (4, ["--tp=2", "--zero=1"], 1.814, 1.178),
         ):
             self.assertAlmostEqual(libraries(ranks, *flags) / 1e9, gigabytes, places=3, msg=flags)
             self.assertAlmostEqual(libraries(ranks, *flags, "--share-gpu") / 1e9, shared, places=3, msg=flags)
