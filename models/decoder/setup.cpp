@@ -4,6 +4,7 @@
 #include "models/decoder/decoder.h"
 #include "models/decoder/work.h"
 #include "runtime/core/error.h"
+#include "runtime/ops/attention_backward.h"
 
 // Memory, parameters and reports of a decoder.
 
@@ -221,6 +222,12 @@ std::vector<Sent> Decoder::sends(std::int64_t passes) const {
 std::vector<MemoryUse> Decoder::memory() const {
   std::vector<MemoryUse> memory = {{"activations", memory_.bytes()}, {"data", total_bytes(shared_->text.memory)}};
   if (has_tied_copy()) memory.push_back({"tied weights", shared_->memory.tied_weight_bytes()});
+  const std::optional<GpuProperties> gpu = device_.gpu();
+  if (!gpu || longest_text() > 0) return memory;  // texts have no backward pass
+  const AttentionKind kind = config_.attention().slice(options_.slice.count);
+  const AttentionBackwardPlan plan = plan_attention_backward(
+      {options_.max_batch, kind.heads, kind.key_heads, config_.sequence, kind.head_size}, device_.dtype(), *gpu);
+  memory.push_back({plan.kernels == AttentionKernels::cudnn ? "cuDNN" : "attention", plan.scratch_bytes});
   return memory;
 }
 

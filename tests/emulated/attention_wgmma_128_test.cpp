@@ -7,6 +7,7 @@
 
 #include "tests/emulated/attention_reference.h"
 #include "tests/emulated/device.h"
+#include "tests/emulated/scratch.h"
 // The kernels, after what stands for CUDA.
 #include "runtime/ops/cuda/attention/attention_wgmma_128.cuh"
 
@@ -42,15 +43,15 @@ void launch(int blocks, int threads, const Case& c, const Kernel& kernel) {
 void run(const Case& c, emulated::AttentionReference& tensors) {
   const std::int64_t rows = std::int64_t{c.batch} * c.sequence, width = c.heads * kHead;
   const int columns = (c.heads + 2 * c.key_heads) * kHead, parts_width = c.key_heads * c.parts * kHead;
-  std::vector<char> dscores(c.batch * c.heads * Problem::dscore_tiles(c.sequence / kKeys) * kTileBytes, '\xFF');
-  std::vector<bf16> parts(static_cast<std::size_t>(2 * rows * parts_width), __float2bfloat16(NAN));
-  std::vector<float> deltas(tensors.statistics.size(), NAN);
-  bf16* const dkeys = c.parts > 1 ? parts.data() : tensors.dqkv.data() + width;
+  const Work work{c.batch, c.sequence, c.heads, c.key_heads, c.parts};
+  const emulated::Scratch scratch(Workspace(nullptr, work).bytes);
+  const Workspace workspace(scratch.data(), work);
+  bf16* const dkeys = c.parts > 1 ? static_cast<bf16*>(workspace.parts) : tensors.dqkv.data() + width;
   const Maps maps{emulated::Matrix{tensors.qkv.data(), rows, columns}.map(),
                   emulated::Matrix{tensors.d_output.data(), rows, width}.map()};
   const Problem p{.statistics = tensors.statistics.data(),
-                  .deltas = deltas.data(),
-                  .dscores = dscores.data(),
+                  .deltas = workspace.deltas,
+                  .dscores = workspace.dscores,
                   .dqkv = tensors.dqkv.data(),
                   .dkeys = dkeys,
                   .dvalues = dkeys + parts_width,
@@ -62,7 +63,7 @@ void run(const Case& c, emulated::AttentionReference& tensors) {
                   .parts = c.parts,
                   .scale = 1.0f / std::sqrt(float{kHead})};
   launch(static_cast<int>(rows) * c.heads / kDeltasOfBlock, kDeltaThreads, c,
-         [&] { deltas_kernel(tensors.out.data(), tensors.d_output.data(), deltas.data(), p); });
+         [&] { deltas_kernel(tensors.out.data(), tensors.d_output.data(), workspace.deltas, p); });
   launch(c.blocks, kKeysThreads, c, [&] { keys_kernel(maps, p); });
   launch(c.batch * c.heads * p.blocks(), kThreads, c, [&] { queries_kernel(maps, p); });
   if (c.parts == 1) return;

@@ -6,6 +6,7 @@
 
 #include "tests/emulated/attention_reference.h"
 #include "tests/emulated/device.h"
+#include "tests/emulated/scratch.h"
 // The kernel, after what stands for CUDA.
 #include "runtime/ops/cuda/attention/attention_wgmma.cuh"
 
@@ -30,17 +31,18 @@ std::string describe(const Case& c) {
 }
 
 void run(const Case& c, emulated::AttentionReference& tensors) {
-  std::vector<float4> partial(static_cast<std::size_t>(c.blocks) * c.sequence * kHead / 4, {NAN, NAN, NAN, NAN});
   const std::int64_t rows = std::int64_t{c.batch} * c.sequence, width = c.heads * kHead;
   const int columns = (c.heads + 2 * c.key_heads) * kHead;
-  std::vector<bf16> parts(static_cast<std::size_t>(2 * rows * width), __float2bfloat16(NAN));
+  const AttentionShape shape{c.batch, c.heads, c.key_heads, c.sequence, kHead};
+  const emulated::Scratch scratch(Workspace(nullptr, shape, c.blocks).bytes);
+  const Workspace workspace(scratch.data(), shape, c.blocks);
   const bool has_parts = c.key_heads != c.heads;
-  bf16* const dkeys = has_parts ? parts.data() : tensors.dqkv.data() + width;
+  bf16* const dkeys = has_parts ? static_cast<bf16*>(workspace.parts) : tensors.dqkv.data() + width;
   const Maps maps{emulated::Matrix{tensors.qkv.data(), rows, columns}.map(),
                   emulated::Matrix{tensors.out.data(), rows, width}.map(),
                   emulated::Matrix{tensors.d_output.data(), rows, width}.map()};
   const Problem problem{tensors.statistics.data(),
-                        partial.data(),
+                        reinterpret_cast<float4*>(workspace.partial_dq),
                         tensors.dqkv.data(),
                         dkeys,
                         dkeys + width,

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/device/cuda/cuda_device.h"
+#include "runtime/ops/attention_backward.h"
 #include "runtime/ops/cuda/attention/attention_kernels.h"
 #include "runtime/ops/grouped_attention.h"
 #include "tests/ops/bench.h"
@@ -29,6 +30,7 @@ class AttentionWgmmaTest : public ::testing::TestWithParam<AttentionShape> {
     return bench_->put_master(Values(static_cast<std::size_t>(s_.batch * s_.heads * s_.sequence)),
                               {s_.batch, s_.heads, s_.sequence});
   }
+  void* poisoned(std::size_t bytes) { return bench_->poisoned_bytes({static_cast<std::int64_t>(bytes)}).data; }
   cudaStream_t stream() const { return dynamic_cast<CudaDevice&>(*device_).stream(); }
   cuda::AttentionTensors tensors(const Tensor& dqkv) const {
     return {qkv_.data, out_.data, statistics_.as<float>(), dout_.data, dqkv.data};
@@ -44,14 +46,13 @@ class AttentionWgmmaTest : public ::testing::TestWithParam<AttentionShape> {
   Values by_warpgroups(int free) {
     constexpr int kAll = 132;
     const Tensor dqkv = bench_->poisoned(qkv_.shape);
+    EXPECT_TRUE(cuda::suits_warpgroups(tensors(dqkv)));
     if (s_.head_size == 128) {
-      const auto bytes = static_cast<std::int64_t>(cuda::wgmma_128_attention_backward_workspace(s_, kAll));
-      cuda::wgmma_128_attention_backward(s_, tensors(dqkv), bench_->poisoned_bytes({bytes}).data,
-                                         {.all = kAll, .free = free}, stream());
+      const AttentionBackwardPlan plan = plan_for_heads_of_128(s_, kAll);
+      cuda::wgmma_128_attention_backward(s_, tensors(dqkv), plan.parts, poisoned(plan.scratch_bytes), free, stream());
     } else {
-      EXPECT_TRUE(cuda::suits_wgmma_attention_backward(s_, tensors(dqkv)));
-      const auto bytes = static_cast<std::int64_t>(cuda::wgmma_attention_backward_workspace(s_, free));
-      cuda::wgmma_attention_backward(s_, tensors(dqkv), bench_->poisoned_bytes({bytes}).data, free, stream());
+      const AttentionBackwardPlan plan = plan_for_heads_of_64(s_, free);
+      cuda::wgmma_attention_backward(s_, tensors(dqkv), poisoned(plan.scratch_bytes), free, stream());
     }
     return bench_->take(dqkv);
   }
@@ -72,17 +73,27 @@ TEST_P(AttentionWgmmaTest, BackwardGivesTheSameBitsOnFewerMultiprocessors) {
   EXPECT_EQ(first, by_warpgroups(5));
 }
 
-/// Longer sequences are for cuDNN, whose memory does not grow with their square.
-TEST(AttentionWgmma128Test, GradientsOfScoresTakeAtMostTwoGibibytes) {
+/// --dry-run predicts the memory of attention by the same plan.
+TEST(AttentionScratchTest, IsWhatThePlanSays) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU on this machine";
-  const std::unique_ptr<Device> device = make_device({"cuda_bf16", DeviceKind::cuda, Precision::bf16});
   if (!cuda::multiplies_by_warpgroups()) GTEST_SKIP() << "this GPU has no warpgroup instructions";
-  for (const AttentionShape& s : {AttentionShape{4, 28, 4, 4096, 128}, AttentionShape{1, 12, 2, 12288, 128}}) {
-    EXPECT_TRUE(cuda::suits_wgmma_128_attention_backward(s, {}, 132)) << s.sequence;
-    EXPECT_LE(cuda::wgmma_128_attention_backward_workspace(s, 132), std::size_t{3} << 30) << s.sequence;
-  }
-  for (const AttentionShape& s : {AttentionShape{5, 28, 4, 4096, 128}, AttentionShape{1, 28, 4, 32768, 128}}) {
-    EXPECT_FALSE(cuda::suits_wgmma_128_attention_backward(s, {}, 132)) << s.sequence;
+  for (const AttentionShape& s : {AttentionShape{10, 14, 2, 1024, 64}, AttentionShape{16, 12, 2, 1024, 128},
+                                  AttentionShape{2, 12, 12, 2048, 64}, AttentionShape{1, 8, 2, 2048, 64}}) {
+    const std::unique_ptr<Device> device = make_device({"cuda_bf16", DeviceKind::cuda, Precision::bf16});
+    Bench bench(*device);
+    const GroupedHeads heads{s.heads, s.key_heads, s.head_size};
+    const Tensor qkv =
+        bench.put(random_values(s.batch * s.sequence * s.columns(), 1), {s.batch, s.sequence, s.columns()});
+    const Tensor out = bench.poisoned({s.batch, s.sequence, s.width()});
+    const Tensor statistics = bench.put_master(Values(static_cast<std::size_t>(s.batch * s.heads * s.sequence)),
+                                               {s.batch, s.heads, s.sequence});
+    auto& ops = device->get<GroupedAttentionOps>();
+    ops.attention(qkv, heads, out, statistics);
+    ops.attention_backward(qkv, heads, out, statistics, out, bench.poisoned(qkv.shape));
+    const AttentionBackwardPlan plan = plan_attention_backward(s, DType::bf16, *device->gpu());
+    const double bytes = static_cast<double>(dynamic_cast<CudaDevice&>(*device).scratch().bytes());
+    const double tolerance = plan.kernels == AttentionKernels::cudnn ? 0.05 : 0.0;
+    EXPECT_NEAR(bytes / static_cast<double>(plan.scratch_bytes), 1.0, tolerance) << s.batch << " x " << s.sequence;
   }
 }
 

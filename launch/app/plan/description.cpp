@@ -35,24 +35,24 @@ double process_bytes(const MeshShape& mesh) {
   return (mesh.ranks() == 1 ? kAloneBytes : kProcessBytes) + (built_with_cuda() ? kCudaLibraryBytes : 0.0);
 }
 
-/// Of a rank with a GPU, for CUDA's context, kernels, workspaces, graphs and NCCL's buffers. Fitted to measurements:
-/// see docs/reference/description.md.
-double library_bytes(const MeshShape& mesh) {
-  double bytes = 1.24e9;
-  if (mesh.replicas > 1) bytes += 0.30e9;
-  if (mesh.tensor > 1) bytes += 0.80e9;
-  if (mesh.stages > 1) bytes += 1.10e9;
+/// Of a rank with a GPU, for CUDA's context, kernels, workspaces but attention's, graphs and NCCL's buffers. `units`:
+/// of the rank. Fitted to measurements: see docs/reference/description.md.
+double library_bytes(const MeshShape& mesh, std::size_t units) {
+  double bytes = 0.55e9 + 0.006e9 * static_cast<double>(units);
+  if (mesh.ranks() > 1) bytes += 0.49e9;
+  if (mesh.replicas > 1) bytes += 0.24e9;
+  if (mesh.tensor > 1) bytes += 0.51e9;
+  if (mesh.stages > 1) bytes += 1.17e9;
   return bytes;
 }
 
-/// The same if ranks share a GPU under MPS. They have one context together, and NCCL copies inside the GPU. What is
-/// left grows with the units that a rank runs. Without MPS every rank has a context of its own, and this is too little.
+/// The same if ranks share a GPU under MPS. They have one context together, and NCCL copies inside the GPU. Without MPS
+/// every rank has a context of its own, and this is too little.
 double shared_library_bytes(const MeshShape& mesh, std::size_t units, Zero zero) {
-  const double graphs = 0.01e9 * static_cast<double>(units);
-  double bytes = 0.95e9 + graphs;
+  double bytes = 0.58e9 + 0.0195e9 * static_cast<double>(units);
   if (zero != Zero::nothing && mesh.replicas > 1) bytes += 0.18e9;
-  if (mesh.tensor > 1) bytes += 0.07e9 + graphs;
-  if (mesh.stages > 1) bytes += 0.30e9;
+  if (mesh.tensor > 1) bytes += 0.34e9;
+  if (mesh.stages > 1) bytes += 0.42e9;
   return bytes;
 }
 
@@ -128,9 +128,9 @@ std::vector<MemoryUse> cpu_memory(const RunPlan& plan, int rank, const Replica& 
 
 /// The same of a rank with a GPU. What libraries and MPI take of the host is not known.
 std::vector<MemoryUse> gpu_memory(const RunPlan& plan, int rank, const Replica& replica) {
-  const double bytes = plan.shares_gpus
-                           ? shared_library_bytes(plan.mesh, replica.arena().units().size(), plan.trainer.zero)
-                           : library_bytes(plan.mesh);
+  const std::size_t units = replica.arena().units().size();
+  const double bytes =
+      plan.shares_gpus ? shared_library_bytes(plan.mesh, units, plan.trainer.zero) : library_bytes(plan.mesh, units);
   std::vector<MemoryUse> memory = {{"libraries", static_cast<std::size_t>(bytes)}};
   for (const MemoryUse& use : copies(plan, rank, replica)) memory.push_back({use.purpose, use.bytes, true});
   return memory;

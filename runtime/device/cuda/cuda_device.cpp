@@ -82,7 +82,7 @@ CudaDevice::CudaDevice(DeviceOptions options, int device) : Device(checked(optio
   cudaDeviceProp properties{};
   DDP_CUDA(cudaGetDeviceProperties(&properties, device));
   name_ = properties.name;
-  multiprocessors_ = properties.multiProcessorCount;
+  gpu_ = current_gpu();
   check_abilities(device);
   int lowest = 0;
   int highest = 0;
@@ -260,6 +260,18 @@ int cuda_device_count() {
   if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
   cudaGetLastError();  // a missing driver or device is not an error
   return 0;
+}
+
+GpuProperties current_gpu() {
+  if (cuda_device_count() == 0) return {};
+  int device = 0;
+  GpuProperties gpu;
+  DDP_CUDA(cudaGetDevice(&device));
+  DDP_CUDA(cudaDeviceGetAttribute(&gpu.multiprocessors, cudaDevAttrMultiProcessorCount, device));
+  gpu.capability = cuda::compute_capability();
+  gpu.warpgroups = cuda::multiplies_by_warpgroups();
+  gpu.shared_memory = cuda::shared_memory_limit();
+  return gpu;
 }
 
 bool cuda_has_bf16() {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,12 +19,13 @@ class CudaDevice final : public Device {
   DeviceKind kind() const override { return DeviceKind::cuda; }
   std::string name() const override { return name_; }
   PeakRate peak() const override { return data_sheet_peak(name_, precision(), options().fp8); }
-  int multiprocessors() const { return multiprocessors_; }
+  std::optional<GpuProperties> gpu() const override { return gpu_; }
+  int multiprocessors() const { return gpu_.multiprocessors; }
   /// Number of multiprocessors for kernels with resident blocks: those that are not left free for communication.
-  int compute_multiprocessors() const { return multiprocessors_ - comm_ctas(); }
+  int compute_multiprocessors() const { return multiprocessors() - comm_ctas(); }
   /// Number of clusters of two blocks that are resident beside collectives, whose blocks may each take one
   /// multiprocessor of a pair. For kernels whose results do not depend on it.
-  int compute_pairs() const { return multiprocessors_ / 2 - (options().alone ? 0 : comm_ctas()); }
+  int compute_pairs() const { return multiprocessors() / 2 - (options().alone ? 0 : comm_ctas()); }
 
   using Device::allocate;
   Buffer allocate(std::size_t bytes) override;
@@ -60,7 +62,7 @@ class CudaDevice final : public Device {
   void check_abilities(int device) const;
 
   std::string name_;
-  int multiprocessors_ = 0;
+  GpuProperties gpu_;
   ComputeLane compute_;
   ComputeLane concurrent_;
   ComputeLane* lane_ = &compute_;  ///< Its stream is the compute stream.

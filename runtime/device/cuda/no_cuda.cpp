@@ -12,6 +12,8 @@ std::unique_ptr<Device> make_cuda_device(DeviceOptions, int) {
 
 int cuda_device_count() { return 0; }
 
+GpuProperties current_gpu() { return {}; }
+
 bool cuda_has_bf16() { return true; }
 
 std::size_t free_gpu_memory() { return 0; }

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <memory>
+#include <optional>
 
 #include "runtime/core/error.h"
 #include "runtime/device/cpu/cpu_device.h"
@@ -13,7 +14,9 @@ namespace {
 
 class MetaDevice final : public CpuDevice {
  public:
-  MetaDevice(const DeviceOptions& options, DeviceKind kind) : CpuDevice(options), described_(kind) {}
+  MetaDevice(const DeviceOptions& options, DeviceKind kind) : CpuDevice(options), described_(kind) {
+    if (kind == DeviceKind::cuda) gpu_ = current_gpu();
+  }
 
   using Device::allocate;
   Buffer allocate(std::size_t bytes) override {
@@ -25,9 +28,11 @@ class MetaDevice final : public CpuDevice {
   void copy_to_device(void*, const void*, std::size_t) override {}
   void copy(void*, const void*, std::size_t, Stream) override {}
   bool has_own_memory() const override { return described_ != DeviceKind::cpu; }
+  std::optional<GpuProperties> gpu() const override { return gpu_; }
 
  private:
   DeviceKind described_;
+  std::optional<GpuProperties> gpu_;
 };
 
 }  // namespace

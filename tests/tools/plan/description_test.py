@@ -146,14 +146,26 @@ class DescribeTest(unittest.TestCase):
             return described(*GPT, "--device=cuda", f"--ranks={ranks}", *flags)["memory"]["libraries"]
 
         for ranks, flags, gigabytes, shared in (
-            (2, ["--zero=0"], 1.54, 0.99),
-            (2, ["--zero=3"], 1.54, 1.17),
-            (2, ["--pp=2"], 2.34, 1.27),
-            (2, ["--tp=2"], 2.04, 1.10),
-            (4, ["--tp=2", "--zero=1"], 2.34, 1.28),
+            (1, [], 0.574, 0.658),
+            (2, ["--zero=0"], 1.304, 0.658),
+            (2, ["--zero=3"], 1.304, 0.838),
+            (2, ["--pp=2"], 2.222, 1.039),
+            (2, ["--tp=2"], 1.574, 0.998),
+            (4, ["--tp=2", "--zero=1"], 1.814, 1.178),
         ):
             self.assertAlmostEqual(libraries(ranks, *flags) / 1e9, gigabytes, places=3, msg=flags)
             self.assertAlmostEqual(libraries(ranks, *flags, "--share-gpu") / 1e9, shared, places=3, msg=flags)
+
+    def test_memory_of_attention(self) -> None:
+        """Sequences of 16 tokens have the same kernels on all GPUs: they keep a number per sample, head and token."""
+        gpu = described(*GPT, "--device=cuda", "--precision=bf16")["memory"]
+        self.assertEqual(gpu["attention"], 4 * 4 * 4 * 16)
+        deep = [flag for flag in GPT if "layers" not in flag] + ["--layers=8", "--device=cuda", "--precision=bf16"]
+        self.assertEqual(described(*deep)["memory"]["attention"], gpu["attention"])
+        self.assertEqual(described(*deep, "--tp=2", "--ranks=2")["memory"]["attention"], gpu["attention"] // 2)
+        self.assertNotIn("attention", described(*GPT, "--device=cpu")["memory"])
+        table = run_ranks(1, *deep, "--dry-run").stdout
+        self.assertRegex(table, r"(?m)^attention +1\.02 kB$")
 
     def test_memory_of_a_group(self) -> None:
         group = ["--device=cpu", "--outer=redis://here/run", "--group=a"]

@@ -19,30 +19,17 @@ void mma_attention(const AttentionShape& shape, const AttentionTensors& tensors,
 void mma_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors, const float* deltas,
                             cudaStream_t stream);
 
-/// The backward pass by warpgroup matrix instructions: heads of 64, sequences that are multiples of 128. One thread
-/// block takes a whole head, so a GPU is filled by as many heads as it has multiprocessors.
-bool suits_wgmma_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors);
-/// Bytes. `multiprocessors`: as many as may work at a time.
-std::size_t wgmma_attention_backward_workspace(const AttentionShape& shape, int multiprocessors);
-/// The same bits again, whatever `multiprocessors` is. Does not need the deltas.
+/// Whether the kernels below can read and write the tensors, which are aligned to 16 bytes. Shapes: see
+/// plan_attention_backward().
+bool suits_warpgroups(const AttentionTensors& tensors);
+/// The backward pass by warpgroup matrix instructions: AttentionKernels::heads_of_64. `workspace` has the bytes of the
+/// plan, and the caller keeps it until the work on `stream` has ended. `multiprocessors`: as many as may work at a
+/// time. The same bits again, whatever that number is. Does not need the deltas.
 void wgmma_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors, void* workspace,
                               int multiprocessors, cudaStream_t stream);
-
-struct Multiprocessors {
-  int all;   ///< Of the GPU. Sums are split by it, so bits depend on it.
-  int free;  ///< That may work at a time. Bits do not depend on it.
-};
-
-/// The same with heads of 128, which may share keys. True if the shape suits, batch * heads * sequence / 128 is at
-/// least `multiprocessors` (all of the GPU), and the gradients of the scores take at most 2 GiB.
-bool suits_wgmma_128_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors,
-                                        int multiprocessors);
-/// Bytes, for the deltas (f32), the gradients of the scores (bf16, about sequence^2 bytes for each head), and parts of
-/// dk and dv.
-std::size_t wgmma_128_attention_backward_workspace(const AttentionShape& shape, int multiprocessors);
-/// For shapes that suit. The caller keeps `workspace` until the work on `stream` has ended.
-void wgmma_128_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors, void* workspace,
-                                  const Multiprocessors& multiprocessors, cudaStream_t stream);
+/// The same for AttentionKernels::heads_of_128. `parts` is the plan's.
+void wgmma_128_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors, int parts,
+                                  void* workspace, int multiprocessors, cudaStream_t stream);
 
 /// Attention without tensor cores, for f32 and for shapes that AttentionPlans does not do; any sequence, head sizes up
 /// to kMaxHeadSize.

@@ -12,40 +12,13 @@ namespace {
 
 using namespace attention_wgmma;
 
-std::size_t least_shared_bytes(std::int64_t sequence) {
-  return sizeof(Shared) + static_cast<std::size_t>(sequence) * sizeof(float);
-}
-
-std::int64_t grid(const AttentionShape& shape, int multiprocessors) {
-  return std::min<std::int64_t>(multiprocessors, shape.batch * shape.heads);
-}
-
-struct Workspace {
-  float4* partial_dq;
-  bf16* parts;  ///< Of dk and dv: [rows, 2, heads, kHead]. Empty if no heads share a key.
-  std::size_t bytes;
-
-  Workspace(void* memory, const AttentionShape& s, int multiprocessors) {
-    Pieces pieces(memory);
-    const std::int64_t rows = s.key_heads != s.heads ? s.batch * s.sequence : 0;
-    partial_dq = pieces.take<float4>(static_cast<std::size_t>(grid(s, multiprocessors) * s.sequence * kHead / 4));
-    parts = pieces.take<bf16>(static_cast<std::size_t>(2 * rows * s.width()));
-    bytes = pieces.bytes();
-  }
-};
+static_assert(sizeof(Shared) == kSharedBytes);
 
 }  // namespace
 
-bool suits_wgmma_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors) {
-  return multiplies_by_warpgroups() && shape.head_size == kHead && shape.sequence % kKeys == 0 &&
-         shape.batch * shape.sequence * shape.columns() / kPack < (std::int64_t{1} << 31) &&
-         least_shared_bytes(shape.sequence) <= shared_memory_limit() && is_aligned(tensors.qkv, 16) &&
-         is_aligned(tensors.out, 16) && is_aligned(tensors.d_output, 16) && is_aligned(tensors.statistics, 16) &&
-         is_aligned(tensors.dqkv, 16);
-}
-
-std::size_t wgmma_attention_backward_workspace(const AttentionShape& shape, int multiprocessors) {
-  return Workspace(nullptr, shape, multiprocessors).bytes;
+bool suits_warpgroups(const AttentionTensors& t) {
+  return is_aligned(t.qkv, 16) && is_aligned(t.out, 16) && is_aligned(t.d_output, 16) && is_aligned(t.statistics, 16) &&
+         is_aligned(t.dqkv, 16);
 }
 
 void wgmma_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors, void* workspace,
@@ -60,9 +33,9 @@ void wgmma_attention_backward(const AttentionShape& shape, const AttentionTensor
   const Workspace memory(workspace, shape, multiprocessors);
   auto* const dqkv = static_cast<bf16*>(tensors.dqkv);
   const bool has_parts = shape.key_heads != shape.heads;
-  bf16* const dkeys = has_parts ? memory.parts : dqkv + shape.width();
+  bf16* const dkeys = has_parts ? static_cast<bf16*>(memory.parts) : dqkv + shape.width();
   const Problem problem{tensors.statistics,
-                        memory.partial_dq,
+                        reinterpret_cast<float4*>(memory.partial_dq),
                         dqkv,
                         dkeys,
                         dkeys + shape.width(),

@@ -7,6 +7,7 @@
 #include <numbers>
 
 #include "runtime/device/cuda/elements.cuh"
+#include "runtime/ops/cuda/attention/attention_sizes.h"
 #include "runtime/ops/cuda/ptx/bulk_copy.cuh"
 #include "runtime/ops/cuda/ptx/intrinsics.cuh"
 #include "runtime/ops/cuda/ptx/mma.cuh"
@@ -19,10 +20,6 @@ namespace ddptrain::cuda::attention_wgmma {
 
 using bf16 = __nv_bfloat16;
 
-constexpr int kHead = 64;
-constexpr int kRows = 64;  // of a tile: queries, or the keys of a warpgroup
-constexpr int kWarpgroups = 2;
-constexpr int kKeys = kWarpgroups * kRows;  // of a block
 constexpr int kThreads = 128 * kWarpgroups;
 constexpr int kStages = 3;
 constexpr int kTileBytes = kRows * kHead * 2;
@@ -437,7 +434,6 @@ __global__ void __launch_bounds__(kThreads, 1)
 }
 
 constexpr int kSumThreads = 256;
-constexpr int kPack = 8;
 constexpr int kPacksOfHead = kHead / kPack;
 
 /// Sums of the parts of dk and dv, which are of the heads of queries in their order, to their places in dqkv: a thread

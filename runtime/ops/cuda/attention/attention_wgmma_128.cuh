@@ -8,6 +8,7 @@
 #include <numbers>
 
 #include "runtime/device/cuda/elements.cuh"
+#include "runtime/ops/cuda/attention/attention_sizes.h"
 #include "runtime/ops/cuda/ptx/bulk_copy.cuh"
 #include "runtime/ops/cuda/ptx/intrinsics.cuh"
 #include "runtime/ops/cuda/ptx/mma.cuh"
@@ -32,18 +33,12 @@ namespace ddptrain::cuda::attention_wgmma_128 {
 
 using bf16 = __nv_bfloat16;
 
-constexpr int kHead = 128;
-constexpr int kRows = 64;  // of a tile: queries, or the keys of a warpgroup
-constexpr int kColumns = 64;
-constexpr int kTiles = kHead / kColumns;  // side by side in a head
-constexpr int kWarpgroups = 2;
-constexpr int kKeys = kWarpgroups * kRows;   // of a unit
+constexpr int kTiles = kHead / kColumns;     // side by side in a head
 constexpr int kThreads = 128 * kWarpgroups;  // that multiply
 constexpr int kWarps = kThreads / 32;
-constexpr int kKeysThreads = kThreads + 128;  // of keys_kernel
-constexpr int kStages = 4;                    // of keys_kernel
-constexpr int kQueryStages = 3;               // of queries_kernel
-constexpr int kTileBytes = kRows * kColumns * 2;
+constexpr int kKeysThreads = kThreads + 128;   // of keys_kernel
+constexpr int kStages = 4;                     // of keys_kernel
+constexpr int kQueryStages = 3;                // of queries_kernel
 constexpr int kStepBytes = 16 * kColumns * 2;  // 16 rows of a tile
 constexpr float kLog2e = std::numbers::log2e_v<float>;
 
@@ -59,11 +54,11 @@ struct Problem {
   int parts;  // of the heads of queries that share a key
   float scale;
 
-  __host__ __device__ int queries() const { return heads / key_heads; }  // that share a key
-  __host__ __device__ int queries_before(int part) const { return part * queries() / parts; }
-  __host__ __device__ int blocks() const { return sequence / kKeys; }  // of keys
-  __host__ __device__ int groups() const { return batch * key_heads * parts; }
-  __host__ __device__ int units() const { return groups() * blocks(); }
+  __device__ int queries() const { return queries_of(*this); }  // that share a key
+  __device__ int queries_before(int part) const { return attention_wgmma_128::queries_before(*this, part); }
+  __host__ __device__ int blocks() const { return blocks_of(*this); }  // of keys
+  __device__ int groups() const { return groups_of(*this); }
+  __host__ __device__ int units() const { return units_of(*this); }
   __device__ int tiles() const { return sequence / kRows; }  // of queries
   __device__ int width() const { return heads * kHead; }
   __device__ int key_width() const { return key_heads * kHead; }
@@ -76,10 +71,6 @@ struct Problem {
     const std::size_t before = 2 * pair * (pair + 1) + tile % 2 * 2 * (pair + 1);
     return dscores + (sample_head * dscore_tiles(blocks()) + before) * kTileBytes;
   }
-  /// Number of tiles of a head of queries.
-  static __host__ __device__ std::size_t dscore_tiles(int blocks) {
-    return static_cast<std::size_t>(2 * blocks) * (blocks + 1);
-  }
 };
 
 /// A tile of queries and a block of keys.
@@ -90,11 +81,6 @@ struct Place {
   int head, end;  // of queries, and the end of those of the unit
   int tile;       // of queries; -1: there are no more units
 
-  /// The units with the most steps come first. Thread blocks take them in this order and in the opposite one by turns,
-  /// so that all have about as many steps.
-  static __host__ __device__ int unit_of(int round, int block, int blocks) {
-    return round * blocks + (round % 2 == 0 ? block : blocks - 1 - block);
-  }
   static __device__ __forceinline__ Place start(int round, const Problem& p) {
     const int unit = unit_of(round, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
     if (unit >= p.units()) return {round, 0, 0, 0, 0, 0, 0, -1};
@@ -528,7 +514,6 @@ __global__ void __launch_bounds__(kThreads, 2)
 }
 
 constexpr int kDeltaThreads = 256;
-constexpr int kPack = 8;
 constexpr int kPacksOfHead = kHead / kPack;
 constexpr int kPacksOfThread = 4;
 constexpr int kDeltasOfBlock = kDeltaThreads * kPacksOfThread / kPacksOfHead;

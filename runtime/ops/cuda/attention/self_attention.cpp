@@ -4,17 +4,13 @@
 
 namespace ddptrain {
 
-namespace {
-
-/// Shapes that cuDNN computes well. Before version 9.15.1 other lengths are wrong when a captured graph is replayed.
-bool suits_cudnn(const AttentionShape& shape, DType dtype) {
-  return dtype == DType::bf16 && shape.sequence % 128 == 0 && shape.head_size % 8 == 0 && shape.head_size <= 256;
-}
-
-}  // namespace
+CudaSelfAttention::CudaSelfAttention(Device& device)
+    : CudaOps(device), backward_plans_([this](const AttentionShape& shape) {
+        return plan_attention_backward(shape, dtype(), *device_.gpu());
+      }) {}
 
 void CudaSelfAttention::forward(const AttentionShape& shape, const cuda::AttentionTensors& tensors) {
-  if (suits_cudnn(shape, dtype()) && plans().forward(shape, tensors)) return;
+  if (suits_cudnn_attention(shape, dtype()) && plans().forward(shape, tensors)) return;
   if (dtype() == DType::bf16 && cuda::suits_mma_attention(shape, tensors)) {
     cuda::mma_attention(shape, tensors, stream());
     return;
@@ -23,21 +19,19 @@ void CudaSelfAttention::forward(const AttentionShape& shape, const cuda::Attenti
 }
 
 void CudaSelfAttention::backward(const AttentionShape& shape, const cuda::AttentionTensors& tensors) {
-  if (fills_gpu_by_heads(shape) && dtype() == DType::bf16 && cuda::suits_wgmma_attention_backward(shape, tensors)) {
-    void* workspace =
-        scratch().reserve(cuda::wgmma_attention_backward_workspace(shape, device_.multiprocessors()), stream());
-    cuda::wgmma_attention_backward(shape, tensors, workspace, multiprocessors(), stream());
+  const AttentionBackwardPlan& plan = backward_plans_.of(shape);
+  const bool by_64 = plan.kernels == AttentionKernels::heads_of_64;
+  if ((by_64 || plan.kernels == AttentionKernels::heads_of_128) && cuda::suits_warpgroups(tensors)) {
+    void* workspace = scratch().reserve(plan.scratch_bytes, stream());
+    if (by_64) {
+      cuda::wgmma_attention_backward(shape, tensors, workspace, multiprocessors(), stream());
+    } else {
+      cuda::wgmma_128_attention_backward(shape, tensors, plan.parts, workspace, multiprocessors(), stream());
+    }
     return;
   }
-  const int all = device_.multiprocessors();
-  if (dtype() == DType::bf16 && cuda::suits_wgmma_128_attention_backward(shape, tensors, all)) {
-    void* workspace = scratch().reserve(cuda::wgmma_128_attention_backward_workspace(shape, all), stream());
-    cuda::wgmma_128_attention_backward(shape, tensors, workspace, {.all = all, .free = multiprocessors()}, stream());
-    return;
-  }
-  if (suits_cudnn(shape, dtype()) && plans().backward(shape, tensors)) return;
-  const auto rows = static_cast<std::size_t>(shape.batch * shape.heads * shape.sequence);
-  auto* deltas = scratch().reserve_elements<float>(rows, stream());
+  if (suits_cudnn_attention(shape, dtype()) && plans().backward(shape, tensors)) return;
+  auto* deltas = static_cast<float*>(scratch().reserve(attention_deltas_bytes(shape), stream()));
   cuda::attention_deltas(shape, tensors, dtype(), deltas, stream());
   if (dtype() == DType::bf16 && cuda::suits_mma_attention(shape, tensors)) {
     cuda::mma_attention_backward(shape, tensors, deltas, stream());

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "runtime/ops/attention_backward.h"
 #include "runtime/ops/cuda/attention/attention_plans.h"
 #include "runtime/ops/cuda/cuda_ops.h"
 
@@ -10,20 +11,18 @@ namespace ddptrain {
 /// Self-attention by the implementation that suits a shape: cuDNN or custom kernels.
 class CudaSelfAttention : protected CudaOps {
  public:
-  using CudaOps::CudaOps;
+  explicit CudaSelfAttention(Device& device);
 
  protected:
   void forward(const AttentionShape& shape, const cuda::AttentionTensors& tensors);
   void backward(const AttentionShape& shape, const cuda::AttentionTensors& tensors);
 
  private:
-  bool fills_gpu_by_heads(const AttentionShape& shape) const {
-    return shape.batch * shape.heads >= device_.multiprocessors();
-  }
   /// Made by the first operation that needs cuDNN.
   cuda::AttentionPlans& plans();
 
   std::unique_ptr<cuda::AttentionPlans> plans_;
+  AttentionBackwardPlans backward_plans_;  ///< What cuDNN computes is in plans_, too.
 };
 
 }  // namespace ddptrain

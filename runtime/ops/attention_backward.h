@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <utility>
+
+#include "runtime/core/tensor.h"
+#include "runtime/device/gpu_properties.h"
+#include "runtime/ops/shapes.h"
+
+namespace ddptrain {
+
+/// Implementations of the backward pass of attention on GPUs (runtime/ops/cuda/attention/).
+enum class AttentionKernels : std::uint8_t {
+  heads_of_64,   ///< attention_wgmma.cu. A thread block takes a whole head.
+  heads_of_128,  ///< attention_wgmma_128.cu
+  cudnn,         ///< cuDNN, or `others` if it has no algorithm for the shape.
+  others,        ///< attention_mma.cu and attention_kernels.cu. They read the deltas of attention_deltas().
+};
+
+/// How a GPU computes the backward pass for one shape.
+struct AttentionBackwardPlan {
+  AttentionKernels kernels = AttentionKernels::others;
+  /// AttentionKernels::heads_of_128: of the heads of queries that share a key. Bits of the results depend on it.
+  int parts = 1;
+  /// Device memory for intermediate results. All layers use the same memory, one after the other. For cuDNN an
+  /// estimate: only a GPU can tell.
+  std::size_t scratch_bytes = 0;
+};
+
+/// The plan of a shape, for tensors that are aligned to 16 bytes. It depends on nothing else and needs no GPU, so that
+/// --dry-run predicts the memory that a run takes.
+AttentionBackwardPlan plan_attention_backward(const AttentionShape& shape, DType dtype, const GpuProperties& gpu);
+
+/// Parts of that plan, for tests of kernels. For heads of 64 or 128 and sequences that are multiples of 128, also if
+/// other kernels are faster. `multiprocessors`: all of the GPU.
+AttentionBackwardPlan plan_for_heads_of_64(const AttentionShape& shape, int multiprocessors);
+AttentionBackwardPlan plan_for_heads_of_128(const AttentionShape& shape, int multiprocessors);
+
+/// Shapes that cuDNN computes well. Before version 9.15.1 other lengths are wrong when a captured graph is replayed.
+bool suits_cudnn_attention(const AttentionShape& shape, DType dtype);
+
+/// An f32 per head and query.
+inline std::size_t attention_deltas_bytes(const AttentionShape& shape) {
+  return sizeof(float) * static_cast<std::size_t>(shape.batch * shape.heads * shape.sequence);
+}
+
+/// The plans of a device. Each is made when its shape is first seen.
+class AttentionBackwardPlans {
+ public:
+  using Make = std::function<AttentionBackwardPlan(const AttentionShape&)>;
+
+  explicit AttentionBackwardPlans(Make make) : make_(std::move(make)) {}
+
+  const AttentionBackwardPlan& of(const AttentionShape& shape) {
+    auto found = plans_.find(shape);
+    if (found == plans_.end()) found = plans_.emplace(shape, make_(shape)).first;
+    return found->second;
+  }
+
+ private:
+  Make make_;
+  std::map<AttentionShape, AttentionBackwardPlan> plans_;
+};
+
+}  // namespace ddptrain

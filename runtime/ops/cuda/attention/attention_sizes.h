@@ -1,0 +1,122 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "runtime/core/random.h"
+#include "runtime/device/cuda/pieces.h"
+#include "runtime/ops/shapes.h"
+
+/// Sizes of the custom kernels of attention's backward pass: of their tiles, and of their workspaces. Kernels, launches
+/// and the plan of a run (runtime/ops/attention_backward.h) read them here. Builds without CUDA compile this header.
+
+namespace ddptrain::cuda::attention_wgmma {
+
+constexpr int kHead = 64;
+constexpr int kRows = 64;  // of a tile: queries, or the keys of a warpgroup
+constexpr int kWarpgroups = 2;
+constexpr int kKeys = kWarpgroups * kRows;  // of a block
+constexpr int kPack = 8;
+constexpr std::size_t kSharedBytes = 153 * 1024;  // sizeof(Shared)
+
+/// Shared memory of a thread block without resident sums of dq.
+constexpr std::size_t least_shared_bytes(std::int64_t sequence) {
+  return kSharedBytes + static_cast<std::size_t>(sequence) * sizeof(float);
+}
+
+/// Number of thread blocks. `multiprocessors`: as many as may work at a time.
+constexpr std::int64_t grid(const AttentionShape& shape, int multiprocessors) {
+  const std::int64_t heads = shape.batch * shape.heads;
+  return heads < multiprocessors ? heads : multiprocessors;
+}
+
+struct Workspace {
+  float* partial_dq;
+  void* parts;  ///< Of dk and dv, in bf16: [rows, 2, heads, kHead]. Empty if no heads share a key.
+  std::size_t bytes;
+
+  Workspace(void* memory, const AttentionShape& s, int multiprocessors) {
+    Pieces pieces(memory);
+    const std::int64_t rows = s.key_heads != s.heads ? s.batch * s.sequence : 0;
+    partial_dq = pieces.take<float>(static_cast<std::size_t>(grid(s, multiprocessors) * s.sequence * kHead));
+    parts = pieces.take<std::uint16_t>(static_cast<std::size_t>(2 * rows * s.width()));
+    bytes = pieces.bytes();
+  }
+};
+
+}  // namespace ddptrain::cuda::attention_wgmma
+
+namespace ddptrain::cuda::attention_wgmma_128 {
+
+constexpr int kHead = 128;
+constexpr int kRows = 64;  // of a tile: queries, or the keys of a warpgroup
+constexpr int kColumns = 64;
+constexpr int kWarpgroups = 2;
+constexpr int kKeys = kWarpgroups * kRows;  // of a unit
+constexpr int kTileBytes = kRows * kColumns * 2;
+constexpr int kPack = 8;
+constexpr std::size_t kSharedBytes = 227 * 1024;  // sizeof(KeysShared)
+
+/// Gradients of scores grow with the square of the sequence: 28 heads take 0.5 GB for 4,096 tokens, and 31 GB for
+/// 32,768.
+constexpr std::size_t kMostDscoreBytes = std::size_t{2} << 30;
+
+/// Number of tiles of a head of queries.
+DDP_HOST_DEVICE constexpr std::size_t dscore_tiles(int blocks) {
+  return static_cast<std::size_t>(2 * blocks) * (blocks + 1);
+}
+/// `heads`: of all samples.
+constexpr std::size_t dscore_bytes(std::size_t heads, int blocks) { return heads * dscore_tiles(blocks) * kTileBytes; }
+
+/// The units with the most steps come first. Thread blocks take them in this order and in the opposite one by turns, so
+/// that all have about as many steps.
+DDP_HOST_DEVICE constexpr int unit_of(int round, int block, int blocks) {
+  return round * blocks + (round % 2 == 0 ? block : blocks - 1 - block);
+}
+
+/// Sizes that follow from those of a Problem, or of Work.
+template <class Sizes>
+DDP_HOST_DEVICE int queries_of(const Sizes& s) {  // that share a key
+  return s.heads / s.key_heads;
+}
+template <class Sizes>
+DDP_HOST_DEVICE int queries_before(const Sizes& s, int part) {
+  return part * queries_of(s) / s.parts;
+}
+template <class Sizes>
+DDP_HOST_DEVICE int blocks_of(const Sizes& s) {  // of keys
+  return s.sequence / kKeys;
+}
+template <class Sizes>
+DDP_HOST_DEVICE int groups_of(const Sizes& s) {
+  return s.batch * s.key_heads * s.parts;
+}
+template <class Sizes>
+DDP_HOST_DEVICE int units_of(const Sizes& s) {
+  return groups_of(s) * blocks_of(s);
+}
+
+/// The work of keys_kernel.
+struct Work {
+  int batch, sequence, heads, key_heads;
+  int parts;  ///< Of the heads of queries that share a key.
+};
+
+struct Workspace {
+  float* deltas;
+  char* dscores;
+  void* parts;  ///< Of dk and dv, in bf16: [rows, 2, key_heads, parts, kHead]. Empty if there is one part.
+  std::size_t bytes;
+
+  Workspace(void* memory, const Work& w) {
+    Pieces pieces(memory);
+    const auto heads = static_cast<std::size_t>(w.batch) * w.heads,
+               rows = static_cast<std::size_t>(w.batch) * w.sequence;
+    deltas = pieces.take<float>(heads * w.sequence);
+    dscores = pieces.take<char>(dscore_bytes(heads, blocks_of(w)));
+    parts = pieces.take<std::uint16_t>(w.parts > 1 ? 2 * rows * w.key_heads * w.parts * kHead : 0);
+    bytes = pieces.bytes();
+  }
+};
+
+}  // namespace ddptrain::cuda::attention_wgmma_128
