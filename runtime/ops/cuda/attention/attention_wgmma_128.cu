@@ -19,7 +19,7 @@ std::int64_t most_steps(const Problem& p, int blocks) {
   std::vector<std::int64_t> steps(static_cast<std::size_t>(blocks));
   for (int round = 0; round * blocks < p.units(); ++round) {
     for (int block = 0; block < blocks; ++block) {
-      const int unit = Place::unit_of(round, block, blocks);
+      const int unit = unit_of(round, block, blocks);
       if (unit >= p.units()) continue;
       const int part = unit % p.parts;
       const int heads = p.queries_before(part + 1) - p.queries_before(part);
@@ -106,8 +106,8 @@ void wgmma_128_attention_backward(const AttentionShape& shape, const AttentionTe
   p.dvalues = p.dkeys + static_cast<std::ptrdiff_t>(p.key_heads) * p.parts * kHead;
   p.dkeys_row = p.parts > 1 ? 2 * p.key_heads * p.parts * kHead : static_cast<int>(shape.columns());
   reserve_shared_memory(keys_kernel, sizeof(KeysShared));
-  launch_kernel(keys_kernel, std::min(multiprocessors.free, p.units()), kKeysThreads, sizeof(KeysShared), stream, maps,
-                p);
+  launch_kernel(keys_kernel, std::min(multiprocessors.free, p.units()), kThreadsAndFetching, sizeof(KeysShared), stream,
+                maps, p);
   reserve_shared_memory(queries_kernel, sizeof(QueriesShared));
   launch_kernel(queries_kernel, p.batch * p.heads * p.blocks(), kThreads, sizeof(QueriesShared), stream, maps, p);
   if (p.parts == 1) return;
