@@ -460,17 +460,37 @@ class GptOps {
            [&] { cuda::mma_attention_backward(shape, t, deltas.as<float>(), stream_); });
     }
     cuda::Scratch scratch;
-    if (cuda::suits_wgmma_attention_backward(shape, t)) {
-      const int multiprocessors = device_.compute_multiprocessors();
-      void* workspace = scratch.reserve(cuda::wgmma_attention_backward_workspace(shape, multiprocessors), stream_);
-      time("attention_backward, wgmma", backward, 2.5 * flops,
-           [&] { cuda::wgmma_attention_backward(shape, t, workspace, multiprocessors, stream_); });
-    }
+    attention_by_warpgroups(shape, t, scratch, {forward, backward}, flops);
     cuda::AttentionPlans plans(stream_, scratch);
     if (!plans.forward(shape, t)) return;
     time("attention, cuDNN", forward, flops, [&] { plans.forward(shape, t); });
     if (!plans.backward(shape, t)) return;
     time("attention_backward, cuDNN", backward, 2.5 * flops, [&] { plans.backward(shape, t); });
+  }
+
+  struct PassBytes {
+    double forward, backward;
+  };
+  /// On Hopper.
+  void attention_by_warpgroups(const AttentionShape& shape, const cuda::AttentionTensors& t, cuda::Scratch& scratch,
+                               const PassBytes& bytes, double flops) {
+    const int all = device_.multiprocessors(), free = device_.compute_multiprocessors();
+    if (cuda::suits_wgmma_128_attention(shape, t)) {
+      time("attention, wgmma", bytes.forward, flops,
+           [&] { cuda::wgmma_128_attention(shape, t, cuda::ProductOrder::free, free, stream_); });
+      time("attention, wgmma by turns", bytes.forward, flops,
+           [&] { cuda::wgmma_128_attention(shape, t, cuda::ProductOrder::turns, free, stream_); });
+    }
+    if (cuda::suits_wgmma_attention_backward(shape, t)) {
+      void* workspace = scratch.reserve(cuda::wgmma_attention_backward_workspace(shape, free), stream_);
+      time("attention_backward, wgmma", bytes.backward, 2.5 * flops,
+           [&] { cuda::wgmma_attention_backward(shape, t, workspace, free, stream_); });
+    }
+    if (cuda::suits_wgmma_128_attention_backward(shape, t, all)) {
+      void* workspace = scratch.reserve(cuda::wgmma_128_attention_backward_workspace(shape, all), stream_);
+      time("attention_backward, wgmma", bytes.backward, 2.5 * flops,
+           [&] { cuda::wgmma_128_attention_backward(shape, t, workspace, {.all = all, .free = free}, stream_); });
+    }
   }
 
   /// Training puts the gradient in the place of the logits. Here it has memory of its own, since the next run would
