@@ -130,6 +130,21 @@ TEST(AttentionWgmma128Test, GradientsOfScoresTakeAtMostTwoGibibytes) {
   }
 }
 
+/// cuDNN computes other shapes.
+TEST(AttentionWgmma128Test, ForwardTakesShapesWhoseKeysAreReadFast) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU on this machine";
+  const std::unique_ptr<Device> device = make_device({"cuda_bf16", DeviceKind::cuda, Precision::bf16});
+  if (!cuda::multiplies_by_warpgroups()) GTEST_SKIP() << "this GPU has no warpgroup instructions";
+  for (const AttentionShape& s : {AttentionShape{1, 1, 1, 128, 128}, AttentionShape{8, 12, 2, 1024, 128},
+                                  AttentionShape{4, 28, 4, 32768, 128}, AttentionShape{1, 32, 32, 2048, 128}}) {
+    EXPECT_TRUE(cuda::suits_wgmma_128_attention(s, {})) << s.heads << " x " << s.sequence;
+  }
+  for (const AttentionShape& s : {AttentionShape{1, 1, 1, 64, 128}, AttentionShape{2, 12, 2, 1000, 128},
+                                  AttentionShape{8, 12, 2, 1024, 64}, AttentionShape{2, 32, 32, 2048, 128}}) {
+    EXPECT_FALSE(cuda::suits_wgmma_128_attention(s, {})) << s.heads << " x " << s.sequence;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Shapes, AttentionWgmmaTest,
                          ::testing::Values(AttentionShape{1, 1, 1, 128, 64}, AttentionShape{3, 5, 5, 256, 64},
                                            AttentionShape{50, 3, 3, 384, 64}, AttentionShape{2, 3, 3, 1024, 64},
