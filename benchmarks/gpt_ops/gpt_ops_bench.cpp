@@ -24,6 +24,7 @@
 #include "runtime/device/cuda/cuda_device.h"
 #include "runtime/ops/activation.h"
 #include "runtime/ops/attention.h"
+#include "runtime/ops/attention_backward.h"
 #include "runtime/ops/cuda/attention/attention_kernels.h"
 #include "runtime/ops/cuda/attention/attention_plans.h"
 #include "runtime/ops/cuda/gemm/linear_kernels.h"
@@ -460,17 +461,38 @@ class GptOps {
            [&] { cuda::mma_attention_backward(shape, t, deltas.as<float>(), stream_); });
     }
     cuda::Scratch scratch;
-    if (cuda::suits_wgmma_attention_backward(shape, t)) {
-      const int multiprocessors = device_.compute_multiprocessors();
-      void* workspace = scratch.reserve(cuda::wgmma_attention_backward_workspace(shape, multiprocessors), stream_);
-      time("attention_backward, wgmma", backward, 2.5 * flops,
-           [&] { cuda::wgmma_attention_backward(shape, t, workspace, multiprocessors, stream_); });
-    }
+    attention_by_warpgroups(shape, t, scratch, {forward, backward}, flops);
     cuda::AttentionPlans plans(stream_, scratch);
     if (!plans.forward(shape, t)) return;
     time("attention, cuDNN", forward, flops, [&] { plans.forward(shape, t); });
     if (!plans.backward(shape, t)) return;
     time("attention_backward, cuDNN", backward, 2.5 * flops, [&] { plans.backward(shape, t); });
+  }
+
+  struct PassBytes {
+    double forward, backward;
+  };
+  /// On Hopper.
+  void attention_by_warpgroups(const AttentionShape& shape, const cuda::AttentionTensors& t, cuda::Scratch& scratch,
+                               const PassBytes& bytes, double flops) {
+    const int free = device_.compute_multiprocessors();
+    if (cuda::suits_wgmma_128_attention(shape, t)) {
+      time("attention, wgmma", bytes.forward, flops,
+           [&] { cuda::wgmma_128_attention(shape, t, cuda::ProductOrder::free, free, stream_); });
+      time("attention, wgmma by turns", bytes.forward, flops,
+           [&] { cuda::wgmma_128_attention(shape, t, cuda::ProductOrder::turns, free, stream_); });
+    }
+    const AttentionBackwardPlan plan = plan_attention_backward(shape, DType::bf16, device_.gpu().value());
+    const bool by_64 = plan.kernels == AttentionKernels::heads_of_64;
+    if (!by_64 && plan.kernels != AttentionKernels::heads_of_128) return;
+    void* workspace = scratch.reserve(plan.scratch_bytes, stream_);
+    time("attention_backward, wgmma", bytes.backward, 2.5 * flops, [&] {
+      if (by_64) {
+        cuda::wgmma_attention_backward(shape, t, workspace, free, stream_);
+      } else {
+        cuda::wgmma_128_attention_backward(shape, t, plan.parts, workspace, free, stream_);
+      }
+    });
   }
 
   /// Training puts the gradient in the place of the logits. Here it has memory of its own, since the next run would

@@ -34,13 +34,13 @@ bool suits_heads_of_128(const AttentionShape& s, const GpuProperties& gpu) {
 /// The most steps that a thread block has, if `blocks` thread blocks take the units.
 std::int64_t most_steps(const heads_of_128::Work& w, int blocks) {
   std::vector<std::int64_t> steps(static_cast<std::size_t>(blocks));
-  for (int round = 0; round * blocks < units_of(w); ++round) {
+  for (int round = 0; round * blocks < w.units(); ++round) {
     for (int block = 0; block < blocks; ++block) {
       const int unit = heads_of_128::unit_of(round, block, blocks);
-      if (unit >= units_of(w)) continue;
+      if (unit >= w.units()) continue;
       const int part = unit % w.parts;
-      const int heads = queries_before(w, part + 1) - queries_before(w, part);
-      steps[static_cast<std::size_t>(block)] += std::int64_t{2} * heads * (blocks_of(w) - unit / groups_of(w));
+      const int heads = w.queries_before(part + 1) - w.queries_before(part);
+      steps[static_cast<std::size_t>(block)] += std::int64_t{2} * heads * (w.blocks() - unit / w.groups());
     }
   }
   return *std::max_element(steps.begin(), steps.end());
@@ -48,8 +48,8 @@ std::int64_t most_steps(const heads_of_128::Work& w, int blocks) {
 
 /// The least number with which no thread block has many more steps than the others.
 int parts_of(heads_of_128::Work w, int blocks) {
-  const double all = static_cast<double>(w.batch) * w.heads * blocks_of(w) * (blocks_of(w) + 1);
-  for (w.parts = 1; w.parts < queries_of(w); ++w.parts) {
+  const double all = static_cast<double>(w.batch) * w.heads * w.blocks() * (w.blocks() + 1);
+  for (w.parts = 1; w.parts < w.queries(); ++w.parts) {
     if (static_cast<double>(most_steps(w, blocks)) <= 1.1 * all / blocks) break;
   }
   return w.parts;
@@ -74,8 +74,7 @@ AttentionBackwardPlan plan_for_heads_of_64(const AttentionShape& shape, int mult
 }
 
 AttentionBackwardPlan plan_for_heads_of_128(const AttentionShape& shape, int multiprocessors) {
-  heads_of_128::Work work{static_cast<int>(shape.batch), static_cast<int>(shape.sequence),
-                          static_cast<int>(shape.heads), static_cast<int>(shape.key_heads), 1};
+  heads_of_128::Work work{heads_of_128::sizes_of(shape), 1};
   work.parts = parts_of(work, multiprocessors);
   return {.kernels = AttentionKernels::heads_of_128,
           .parts = work.parts,

@@ -3,6 +3,7 @@
 #include <cuda_bf16.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <random>
@@ -14,6 +15,7 @@ namespace ddptrain::emulated {
 struct AttentionSizes {
   int batch, sequence, heads, key_heads, head_size;
   unsigned seed;
+  float queries = 1.0f;  ///< Their standard deviation, and about that of the scores.
 };
 
 /// Random tensors and the gradients in double precision.
@@ -23,8 +25,8 @@ class AttentionReference {
       : c_(c),
         width_(c.heads * c.head_size),
         columns_(width_ + 2 * c.key_heads * c.head_size),
-        qkv(random(columns_, c.seed)),
-        d_output(random(width_, c.seed + 1)),
+        qkv(random(columns_, c.seed, c.queries)),
+        d_output(random(width_, c.seed + 1, 1.0f)),
         out(size(width_)),
         statistics(static_cast<std::size_t>(c.batch * c.heads * c.sequence)),
         dqkv(size(columns_), __float2bfloat16(NAN)),
@@ -69,11 +71,15 @@ class AttentionReference {
     return std::sqrt(difference / norm);
   }
   std::size_t size(int columns) const { return static_cast<std::size_t>(c_.batch * c_.sequence * columns); }
-  std::vector<__nv_bfloat16> random(int columns, unsigned seed) const {
+  /// Rows, whose first elements, as many as those of all queries, get a factor.
+  std::vector<__nv_bfloat16> random(int columns, unsigned seed, float factor) const {
     std::mt19937 generator(seed);
     std::normal_distribution<float> normal;
     std::vector<__nv_bfloat16> values(size(columns));
-    for (__nv_bfloat16& value : values) value = __float2bfloat16(normal(generator));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const bool is_first = static_cast<int>(i % static_cast<std::size_t>(columns)) < width_;
+      values[i] = __float2bfloat16(normal(generator) * (is_first ? factor : 1.0f));
+    }
     return values;
   }
   /// First column of q, k or v.
@@ -103,12 +109,14 @@ class AttentionReference {
     const double scale = 1.0 / std::sqrt(static_cast<double>(c_.head_size));
     const __nv_bfloat16* q = &qkv[at(sample, query, 0, head)];
     std::vector<double> weights;
+    for (int key = 0; key <= query; ++key) weights.push_back(scale * dot(q, &qkv[at(sample, key, 1, head)]));
+    const double largest = *std::max_element(weights.begin(), weights.end());
     double total = 0.0;
-    for (int key = 0; key <= query; ++key) {
-      weights.push_back(std::exp(scale * dot(q, &qkv[at(sample, key, 1, head)])));
-      total += weights.back();
+    for (double& weight : weights) {
+      weight = std::exp(weight - largest);
+      total += weight;
     }
-    statistics[statistic_of(sample, head, query)] = static_cast<float>(std::log(total));
+    statistics[statistic_of(sample, head, query)] = static_cast<float>(largest + std::log(total));
     std::vector<double> sums(static_cast<std::size_t>(c_.head_size));
     for (int key = 0; key <= query; ++key) {
       weights[static_cast<std::size_t>(key)] /= total;

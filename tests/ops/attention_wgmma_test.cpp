@@ -9,6 +9,8 @@
 namespace ddptrain::tests {
 namespace {
 
+constexpr int kAll = 132;  // multiprocessors
+
 class AttentionWgmmaTest : public ::testing::TestWithParam<AttentionShape> {
  protected:
   void SetUp() override {
@@ -36,6 +38,27 @@ class AttentionWgmmaTest : public ::testing::TestWithParam<AttentionShape> {
     return {qkv_.data, out_.data, statistics_.as<float>(), dout_.data, dqkv.data};
   }
 
+  /// Output and statistics.
+  struct Forward {
+    Values out, statistics;
+  };
+  /// attention(tensors)
+  template <class Attention>
+  Forward forward(const Attention& attention) {
+    const Tensor out = bench_->poisoned(dout_.shape), statistics = floats();
+    attention(cuda::AttentionTensors{.qkv = qkv_.data, .out = out.data, .statistics = statistics.as<float>()});
+    return {bench_->take(out), bench_->take(statistics)};
+  }
+  Forward forward_by_plain_kernels() {
+    return forward([&](const auto& t) { cuda::plain_attention(s_, t, DType::bf16, stream()); });
+  }
+  Forward forward_by_warpgroups(cuda::ProductOrder order, int free) {
+    return forward([&](const auto& t) {
+      EXPECT_TRUE(cuda::suits_wgmma_128_attention(s_, t));
+      cuda::wgmma_128_attention(s_, t, order, free, stream());
+    });
+  }
+
   Values by_plain_kernels() {
     const Tensor dqkv = bench_->poisoned(qkv_.shape), deltas = floats();
     cuda::attention_deltas(s_, tensors(dqkv), DType::bf16, deltas.as<float>(), stream());
@@ -44,7 +67,6 @@ class AttentionWgmmaTest : public ::testing::TestWithParam<AttentionShape> {
   }
   /// On a GPU of 132 multiprocessors, of which some may work.
   Values by_warpgroups(int free) {
-    constexpr int kAll = 132;
     const Tensor dqkv = bench_->poisoned(qkv_.shape);
     EXPECT_TRUE(cuda::suits_warpgroups(tensors(dqkv)));
     if (s_.head_size == 128) {
@@ -64,12 +86,34 @@ class AttentionWgmmaTest : public ::testing::TestWithParam<AttentionShape> {
 };
 
 TEST_P(AttentionWgmmaTest, BackwardEqualsThatOfThePlainKernels) {
-  EXPECT_LT(relative_error(by_warpgroups(132), by_plain_kernels()), 1e-2);
+  EXPECT_LT(relative_error(by_warpgroups(kAll), by_plain_kernels()), 1e-2);
+}
+
+TEST_P(AttentionWgmmaTest, ForwardEqualsThatOfThePlainKernels) {
+  if (s_.head_size != 128) GTEST_SKIP() << "cuDNN computes it";
+  const Forward expected = forward_by_plain_kernels();
+  for (const cuda::ProductOrder order : {cuda::ProductOrder::free, cuda::ProductOrder::turns}) {
+    const Forward computed = forward_by_warpgroups(order, kAll);
+    EXPECT_LT(relative_error(computed.out, expected.out), 5e-3);
+    EXPECT_LT(relative_error(computed.statistics, expected.statistics), 1e-5);
+  }
+}
+
+TEST_P(AttentionWgmmaTest, ForwardGivesTheSameBitsOnFewerMultiprocessors) {
+  if (s_.head_size != 128) GTEST_SKIP() << "cuDNN computes it";
+  const Forward first{bench_->take(out_), bench_->take(statistics_)};  // of the operation, which takes these kernels
+  for (const cuda::ProductOrder order : {cuda::ProductOrder::free, cuda::ProductOrder::turns}) {
+    for (const int free : {kAll, 5}) {
+      const Forward again = forward_by_warpgroups(order, free);
+      EXPECT_EQ(first.out, again.out) << free;
+      EXPECT_EQ(first.statistics, again.statistics) << free;
+    }
+  }
 }
 
 TEST_P(AttentionWgmmaTest, BackwardGivesTheSameBitsOnFewerMultiprocessors) {
-  const Values first = by_warpgroups(132);
-  EXPECT_EQ(first, by_warpgroups(132));
+  const Values first = by_warpgroups(kAll);
+  EXPECT_EQ(first, by_warpgroups(kAll));
   EXPECT_EQ(first, by_warpgroups(5));
 }
 
@@ -94,6 +138,21 @@ TEST(AttentionScratchTest, IsWhatThePlanSays) {
     const double bytes = static_cast<double>(dynamic_cast<CudaDevice&>(*device).scratch().bytes());
     const double tolerance = plan.kernels == AttentionKernels::cudnn ? 0.05 : 0.0;
     EXPECT_NEAR(bytes / static_cast<double>(plan.scratch_bytes), 1.0, tolerance) << s.batch << " x " << s.sequence;
+  }
+}
+
+/// cuDNN computes other shapes.
+TEST(AttentionWgmma128Test, ForwardTakesShapesWhoseKeysAreReadFast) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU on this machine";
+  const std::unique_ptr<Device> device = make_device({"cuda_bf16", DeviceKind::cuda, Precision::bf16});
+  if (!cuda::multiplies_by_warpgroups()) GTEST_SKIP() << "this GPU has no warpgroup instructions";
+  for (const AttentionShape& s : {AttentionShape{1, 1, 1, 128, 128}, AttentionShape{8, 12, 2, 1024, 128},
+                                  AttentionShape{4, 28, 4, 32768, 128}, AttentionShape{1, 32, 32, 2048, 128}}) {
+    EXPECT_TRUE(cuda::suits_wgmma_128_attention(s, {})) << s.heads << " x " << s.sequence;
+  }
+  for (const AttentionShape& s : {AttentionShape{1, 1, 1, 64, 128}, AttentionShape{2, 12, 2, 1000, 128},
+                                  AttentionShape{8, 12, 2, 1024, 64}, AttentionShape{2, 32, 32, 2048, 128}}) {
+    EXPECT_FALSE(cuda::suits_wgmma_128_attention(s, {})) << s.heads << " x " << s.sequence;
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "runtime/core/tensor.h"
 #include "runtime/ops/cuda/attention/attention_plans.h"
@@ -18,6 +19,17 @@ void mma_attention(const AttentionShape& shape, const AttentionTensors& tensors,
 /// `deltas`: what attention_deltas gives.
 void mma_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors, const float* deltas,
                             cudaStream_t stream);
+
+/// When the warpgroups of a thread block start matrix products: as soon as they can, or by turns. The bits are the
+/// same.
+enum class ProductOrder : std::uint8_t { free, turns };
+
+/// Attention by warpgroup matrix instructions: heads of 128, which may share keys, and sequences that are multiples of
+/// 128. Four heads or more share a key, or the keys and values of the batch take at most 32 MiB.
+bool suits_wgmma_128_attention(const AttentionShape& shape, const AttentionTensors& tensors);
+/// For shapes that suit. The same bits, whatever `multiprocessors` is: the number that may work at a time.
+void wgmma_128_attention(const AttentionShape& shape, const AttentionTensors& tensors, ProductOrder order,
+                         int multiprocessors, cudaStream_t stream);
 
 /// Whether the kernels below can read and write the tensors, which are aligned to 16 bytes. Shapes: see
 /// plan_attention_backward().

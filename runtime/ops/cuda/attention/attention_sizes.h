@@ -7,7 +7,7 @@
 #include "runtime/device/cuda/pieces.h"
 #include "runtime/ops/shapes.h"
 
-/// Sizes of the custom kernels of attention's backward pass: of their tiles, and of their workspaces. Kernels, launches
+/// Sizes of the custom kernels of attention: of their tiles, of their work and of their workspaces. Kernels, launches
 /// and the plan of a run (runtime/ops/attention_backward.h) read them here. Builds without CUDA compile this header.
 
 namespace ddptrain::cuda::attention_wgmma {
@@ -46,15 +46,46 @@ struct Workspace {
 
 }  // namespace ddptrain::cuda::attention_wgmma
 
-namespace ddptrain::cuda::attention_wgmma_128 {
+namespace ddptrain::cuda::attention_128 {
 
 constexpr int kHead = 128;
-constexpr int kRows = 64;  // of a tile: queries, or the keys of a warpgroup
+constexpr int kRows = 64;  // of a tile: those of a warpgroup's product
 constexpr int kColumns = 64;
-constexpr int kWarpgroups = 2;
-constexpr int kKeys = kWarpgroups * kRows;  // of a unit
 constexpr int kTileBytes = kRows * kColumns * 2;
+constexpr int kWarpgroups = 2;                   // that multiply
+constexpr int kBlockRows = kWarpgroups * kRows;  // queries or keys that two warpgroups have
 constexpr int kPack = 8;
+
+/// Rows of qkv have all queries, then all keys, then all values.
+struct Sizes {
+  int batch, sequence, heads, key_heads;
+
+  DDP_HOST_DEVICE int queries() const { return heads / key_heads; }  // heads that share a key
+  DDP_HOST_DEVICE int blocks() const { return sequence / kBlockRows; }
+  DDP_HOST_DEVICE int tiles() const { return sequence / kRows; }
+  DDP_HOST_DEVICE int width() const { return heads * kHead; }
+  DDP_HOST_DEVICE int key_width() const { return key_heads * kHead; }
+  DDP_HOST_DEVICE int columns() const { return width() + 2 * key_width(); }  // of qkv
+};
+
+inline Sizes sizes_of(const AttentionShape& s) {
+  return {static_cast<int>(s.batch), static_cast<int>(s.sequence), static_cast<int>(s.heads),
+          static_cast<int>(s.key_heads)};
+}
+
+/// The unit of work that a thread block takes in a round. Units with the most steps come first. Thread blocks take them
+/// in this order and in the opposite one by turns, so that all have about as many steps.
+DDP_HOST_DEVICE constexpr int unit_of(int round, int block, int blocks) {
+  return round * blocks + (round % 2 == 0 ? block : blocks - 1 - block);
+}
+
+}  // namespace ddptrain::cuda::attention_128
+
+namespace ddptrain::cuda::attention_wgmma_128 {
+
+using namespace attention_128;
+
+constexpr int kKeys = kBlockRows;                 // of a unit
 constexpr std::size_t kSharedBytes = 227 * 1024;  // sizeof(KeysShared)
 
 /// Gradients of scores grow with the square of the sequence: 28 heads take 0.5 GB for 4,096 tokens, and 31 GB for
@@ -68,38 +99,13 @@ DDP_HOST_DEVICE constexpr std::size_t dscore_tiles(int blocks) {
 /// `heads`: of all samples.
 constexpr std::size_t dscore_bytes(std::size_t heads, int blocks) { return heads * dscore_tiles(blocks) * kTileBytes; }
 
-/// The units with the most steps come first. Thread blocks take them in this order and in the opposite one by turns, so
-/// that all have about as many steps.
-DDP_HOST_DEVICE constexpr int unit_of(int round, int block, int blocks) {
-  return round * blocks + (round % 2 == 0 ? block : blocks - 1 - block);
-}
-
-/// Sizes that follow from those of a Problem, or of Work.
-template <class Sizes>
-DDP_HOST_DEVICE int queries_of(const Sizes& s) {  // that share a key
-  return s.heads / s.key_heads;
-}
-template <class Sizes>
-DDP_HOST_DEVICE int queries_before(const Sizes& s, int part) {
-  return part * queries_of(s) / s.parts;
-}
-template <class Sizes>
-DDP_HOST_DEVICE int blocks_of(const Sizes& s) {  // of keys
-  return s.sequence / kKeys;
-}
-template <class Sizes>
-DDP_HOST_DEVICE int groups_of(const Sizes& s) {
-  return s.batch * s.key_heads * s.parts;
-}
-template <class Sizes>
-DDP_HOST_DEVICE int units_of(const Sizes& s) {
-  return groups_of(s) * blocks_of(s);
-}
-
 /// The work of keys_kernel.
-struct Work {
-  int batch, sequence, heads, key_heads;
+struct Work : Sizes {
   int parts;  ///< Of the heads of queries that share a key.
+
+  DDP_HOST_DEVICE int queries_before(int part) const { return part * queries() / parts; }
+  DDP_HOST_DEVICE int groups() const { return batch * key_heads * parts; }
+  DDP_HOST_DEVICE int units() const { return groups() * blocks(); }
 };
 
 struct Workspace {
@@ -113,7 +119,7 @@ struct Workspace {
     const auto heads = static_cast<std::size_t>(w.batch) * w.heads,
                rows = static_cast<std::size_t>(w.batch) * w.sequence;
     deltas = pieces.take<float>(heads * w.sequence);
-    dscores = pieces.take<char>(dscore_bytes(heads, blocks_of(w)));
+    dscores = pieces.take<char>(dscore_bytes(heads, w.blocks()));
     parts = pieces.take<std::uint16_t>(w.parts > 1 ? 2 * rows * w.key_heads * w.parts * kHead : 0);
     bytes = pieces.bytes();
   }

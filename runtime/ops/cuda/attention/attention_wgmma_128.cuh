@@ -5,16 +5,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <numbers>
 
 #include "runtime/device/cuda/elements.cuh"
+#include "runtime/ops/cuda/attention/attention_128.cuh"
 #include "runtime/ops/cuda/attention/attention_sizes.h"
-#include "runtime/ops/cuda/ptx/bulk_copy.cuh"
-#include "runtime/ops/cuda/ptx/intrinsics.cuh"
-#include "runtime/ops/cuda/ptx/mma.cuh"
-#include "runtime/ops/cuda/ptx/wgmma.cuh"
 #include "runtime/ops/cuda/ring.cuh"
-#include "runtime/ops/cuda/swizzle.cuh"
 
 // The backward pass of attention with heads of 128. Tests also run it on the CPU (tests/emulated).
 //   deltas_kernel   d_output * out, summed over each head
@@ -31,18 +26,10 @@
 
 namespace ddptrain::cuda::attention_wgmma_128 {
 
-using bf16 = __nv_bfloat16;
+constexpr int kStages = 4;       // of keys_kernel
+constexpr int kQueryStages = 3;  // of queries_kernel
 
-constexpr int kTiles = kHead / kColumns;     // side by side in a head
-constexpr int kThreads = 128 * kWarpgroups;  // that multiply
-constexpr int kWarps = kThreads / 32;
-constexpr int kKeysThreads = kThreads + 128;   // of keys_kernel
-constexpr int kStages = 4;                     // of keys_kernel
-constexpr int kQueryStages = 3;                // of queries_kernel
-constexpr int kStepBytes = 16 * kColumns * 2;  // 16 rows of a tile
-constexpr float kLog2e = std::numbers::log2e_v<float>;
-
-struct Problem {
+struct Problem : Work {
   const float* statistics;  // [batch, heads, sequence]: natural logarithm of the sum of exp(scaled scores)
   const float* deltas;      // the same: d_output * out, summed over each head
   char* dscores;
@@ -50,19 +37,7 @@ struct Problem {
   bf16* dkeys;    // of the first part: in dqkv, or of the parts
   bf16* dvalues;  // the same
   int dkeys_row;  // elements from a row of them to the next
-  int batch, sequence, heads, key_heads;
-  int parts;  // of the heads of queries that share a key
   float scale;
-
-  __device__ int queries() const { return queries_of(*this); }  // that share a key
-  __device__ int queries_before(int part) const { return attention_wgmma_128::queries_before(*this, part); }
-  __host__ __device__ int blocks() const { return blocks_of(*this); }  // of keys
-  __device__ int groups() const { return groups_of(*this); }
-  __host__ __device__ int units() const { return units_of(*this); }
-  __device__ int tiles() const { return sequence / kRows; }  // of queries
-  __device__ int width() const { return heads * kHead; }
-  __device__ int key_width() const { return key_heads * kHead; }
-  __device__ int columns() const { return width() + 2 * key_width(); }  // of qkv
 
   /// dscores of 64 queries and the first 64 keys. Those of the next keys follow, up to the end of the block of keys
   /// that meets the diagonal.
@@ -108,8 +83,6 @@ struct Place {
   }
 };
 
-using HeadTiles = char[kTiles][kTileBytes];  // 64 rows of a head
-
 /// Two warpgroups multiply. Of a third one, a thread fetches, and a thread for each of the others copies dscores.
 /// Barriers, with what ends a phase:
 ///   full[stage]        the bytes of the stage have come
@@ -136,14 +109,6 @@ struct alignas(1024) KeysShared {
 struct Maps {
   CUtensorMap qkv, d_output;
 };
-
-__device__ __forceinline__ void load_rows(HeadTiles& to, const CUtensorMap& map, int column, int row,
-                                          std::uint64_t* full) {
-#pragma unroll
-  for (int i = 0; i < kTiles; ++i) {
-    load_tile(to[i], map, column + i * kColumns, row, full, CachePolicy::normal);
-  }
-}
 
 __device__ __forceinline__ void init_barriers(KeysShared& shared) {
   for (int i = 0; i < kStages; ++i) {
@@ -206,32 +171,6 @@ __device__ __forceinline__ void copy_dscores(const Problem& p, KeysShared& share
     arrive(&shared.dscores_empty[group][turn.stage]);
   }
   await_stores();
-}
-
-/// Writes 64 rows of a head, times `factor`, by way of `staging`, a tile of the warpgroup. A warp writes its 16 rows,
-/// `stride` elements apart.
-__device__ __forceinline__ void put_rows(const float (&d)[64], float factor, bf16* to, int stride, char* staging) {
-  constexpr int kChunks = 8;  // of 16 bytes, in a row of a tile
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp_row = static_cast<int>(threadIdx.x) % 128 / 32 * 16;
-  const std::uint32_t address = shared_address(staging);
-#pragma unroll
-  for (int half = 0; half < kTiles; ++half) {
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const float* x = d + 32 * half + 8 * k;
-      const std::uint32_t pairs[4] = {pack_bf16(x[0] * factor, x[1] * factor), pack_bf16(x[2] * factor, x[3] * factor),
-                                      pack_bf16(x[4] * factor, x[5] * factor), pack_bf16(x[6] * factor, x[7] * factor)};
-      stmatrix_x4(chunk_at(address, warp_row + lane % 16, 2 * k + lane / 16), pairs);
-    }
-    __syncwarp();
-#pragma unroll
-    for (int i = 0; i < kChunks / 2; ++i) {
-      const int row = warp_row + 4 * i + lane / kChunks, chunk = lane % kChunks;
-      store_at_once(reinterpret_cast<uint4*>(to + static_cast<std::size_t>(row) * stride + half * kColumns + 8 * chunk),
-                    load_shared(chunk_at(address, row, chunk)));
-    }
-    __syncwarp();
-  }
 }
 
 /// A thread of a warpgroup, which has 64 keys of a unit. They are the rows of scores, of their gradients, and of the
@@ -314,33 +253,16 @@ struct Worker {
     char* const staging = shared.dscores[group][buffer.stage];
     const std::size_t row = now.row(p) + now.block * kKeys + group * kRows;
     const std::size_t at = row * p.dkeys_row + (now.key_head * p.parts + now.part) * kHead;
-    put_rows(dkey, p.scale, p.dkeys + at, p.dkeys_row, staging);
-    put_rows(dvalue, 1.0f, p.dvalues + at, p.dkeys_row, staging);
+    put_rows(dkey, {p.scale, p.scale}, p.dkeys + at, p.dkeys_row, staging);
+    put_rows(dvalue, {1.0f, 1.0f}, p.dvalues + at, p.dkeys_row, staging);
     now.advance(p);
     turn.advance();
   }
 
-  /// By each warp.
-  __device__ __forceinline__ void release(std::uint64_t* barrier) const {
-    __syncwarp();
-    if (lane == 0) arrive(barrier);
-  }
-
   /// Two groups.
   __device__ __forceinline__ void start_scores_dweights(int stage) {
-    start_products(score, shared.keys[group], shared.queries[stage]);
-    start_products(dweight, shared.values[group], shared.douts[stage]);
-  }
-  /// d = a b^T
-  __device__ __forceinline__ void start_products(float (&d)[32], const HeadTiles& a, const HeadTiles& b) {
-    const SwizzledOperand left(shared_address(a)), right(shared_address(b));
-    wgmma_fence();
-#pragma unroll
-    for (int k = 0; k < kHead / 16; ++k) {
-      const std::uint32_t offset = k / 4 * kTileBytes + k % 4 * 32;
-      wgmma_m64n64k16(d, left + offset, right + offset, k > 0);
-    }
-    wgmma_commit();
+    start_products(score, shared.keys[group], shared.queries[stage], kTileBytes);
+    start_products(dweight, shared.values[group], shared.douts[stage], kTileBytes);
   }
   /// One group.
   __device__ __forceinline__ void start_dvalues_dkeys(int stage, int of_dscores) {
@@ -369,7 +291,7 @@ struct Worker {
       for (int c = 0; c < 4; ++c) score[4 * n + c] = exp2_approximate(fmaf(score[4 * n + c], scale_log2, shift[c % 2]));
     }
     const int tiles_ahead = now.tile - 2 * now.block - group;
-    if (tiles_ahead <= 0) mask(tiles_ahead * kRows + 2 * (lane % 4) - warp_row - lane / 4);
+    if (tiles_ahead <= 0) mask(tiles_ahead * kRows + first_across());
   }
   /// `ahead`: this thread's first query less its first key.
   __device__ __forceinline__ void mask(int ahead) {
@@ -377,7 +299,7 @@ struct Worker {
     for (int n = 0; n < 8; ++n) {
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
-        if (ahead + 8 * n + c % 2 - c / 2 * 8 < 0) score[4 * n + c] = 0.0f;
+        if (ahead + across(4 * n + c) < 0) score[4 * n + c] = 0.0f;
       }
     }
   }
@@ -412,13 +334,9 @@ struct Worker {
   }
 };
 
-__global__ void __launch_bounds__(kKeysThreads, 1)
+__global__ void __launch_bounds__(kThreadsAndFetching, 1)
     keys_kernel(const __grid_constant__ Maps maps, const __grid_constant__ Problem p) {
 #if DDP_WGMMA
-  constexpr int kTaken = 240;  // registers of a thread that multiplies
-  constexpr int kLeft = 24;    // of another one
-  static_assert(kThreads * kTaken + 128 * kLeft <= kKeysThreads * (65536 / kKeysThreads / 8 * 8),
-                "take_registers() would wait forever");
   KeysShared& shared = *reinterpret_cast<KeysShared*>(dynamic_shared_memory());
   if (threadIdx.x == 0) init_barriers(shared);
   __syncthreads();
@@ -509,7 +427,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   wgmma_wait<0>();
   settle(dquery);
   const std::size_t row = q.sample * p.sequence + (2 * q.pair + group) * kRows;
-  put_rows(dquery, p.scale, p.dqkv + row * p.columns() + q.head * kHead, p.columns(), shared.staging[group]);
+  put_rows(dquery, {p.scale, p.scale}, p.dqkv + row * p.columns() + q.head * kHead, p.columns(), shared.staging[group]);
 #endif
 }
 

@@ -10,6 +10,10 @@ CudaSelfAttention::CudaSelfAttention(Device& device)
       }) {}
 
 void CudaSelfAttention::forward(const AttentionShape& shape, const cuda::AttentionTensors& tensors) {
+  if (dtype() == DType::bf16 && cuda::suits_wgmma_128_attention(shape, tensors)) {
+    cuda::wgmma_128_attention(shape, tensors, cuda::ProductOrder::turns, multiprocessors(), stream());
+    return;
+  }
   if (suits_cudnn_attention(shape, dtype()) && plans().forward(shape, tensors)) return;
   if (dtype() == DType::bf16 && cuda::suits_mma_attention(shape, tensors)) {
     cuda::mma_attention(shape, tensors, stream());

@@ -247,11 +247,17 @@ __device__ __forceinline__ void wgmma_m64n256k16(float (&d)[64], float (&e)[64],
       : "l"(a.word()), "l"(b.word()), "r"(static_cast<int>(add)), "n"(static_cast<int>(kTransposedB)));
 }
 
+/// Computes `value` before a wgmma_wait() that follows. Without this, ptxas moves the wait in front of arithmetic that
+/// could run at the same time as the products. `scratch`: shared memory that nobody reads.
+__device__ __forceinline__ void compute_first(float value, float* scratch) {
+  asm volatile("st.volatile.shared.f32 [%0], %1;" ::"r"(shared_address(scratch)), "f"(value) : "memory");
+}
+
 /// After wgmma_wait(): what the products left in registers may be read.
 template <int kCount>
 __device__ __forceinline__ void settle(float (&d)[kCount]) {
 #pragma unroll
-  for (float& value : d) asm volatile("" : "+f"(value)::"memory");
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
 }  // namespace ddptrain::cuda
