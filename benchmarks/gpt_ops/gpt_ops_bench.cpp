@@ -24,7 +24,7 @@
 #include "runtime/device/cuda/cuda_device.h"
 #include "runtime/ops/activation.h"
 #include "runtime/ops/attention.h"
-#include "runtime/ops/attention_backward.h"
+#include "runtime/ops/attention/attention_plan.h"
 #include "runtime/ops/cuda/attention/attention_kernels.h"
 #include "runtime/ops/cuda/attention/attention_plans.h"
 #include "runtime/ops/cuda/gemm/linear_kernels.h"
@@ -476,13 +476,14 @@ class GptOps {
   void attention_by_warpgroups(const AttentionShape& shape, const cuda::AttentionTensors& t, cuda::Scratch& scratch,
                                const PassBytes& bytes, double flops) {
     const int free = device_.compute_multiprocessors();
-    if (cuda::suits_wgmma_128_attention(shape, t)) {
+    const GpuProperties gpu = device_.gpu().value();
+    if (plan_attention_forward(shape, DType::bf16, gpu) == AttentionKernels::heads_of_128) {
       time("attention, wgmma", bytes.forward, flops,
            [&] { cuda::wgmma_128_attention(shape, t, cuda::ProductOrder::free, free, stream_); });
       time("attention, wgmma by turns", bytes.forward, flops,
            [&] { cuda::wgmma_128_attention(shape, t, cuda::ProductOrder::turns, free, stream_); });
     }
-    const AttentionBackwardPlan plan = plan_attention_backward(shape, DType::bf16, device_.gpu().value());
+    const AttentionBackwardPlan plan = plan_attention_backward(shape, DType::bf16, gpu);
     const bool by_64 = plan.kernels == AttentionKernels::heads_of_64;
     if (!by_64 && plan.kernels != AttentionKernels::heads_of_128) return;
     void* workspace = scratch.reserve(plan.scratch_bytes, stream_);

@@ -4,7 +4,7 @@
 #include "models/decoder/decoder.h"
 #include "models/decoder/work.h"
 #include "runtime/core/error.h"
-#include "runtime/ops/attention_backward.h"
+#include "runtime/ops/attention/attention_plan.h"
 
 // Memory, parameters and reports of a decoder.
 

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/device/cuda/cuda_device.h"
-#include "runtime/ops/attention_backward.h"
+#include "runtime/ops/attention/attention_plan.h"
 #include "runtime/ops/cuda/attention/attention_kernels.h"
 #include "runtime/ops/grouped_attention.h"
 #include "tests/ops/bench.h"
@@ -54,7 +54,7 @@ class AttentionWgmmaTest : public ::testing::TestWithParam<AttentionShape> {
   }
   Forward forward_by_warpgroups(cuda::ProductOrder order, int free) {
     return forward([&](const auto& t) {
-      EXPECT_TRUE(cuda::suits_wgmma_128_attention(s_, t));
+      EXPECT_TRUE(cuda::suits_warpgroups(t));
       cuda::wgmma_128_attention(s_, t, order, free, stream());
     });
   }
@@ -101,7 +101,8 @@ TEST_P(AttentionWgmmaTest, ForwardEqualsThatOfThePlainKernels) {
 
 TEST_P(AttentionWgmmaTest, ForwardGivesTheSameBitsOnFewerMultiprocessors) {
   if (s_.head_size != 128) GTEST_SKIP() << "cuDNN computes it";
-  const Forward first{bench_->take(out_), bench_->take(statistics_)};  // of the operation, which takes these kernels
+  ASSERT_EQ(plan_attention_forward(s_, DType::bf16, *device_->gpu()), AttentionKernels::heads_of_128);
+  const Forward first{bench_->take(out_), bench_->take(statistics_)};  // of the operation
   for (const cuda::ProductOrder order : {cuda::ProductOrder::free, cuda::ProductOrder::turns}) {
     for (const int free : {kAll, 5}) {
       const Forward again = forward_by_warpgroups(order, free);
@@ -138,21 +139,6 @@ TEST(AttentionScratchTest, IsWhatThePlanSays) {
     const double bytes = static_cast<double>(dynamic_cast<CudaDevice&>(*device).scratch().bytes());
     const double tolerance = plan.kernels == AttentionKernels::cudnn ? 0.05 : 0.0;
     EXPECT_NEAR(bytes / static_cast<double>(plan.scratch_bytes), 1.0, tolerance) << s.batch << " x " << s.sequence;
-  }
-}
-
-/// cuDNN computes other shapes.
-TEST(AttentionWgmma128Test, ForwardTakesShapesWhoseKeysAreReadFast) {
-  if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU on this machine";
-  const std::unique_ptr<Device> device = make_device({"cuda_bf16", DeviceKind::cuda, Precision::bf16});
-  if (!cuda::multiplies_by_warpgroups()) GTEST_SKIP() << "this GPU has no warpgroup instructions";
-  for (const AttentionShape& s : {AttentionShape{1, 1, 1, 128, 128}, AttentionShape{8, 12, 2, 1024, 128},
-                                  AttentionShape{4, 28, 4, 32768, 128}, AttentionShape{1, 32, 32, 2048, 128}}) {
-    EXPECT_TRUE(cuda::suits_wgmma_128_attention(s, {})) << s.heads << " x " << s.sequence;
-  }
-  for (const AttentionShape& s : {AttentionShape{1, 1, 1, 64, 128}, AttentionShape{2, 12, 2, 1000, 128},
-                                  AttentionShape{8, 12, 2, 1024, 64}, AttentionShape{2, 32, 32, 2048, 128}}) {
-    EXPECT_FALSE(cuda::suits_wgmma_128_attention(s, {})) << s.heads << " x " << s.sequence;
   }
 }
 

@@ -7,7 +7,7 @@
 
 #include "models/decoder/decoder.h"
 #include "models/llama/llama.h"
-#include "runtime/ops/attention_backward.h"
+#include "runtime/ops/attention/attention_plan.h"
 #include "runtime/ops/meta_device.h"
 
 namespace ddptrain::tests {

@@ -2,7 +2,6 @@
 #include <cmath>
 #include <cstdint>
 
-#include "runtime/device/cuda/elements.cuh"
 #include "runtime/device/cuda/launch.cuh"
 #include "runtime/ops/cuda/attention/attention_forward_128.cuh"
 #include "runtime/ops/cuda/attention/attention_kernels.h"
@@ -14,24 +13,9 @@ namespace {
 
 using namespace attention_forward_128;
 
-/// Keys and values that stay in Hopper's L2 cache. Thread blocks compute the last queries of all samples first, so they
-/// read each key as often as there are blocks of queries after it, far apart in time.
-constexpr std::int64_t kMostKeyBytes = std::int64_t{32} << 20;
-/// Heads that share a key and read it at about the same time: then memory is fast enough for any number of keys.
-constexpr std::int64_t kEnoughQueries = 4;
-
-bool reads_keys_fast(const AttentionShape& shape) {
-  return shape.heads / shape.key_heads >= kEnoughQueries ||
-         2 * shape.batch * shape.sequence * shape.key_width() * std::int64_t{sizeof(bf16)} <= kMostKeyBytes;
-}
+static_assert(sizeof(Shared) == kSharedBytes);
 
 }  // namespace
-
-bool suits_wgmma_128_attention(const AttentionShape& shape, const AttentionTensors& tensors) {
-  return multiplies_by_warpgroups() && shape.head_size == kHead && shape.sequence % kKeys == 0 &&
-         reads_keys_fast(shape) && shape.batch * shape.sequence * shape.columns() < (std::int64_t{1} << 34) &&
-         sizeof(Shared) <= shared_memory_limit() && is_aligned(tensors.qkv, 16) && is_aligned(tensors.out, 16);
-}
 
 void wgmma_128_attention(const AttentionShape& shape, const AttentionTensors& tensors, ProductOrder order,
                          int multiprocessors, cudaStream_t stream) {

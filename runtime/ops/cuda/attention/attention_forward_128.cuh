@@ -10,6 +10,7 @@
 
 #include "runtime/ops/cuda/attention/attention_128.cuh"
 #include "runtime/ops/cuda/attention/attention_head.cuh"
+#include "runtime/ops/cuda/attention/attention_sizes.h"
 #include "runtime/ops/cuda/ring.cuh"
 
 // The forward pass of attention with heads of 128 (Shah et al., "FlashAttention-3", 2024). Tests also run it on the CPU
@@ -26,12 +27,10 @@
 
 namespace ddptrain::cuda::attention_forward_128 {
 
-using namespace attention_128;
 using attention::quad_max;
 using attention::quad_sum;
 
-constexpr int kKeys = kBlockRows;  // of a step
-constexpr int kSlots = 5;          // of the ring
+constexpr int kSlots = 5;  // of the ring
 
 struct Problem : Sizes {
   bf16* out;          // [batch * sequence, width()]

@@ -20,20 +20,19 @@ void mma_attention(const AttentionShape& shape, const AttentionTensors& tensors,
 void mma_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors, const float* deltas,
                             cudaStream_t stream);
 
+/// Whether the kernels below can read and write the tensors, which are aligned to 16 bytes. Shapes: see
+/// plan_attention_forward() and plan_attention_backward().
+bool suits_warpgroups(const AttentionTensors& tensors);
+
 /// When the warpgroups of a thread block start matrix products: as soon as they can, or by turns. The bits are the
 /// same.
 enum class ProductOrder : std::uint8_t { free, turns };
 
-/// Attention by warpgroup matrix instructions: heads of 128, which may share keys, and sequences that are multiples of
-/// 128. Four heads or more share a key, or the keys and values of the batch take at most 32 MiB.
-bool suits_wgmma_128_attention(const AttentionShape& shape, const AttentionTensors& tensors);
-/// For shapes that suit. The same bits, whatever `multiprocessors` is: the number that may work at a time.
+/// The forward pass by warpgroup matrix instructions: AttentionKernels::heads_of_128. The same bits, whatever
+/// `multiprocessors` is: the number that may work at a time.
 void wgmma_128_attention(const AttentionShape& shape, const AttentionTensors& tensors, ProductOrder order,
                          int multiprocessors, cudaStream_t stream);
 
-/// Whether the kernels below can read and write the tensors, which are aligned to 16 bytes. Shapes: see
-/// plan_attention_backward().
-bool suits_warpgroups(const AttentionTensors& tensors);
 /// The backward pass by warpgroup matrix instructions: AttentionKernels::heads_of_64. `workspace` has the bytes of the
 /// plan, and the caller keeps it until the work on `stream` has ended. `multiprocessors`: as many as may work at a
 /// time. The same bits again, whatever that number is. Does not need the deltas.

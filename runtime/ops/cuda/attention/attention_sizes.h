@@ -8,7 +8,8 @@
 #include "runtime/ops/shapes.h"
 
 /// Sizes of the custom kernels of attention: of their tiles, of their work and of their workspaces. Kernels, launches
-/// and the plan of a run (runtime/ops/attention_backward.h) read them here. Builds without CUDA compile this header.
+/// and the plan of a run (runtime/ops/attention/attention_plan.h) read them here. Builds without CUDA compile this
+/// header.
 
 namespace ddptrain::cuda::attention_wgmma {
 
@@ -80,6 +81,15 @@ DDP_HOST_DEVICE constexpr int unit_of(int round, int block, int blocks) {
 }
 
 }  // namespace ddptrain::cuda::attention_128
+
+namespace ddptrain::cuda::attention_forward_128 {
+
+using namespace attention_128;
+
+constexpr int kKeys = kBlockRows;                 // of a step
+constexpr std::size_t kSharedBytes = 225 * 1024;  // sizeof(Shared)
+
+}  // namespace ddptrain::cuda::attention_forward_128
 
 namespace ddptrain::cuda::attention_wgmma_128 {
 

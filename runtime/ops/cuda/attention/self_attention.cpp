@@ -10,7 +10,8 @@ CudaSelfAttention::CudaSelfAttention(Device& device)
       }) {}
 
 void CudaSelfAttention::forward(const AttentionShape& shape, const cuda::AttentionTensors& tensors) {
-  if (dtype() == DType::bf16 && cuda::suits_wgmma_128_attention(shape, tensors)) {
+  const AttentionKernels kernels = plan_attention_forward(shape, dtype(), *device_.gpu());
+  if (kernels == AttentionKernels::heads_of_128 && cuda::suits_warpgroups(tensors)) {
     cuda::wgmma_128_attention(shape, tensors, cuda::ProductOrder::turns, multiprocessors(), stream());
     return;
   }

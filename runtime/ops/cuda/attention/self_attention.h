@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "runtime/ops/attention_backward.h"
+#include "runtime/ops/attention/attention_plan.h"
 #include "runtime/ops/cuda/attention/attention_plans.h"
 #include "runtime/ops/cuda/cuda_ops.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/ops/attention_backward.h"
+#include "runtime/ops/attention/attention_plan.h"
 
 #include <gtest/gtest.h>
 
@@ -20,6 +20,25 @@ std::size_t documented_bytes(const AttentionShape& s, int parts) {
   const std::int64_t scores = s.batch * s.heads * s.sequence * (s.sequence + 128);
   const std::int64_t sums = parts > 1 ? 4 * s.batch * s.sequence * s.key_heads * parts * 128 : 0;
   return array(4 * s.batch * s.heads * s.sequence) + array(scores) + array(sums);
+}
+
+TEST(AttentionForwardPlan, TakesHeadsOf128WhoseKeysAreReadFast) {
+  const auto kernels_of = [](const AttentionShape& shape, const GpuProperties& gpu = {}) {
+    return plan_attention_forward(shape, DType::bf16, gpu);
+  };
+  for (const AttentionShape& s : {AttentionShape{1, 1, 1, 128, 128}, AttentionShape{8, 12, 2, 1024, 128},
+                                  AttentionShape{4, 28, 4, 32768, 128}, AttentionShape{1, 32, 32, 2048, 128}}) {
+    EXPECT_EQ(kernels_of(s), AttentionKernels::heads_of_128) << s.heads << " x " << s.sequence;
+    EXPECT_EQ(kernels_of(s, {.warpgroups = false}), AttentionKernels::cudnn);
+    EXPECT_EQ(kernels_of(s, {.shared_memory = 99 * 1024}), AttentionKernels::cudnn);
+    EXPECT_EQ(plan_attention_forward(s, DType::f32, {}), AttentionKernels::others);
+  }
+  for (const AttentionShape& s : {AttentionShape{8, 12, 2, 1024, 64}, AttentionShape{2, 32, 32, 2048, 128}}) {
+    EXPECT_EQ(kernels_of(s), AttentionKernels::cudnn) << s.heads << " x " << s.sequence;
+  }
+  for (const AttentionShape& s : {AttentionShape{1, 1, 1, 64, 128}, AttentionShape{2, 12, 2, 1000, 128}}) {
+    EXPECT_EQ(kernels_of(s), AttentionKernels::others) << s.heads << " x " << s.sequence;
+  }
 }
 
 TEST(AttentionBackwardPlan, CountsTheMemoryOfHeadsOf128) {

@@ -1,4 +1,4 @@
-#include "runtime/ops/attention_backward.h"
+#include "runtime/ops/attention/attention_plan.h"
 
 #include <algorithm>
 #include <vector>
@@ -11,6 +11,7 @@ namespace {
 
 namespace heads_of_64 = cuda::attention_wgmma;
 namespace heads_of_128 = cuda::attention_wgmma_128;
+namespace forward_128 = cuda::attention_forward_128;
 
 /// Whether kernels can count the packs of qkv in 31 bits. Then sizes of the shape fit an int.
 bool is_counted(const AttentionShape& s, int pack) {
@@ -29,6 +30,22 @@ bool suits_heads_of_128(const AttentionShape& s, const GpuProperties& gpu) {
   return s.head_size == kHead && s.sequence % kKeys == 0 && heads * blocks >= gpu.multiprocessors &&
          is_counted(s, kPack) && kSharedBytes <= gpu.shared_memory &&
          dscore_bytes(static_cast<std::size_t>(heads), static_cast<int>(blocks)) <= kMostDscoreBytes;
+}
+
+/// Keys and values that stay in Hopper's L2 cache. Thread blocks compute the last queries of all samples first, so they
+/// read each key as often as there are blocks of queries after it, far apart in time.
+constexpr std::int64_t kMostKeyBytes = std::int64_t{32} << 20;
+/// Heads that share a key and read it at about the same time: then memory is fast enough for any number of keys.
+constexpr std::int64_t kEnoughQueries = 4;
+
+bool reads_keys_fast(const AttentionShape& s) {
+  return s.heads / s.key_heads >= kEnoughQueries || 2 * s.batch * s.sequence * s.key_width() * 2 <= kMostKeyBytes;
+}
+
+bool suits_forward_128(const AttentionShape& s, const GpuProperties& gpu) {
+  using namespace forward_128;
+  return s.head_size == kHead && s.sequence % kKeys == 0 && reads_keys_fast(s) && is_counted(s, kPack) &&
+         kSharedBytes <= gpu.shared_memory;
 }
 
 /// The most steps that a thread block has, if `blocks` thread blocks take the units.
@@ -83,6 +100,11 @@ AttentionBackwardPlan plan_for_heads_of_128(const AttentionShape& shape, int mul
 
 bool suits_cudnn_attention(const AttentionShape& shape, DType dtype) {
   return dtype == DType::bf16 && shape.sequence % 128 == 0 && shape.head_size % 8 == 0 && shape.head_size <= 256;
+}
+
+AttentionKernels plan_attention_forward(const AttentionShape& shape, DType dtype, const GpuProperties& gpu) {
+  if (dtype == DType::bf16 && gpu.warpgroups && suits_forward_128(shape, gpu)) return AttentionKernels::heads_of_128;
+  return suits_cudnn_attention(shape, dtype) ? AttentionKernels::cudnn : AttentionKernels::others;
 }
 
 AttentionBackwardPlan plan_attention_backward(const AttentionShape& shape, DType dtype, const GpuProperties& gpu) {

@@ -12,13 +12,17 @@
 
 namespace ddptrain {
 
-/// Implementations of the backward pass of attention on GPUs (runtime/ops/cuda/attention/).
+/// Implementations of attention on GPUs (runtime/ops/cuda/attention/).
 enum class AttentionKernels : std::uint8_t {
-  heads_of_64,   ///< attention_wgmma.cu. A thread block takes a whole head.
-  heads_of_128,  ///< attention_wgmma_128.cu
+  heads_of_64,   ///< attention_wgmma.cu, a backward pass. A thread block takes a whole head.
+  heads_of_128,  ///< attention_forward_128.cu and attention_wgmma_128.cu
   cudnn,         ///< cuDNN, or `others` if it has no algorithm for the shape.
-  others,        ///< attention_mma.cu and attention_kernels.cu. They read the deltas of attention_deltas().
+  others,        ///< attention_mma.cu and attention_kernels.cu. Backward, they read the deltas of attention_deltas().
 };
+
+/// The kernels that compute the forward pass for a shape, if tensors are aligned to 16 bytes. They need no scratch
+/// memory.
+AttentionKernels plan_attention_forward(const AttentionShape& shape, DType dtype, const GpuProperties& gpu);
 
 /// How a GPU computes the backward pass for one shape.
 struct AttentionBackwardPlan {
