@@ -27,20 +27,8 @@ void launch(const Maps& maps, Problem p, int clusters, cudaStream_t stream) {
   p.tiles.columns = static_cast<int>(ceil_div(p.hidden, kHiddenOfTile<kPass>));
   p.tiles.pairs = static_cast<int>(ceil_div(p.rows, kCluster * kRows));
   p.tiles.count = p.tiles.columns * p.tiles.pairs;
-  const auto kernel = swiglu_product_kernel<kPass, kFinishers>;
-  reserve_shared_memory(kernel, sizeof(Shared));
-  const auto used = static_cast<unsigned>(std::min(p.tiles.count, clusters));
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {kCluster, 1, 1};
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(used * kCluster);
-  config.blockDim = dim3(static_cast<unsigned>(Roles<kFinishers>::kThreads));
-  config.dynamicSmemBytes = sizeof(Shared);
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  DDP_CUDA(cudaLaunchKernelEx(&config, kernel, maps, p));
+  launch_clusters(swiglu_product_kernel<kPass, kFinishers>, std::min(p.tiles.count, clusters), kCluster,
+                  Roles<kFinishers>::kThreads, sizeof(Shared), stream, maps, p);
 }
 
 }  // namespace
