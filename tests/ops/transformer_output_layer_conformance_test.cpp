@@ -9,8 +9,8 @@
 namespace ddptrain::tests {
 namespace {
 
-constexpr float kScale = 0.125f;
-constexpr std::uint32_t kSequence = 20;
+constexpr float kLayerScale = 0.125f;
+constexpr std::uint32_t kLayerSequence = 20;
 
 struct LayerCase {
   std::int64_t rows, width, columns, vocabulary, first;
@@ -39,7 +39,7 @@ Values weight_of(const LayerCase& c) {
 }
 
 TokenBatch batch_of(Bench& bench, const LayerCase& c) {
-  return random_tokens(bench, (c.first + c.rows + kSequence - 1) / kSequence, kSequence, c.vocabulary);
+  return random_tokens(bench, (c.first + c.rows + kLayerSequence - 1) / kLayerSequence, kLayerSequence, c.vocabulary);
 }
 
 struct LayerLoss {
@@ -62,7 +62,7 @@ LayerLoss loss_of(Bench& bench, const LayerCase& c) {
   ops.loss(rows, 0.0f, Tensor{}, sums);
   const MetricSums without_gradient = bench.take_object(sums);
   auto* again = bench.put_object(MetricSums{1.5, 2, 3});
-  ops.loss(rows, kScale, d_x, again);
+  ops.loss(rows, kLayerScale, d_x, again);
   return {{bench.take(rows.logits), bench.take_object(again)}, bench.take(d_x), without_gradient};
 }
 
@@ -87,7 +87,7 @@ TEST_P(TransformerConformanceTest, OutputLayerAndLoss) {
     for (std::size_t i = 0; i < tested.loss.gradient.size(); ++i) {
       const double found = tested.loss.gradient[i], right = expected.loss.gradient[i];
       const bool padding = static_cast<std::int64_t>(i) % c.columns >= c.vocabulary;
-      ASSERT_TRUE(padding ? found == 0.0 : std::abs(found - right) <= GetParam().tolerance * kScale)
+      ASSERT_TRUE(padding ? found == 0.0 : std::abs(found - right) <= GetParam().tolerance * kLayerScale)
           << describe(c) << ": " << i << ": " << found << " in place of " << right;
     }
   }
@@ -118,7 +118,7 @@ Loss loss_of_slices(Bench& bench, const LayerCase& c, std::int64_t slices) {
   for (const OutputRows& part : parts) {
     auto* sums = bench.put_object(MetricSums{1.5, 2, 3});
     const Tensor d_x = bench.poisoned(x.shape);
-    ops.combined_loss(part, all, kScale, d_x, sums);
+    ops.combined_loss(part, all, kLayerScale, d_x, sums);
     result.sums = bench.take_object(sums);
     const Values term = bench.take(d_x);
     for (std::size_t i = 0; i < term.size(); ++i) result.gradient[i] += term[i];
