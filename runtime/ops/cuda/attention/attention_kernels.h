@@ -19,6 +19,11 @@ void mma_attention(const AttentionShape& shape, const AttentionTensors& tensors,
 void mma_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors, const float* deltas,
                             cudaStream_t stream);
 
+/// The backward pass in one kernel, which needs no deltas: shapes of mma_attention() up to sequences of 128, if heads
+/// share no keys and one fits shared memory.
+bool suits_short_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors);
+void short_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors, cudaStream_t stream);
+
 /// The backward pass by warpgroup matrix instructions: heads of 64, sequences that are multiples of 128. One thread
 /// block takes a whole head, so a GPU is filled by as many heads as it has multiprocessors.
 bool suits_wgmma_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors);

@@ -36,6 +36,10 @@ void CudaSelfAttention::backward(const AttentionShape& shape, const cuda::Attent
     return;
   }
   if (suits_cudnn(shape, dtype()) && plans().backward(shape, tensors)) return;
+  if (dtype() == DType::bf16 && cuda::suits_short_attention_backward(shape, tensors)) {
+    cuda::short_attention_backward(shape, tensors, stream());
+    return;
+  }
   const auto rows = static_cast<std::size_t>(shape.batch * shape.heads * shape.sequence);
   auto* deltas = scratch().reserve_elements<float>(rows, stream());
   cuda::attention_deltas(shape, tensors, dtype(), deltas, stream());
