@@ -307,5 +307,22 @@ TEST(EmulatedOutputProductsTest, RowsWithoutAFiniteLossHaveNoFiniteGradient) {
   EXPECT_FALSE(std::isfinite(layer.loss_of_kernel()));
 }
 
+/// Also if only the loss is not finite: of a token that has probability 0, softmax - onehot would be finite.
+TEST(EmulatedOutputProductsTest, ATargetOfProbabilityZeroHasNoFiniteGradient) {
+  constexpr int kToken = 11;
+  Layer layer({40, 64, 256, 250, 1, 1, false, false, 8});
+  for (int row = 0; row < 40; ++row) {
+    layer.x[layer.at(row, 0, 64)] = __float2bfloat16(1.0f);
+    layer.tokens[static_cast<std::size_t>(row) + 1] = row == 5 ? kToken : 1;
+  }
+  layer.weights[layer.at(kToken, 0, 64)] = __float2bfloat16(-INFINITY);
+  ASSERT_NO_THROW(layer.run());
+  for (int row = 0; row < 40; ++row) {
+    for (int column = 0; column < layer.c.vocabulary; ++column) {
+      ASSERT_EQ(std::isnan(value_of(layer.logits[layer.at(row, column, layer.c.columns)])), row == 5) << column;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace ddptrain::cuda
