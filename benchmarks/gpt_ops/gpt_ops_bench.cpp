@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "benchmarks/gpt_ops/output_layer_rows.h"
 #include "benchmarks/gpt_ops/sustained.h"
 #include "runtime/core/error.h"
 #include "runtime/core/random.h"
@@ -460,6 +461,10 @@ class GptOps {
       time("attention_backward, mma", backward, 2.5 * flops,
            [&] { cuda::mma_attention_backward(shape, t, deltas.as<float>(), stream_); });
     }
+    if (suits_short_attention(shape, DType::bf16, device_.gpu().value())) {
+      time("attention_backward, short", backward, 2.5 * flops,
+           [&] { cuda::short_attention_backward(shape, t, stream_); });
+    }
     cuda::Scratch scratch;
     attention_by_warpgroups(shape, t, scratch, {forward, backward}, flops);
     cuda::AttentionPlans plans(stream_, scratch);
@@ -509,13 +514,14 @@ class GptOps {
     time("token_cross_entropy, not in place", 2 * bytes, 0, [&] {
       device_.get<LossOps>().token_cross_entropy(logits, batch_, 0, s_.vocabulary, 1e-5f, dlogits, metrics);
     });
-    const double width = static_cast<double>(s_.width), cells = static_cast<double>(logits.size());
-    const Tensor x = random({s_.rows(), s_.width}), weight = random({s_.padded, s_.width}), dx = empty(x.shape);
-    time("output_layer", 3 * bytes, 4 * cells * width, [&] {
-      device_.get<LinearOps>().linear(x, weight, Tensor{}, dlogits);
-      device_.get<LossOps>().token_cross_entropy(dlogits, batch_, 0, s_.vocabulary, 1e-5f, dlogits, metrics);
-      device_.get<LinearOps>().linear_backward(Tensor{}, weight, dlogits, dx, Tensor{}, Tensor{}, false);
-    });
+    const std::int64_t rows =
+        std::max<std::int64_t>(std::min<std::int64_t>(4096, s_.rows()), s_.rows() / 8);  // of a piece
+    const Tensor x = random({rows, s_.width}), weight = random({s_.padded, s_.width}), dx = empty(x.shape);
+    const Tensor piece{dlogits.data, dlogits.dtype, {rows, s_.padded}};
+    time_output_layer(device_, {x, weight, piece, batch_, 0, s_.vocabulary}, dx, metrics,
+                      [this](const std::string& name, double moved, double flops, const std::function<void()>& work) {
+                        time(name, moved, flops, work);
+                      });
     for (int tensors = 0; tensors < 6; ++tensors) buffers_.pop_back();
   }
 

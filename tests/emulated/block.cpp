@@ -59,17 +59,20 @@ void Block::run(const std::function<void()>& kernel) {
   std::vector<int> order(static_cast<std::size_t>(threads / kWarp));
   std::iota(order.begin(), order.end(), 0);
   const auto random_block = [&] { return static_cast<int>(random_() % static_cast<unsigned>(settings_.blocks + 1)); };
+  const auto random_warp = [&] { return static_cast<int>(random_() % static_cast<unsigned>(2 * order.size())); };
   int slow_block = random_block();  // none if it is the number of blocks
+  int slow_warp = random_warp();    // none if it is too large
   while (ended_ < threads) {
     std::shuffle(order.begin(), order.end(), random_);
     if (random_() % 8 == 0) slow_block = random_block();
+    if (random_() % 64 == 0) slow_warp = random_warp();
     const auto is_slow = [&](int warp) {
-      return settings_.blocks > 1 && warp * kWarp / settings_.threads == slow_block;
+      return warp == slow_warp || (settings_.blocks > 1 && warp * kWarp / settings_.threads == slow_block);
     };
     std::stable_partition(order.begin(), order.end(), [&](int warp) { return !is_slow(warp); });
     bool moved = false;
     for (const int warp : order) {
-      if (moved && is_slow(warp)) break;  // it runs when the other blocks wait
+      if (moved && is_slow(warp)) break;  // it runs when the others wait
       constexpr int kUntilItWaits = 1 << 30, kSome = 40;
       moved = run_warp(warp, random_() % 3 != 0 ? kUntilItWaits : static_cast<int>(1 + random_() % kSome)) || moved;
       moved = end_copies(false) || moved;

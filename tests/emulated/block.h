@@ -18,8 +18,8 @@
 namespace ddptrain::emulated {
 
 /// Runs a thread block of a CUDA kernel on the CPU, or a cluster of them. Threads are fibers that give way where they
-/// wait for others. The warps run in a random order, some far ahead of others, so that a barrier that is missing
-/// changes the result. Copies to shared memory that barriers count come at random times.
+/// wait for others. The warps run in a random order, some far ahead and one far behind, so that a barrier that is
+/// missing changes the result. Copies to shared memory that barriers count come at random times.
 class Block {
  public:
   struct Settings {

@@ -5,7 +5,7 @@
 
 #include "tests/emulated/device.h"
 // The kernel, after what stands for CUDA.
-#include "runtime/ops/cuda/attention/head_kernels.cuh"
+#include "runtime/ops/cuda/attention/heads/head_kernels.cuh"
 
 namespace ddptrain::cuda::head_kernels {
 

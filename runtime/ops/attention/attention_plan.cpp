@@ -102,6 +102,14 @@ bool suits_cudnn_attention(const AttentionShape& shape, DType dtype) {
   return dtype == DType::bf16 && shape.sequence % 128 == 0 && shape.head_size % 8 == 0 && shape.head_size <= 256;
 }
 
+bool suits_short_attention(const AttentionShape& shape, DType dtype, const GpuProperties& gpu) {
+  using namespace cuda::attention_short;
+  const int tiles = tiles_of(shape.sequence);
+  return dtype == DType::bf16 && shape.heads == shape.key_heads && shape.head_size % 8 == 0 &&
+         shape.head_size <= kMostHead && tiles <= kMaxTiles &&
+         shared_bytes(tiles, columns_of(shape.head_size)) <= gpu.shared_memory;
+}
+
 AttentionKernels plan_attention_forward(const AttentionShape& shape, DType dtype, const GpuProperties& gpu) {
   if (dtype == DType::bf16 && gpu.warpgroups && suits_forward_128(shape, gpu)) return AttentionKernels::heads_of_128;
   return suits_cudnn_attention(shape, dtype) ? AttentionKernels::cudnn : AttentionKernels::others;
@@ -115,6 +123,7 @@ AttentionBackwardPlan plan_attention_backward(const AttentionShape& shape, DType
   if (suits_cudnn_attention(shape, dtype)) {
     return {.kernels = AttentionKernels::cudnn, .scratch_bytes = cudnn_bytes(shape, gpu)};
   }
+  if (suits_short_attention(shape, dtype, gpu)) return {.kernels = AttentionKernels::short_texts};
   return {.kernels = AttentionKernels::others, .scratch_bytes = attention_deltas_bytes(shape)};
 }
 

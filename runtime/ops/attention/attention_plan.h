@@ -16,7 +16,8 @@ namespace ddptrain {
 enum class AttentionKernels : std::uint8_t {
   heads_of_64,   ///< attention_wgmma.cu, a backward pass. A thread block takes a whole head.
   heads_of_128,  ///< attention_forward_128.cu and attention_wgmma_128.cu
-  cudnn,         ///< cuDNN, or `others` if it has no algorithm for the shape.
+  cudnn,         ///< cuDNN, or one of the next two if it has no algorithm for the shape.
+  short_texts,   ///< attention_short.cu, a backward pass. A thread block takes a whole head.
   others,        ///< attention_mma.cu and attention_kernels.cu. Backward, they read the deltas of attention_deltas().
 };
 
@@ -45,6 +46,8 @@ AttentionBackwardPlan plan_for_heads_of_128(const AttentionShape& shape, int mul
 
 /// Shapes that cuDNN computes well. Before version 9.15.1 other lengths are wrong when a captured graph is replayed.
 bool suits_cudnn_attention(const AttentionShape& shape, DType dtype);
+/// Shapes of AttentionKernels::short_texts: up to 128 tokens, if heads share no keys and one fits shared memory.
+bool suits_short_attention(const AttentionShape& shape, DType dtype, const GpuProperties& gpu);
 
 /// An f32 per head and query.
 inline std::size_t attention_deltas_bytes(const AttentionShape& shape) {

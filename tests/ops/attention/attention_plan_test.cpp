@@ -68,6 +68,27 @@ TEST(AttentionBackwardPlan, CountsTheGradientsOfAllScoresForCudnn) {
             std::size_t{4} * 96 * 1024);
 }
 
+TEST(AttentionBackwardPlan, ShortTextsNeedNoMemory) {
+  const GpuProperties a100{.capability = 80, .multiprocessors = 108, .warpgroups = false, .shared_memory = 163 * 1024};
+  for (const AttentionShape& s :
+       {AttentionShape{1024, 2, 2, 80, 128}, AttentionShape{4, 3, 3, 127, 64}, AttentionShape{2, 3, 3, 1, 16}}) {
+    for (const GpuProperties& gpu : {GpuProperties{}, a100}) {
+      EXPECT_EQ(plan_of(s, gpu).kernels, AttentionKernels::short_texts) << s.sequence;
+      EXPECT_EQ(plan_of(s, gpu).scratch_bytes, 0u) << s.sequence;
+    }
+    EXPECT_EQ(plan_attention_backward(s, DType::f32, {}).kernels, AttentionKernels::others);
+  }
+  const AttentionShape longest{4, 2, 2, 127, 128}, shares_keys{4, 2, 1, 80, 128}, longer{4, 2, 2, 129, 64};
+  EXPECT_EQ(plan_of(longest).kernels, AttentionKernels::short_texts);
+  EXPECT_EQ(plan_of(longest, a100).kernels, AttentionKernels::others);  // 164 KiB of shared memory
+  EXPECT_EQ(plan_of(shares_keys).kernels, AttentionKernels::others);
+  EXPECT_EQ(plan_of(longer).kernels, AttentionKernels::others);
+  EXPECT_EQ(plan_of({4, 2, 2, 80, 136}).kernels, AttentionKernels::others);
+  EXPECT_EQ(plan_of({4, 2, 2, 80, 20}).kernels, AttentionKernels::others);
+  EXPECT_EQ(plan_of({4, 2, 2, 128, 64}).kernels, AttentionKernels::cudnn);
+  EXPECT_TRUE(suits_short_attention({4, 2, 2, 128, 64}, DType::bf16, {}));  // if cuDNN has no algorithm
+}
+
 TEST(AttentionBackwardPlan, GradientsOfScoresTakeAtMostTwoGibibytes) {
   for (const AttentionShape& s : {AttentionShape{4, 28, 4, 4096, 128}, AttentionShape{1, 12, 2, 12288, 128}}) {
     EXPECT_EQ(plan_of(s).kernels, AttentionKernels::heads_of_128) << s.sequence;

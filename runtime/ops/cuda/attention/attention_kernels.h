@@ -20,6 +20,10 @@ void mma_attention(const AttentionShape& shape, const AttentionTensors& tensors,
 void mma_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors, const float* deltas,
                             cudaStream_t stream);
 
+/// The backward pass in one kernel, which needs no deltas, for tensors of mma_attention(). Shapes: see
+/// suits_short_attention().
+void short_attention_backward(const AttentionShape& shape, const AttentionTensors& tensors, cudaStream_t stream);
+
 /// Whether the kernels below can read and write the tensors, which are aligned to 16 bytes. Shapes: see
 /// plan_attention_forward() and plan_attention_backward().
 bool suits_warpgroups(const AttentionTensors& tensors);

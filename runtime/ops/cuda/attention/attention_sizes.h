@@ -47,6 +47,23 @@ struct Workspace {
 
 }  // namespace ddptrain::cuda::attention_wgmma
 
+namespace ddptrain::cuda::attention_short {
+
+constexpr int kTile = 16;
+constexpr int kMaxTiles = 8;
+constexpr int kMostHead = 128;
+constexpr int kWeightBytes = kTile * kTile * 2;
+
+constexpr int tiles_of(std::int64_t sequence) { return static_cast<int>((sequence + kTile - 1) / kTile); }
+/// Columns that the kernel for these heads has.
+constexpr int columns_of(std::int64_t head_size) { return head_size <= 64 ? 64 : kMostHead; }
+/// Shared memory of a thread block: queries, keys, values and gradients, then probabilities and gradients of scores.
+constexpr std::size_t shared_bytes(int tiles, int columns) {
+  return static_cast<std::size_t>(tiles) * (4 * kTile * columns * 2 + (tiles + 1) * kWeightBytes);
+}
+
+}  // namespace ddptrain::cuda::attention_short
+
 namespace ddptrain::cuda::attention_128 {
 
 constexpr int kHead = 128;

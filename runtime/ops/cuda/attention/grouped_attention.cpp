@@ -1,6 +1,6 @@
 #include "runtime/ops/grouped_attention.h"
 
-#include "runtime/ops/cuda/attention/head_kernels.h"
+#include "runtime/ops/cuda/attention/heads/head_kernels.h"
 #include "runtime/ops/cuda/attention/self_attention.h"
 
 namespace ddptrain {

@@ -36,6 +36,10 @@ void CudaSelfAttention::backward(const AttentionShape& shape, const cuda::Attent
     return;
   }
   if (suits_cudnn_attention(shape, dtype()) && plans().backward(shape, tensors)) return;
+  if (suits_short_attention(shape, dtype(), *device_.gpu()) && cuda::suits_mma_attention(shape, tensors)) {
+    cuda::short_attention_backward(shape, tensors, stream());
+    return;
+  }
   auto* deltas = static_cast<float*>(scratch().reserve(attention_deltas_bytes(shape), stream()));
   cuda::attention_deltas(shape, tensors, dtype(), deltas, stream());
   if (dtype() == DType::bf16 && cuda::suits_mma_attention(shape, tensors)) {

@@ -1,9 +1,9 @@
-#include "runtime/ops/cuda/attention/head_kernels.h"
+#include "runtime/ops/cuda/attention/heads/head_kernels.h"
 
 #include <algorithm>
 
 #include "runtime/device/cuda/launch.cuh"
-#include "runtime/ops/cuda/attention/head_kernels.cuh"
+#include "runtime/ops/cuda/attention/heads/head_kernels.cuh"
 #include "runtime/ops/cuda/column_sums.cuh"
 #include "runtime/ops/cuda/reduce.cuh"
 
