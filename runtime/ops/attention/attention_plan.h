@@ -21,8 +21,7 @@ enum class AttentionKernels : std::uint8_t {
   others,        ///< attention_mma.cu and attention_kernels.cu. Backward, they read the deltas of attention_deltas().
 };
 
-/// The kernels that compute the forward pass for a shape, if tensors are aligned to 16 bytes. They need no scratch
-/// memory.
+/// The kernels that compute the forward pass for a shape, if tensors are aligned to 16 bytes.
 AttentionKernels plan_attention_forward(const AttentionShape& shape, DType dtype, const GpuProperties& gpu);
 
 /// How a GPU computes the backward pass for one shape.
