@@ -24,6 +24,7 @@
 #include "runtime/device/cuda/cuda_device.h"
 #include "runtime/ops/activation.h"
 #include "runtime/ops/attention.h"
+#include "runtime/ops/attention_backward.h"
 #include "runtime/ops/cuda/attention/attention_kernels.h"
 #include "runtime/ops/cuda/attention/attention_plans.h"
 #include "runtime/ops/cuda/gemm/linear_kernels.h"
@@ -460,11 +461,15 @@ class GptOps {
            [&] { cuda::mma_attention_backward(shape, t, deltas.as<float>(), stream_); });
     }
     cuda::Scratch scratch;
-    if (cuda::suits_wgmma_attention_backward(shape, t)) {
+    const AttentionBackwardPlan plan = plan_attention_backward(shape, DType::bf16, *device_.gpu());
+    const bool by_64 = plan.kernels == AttentionKernels::heads_of_64;
+    if (by_64 || plan.kernels == AttentionKernels::heads_of_128) {
       const int multiprocessors = device_.compute_multiprocessors();
-      void* workspace = scratch.reserve(cuda::wgmma_attention_backward_workspace(shape, multiprocessors), stream_);
-      time("attention_backward, wgmma", backward, 2.5 * flops,
-           [&] { cuda::wgmma_attention_backward(shape, t, workspace, multiprocessors, stream_); });
+      void* workspace = scratch.reserve(plan.scratch_bytes, stream_);
+      time("attention_backward, wgmma", backward, 2.5 * flops, [&] {
+        by_64 ? cuda::wgmma_attention_backward(shape, t, workspace, multiprocessors, stream_)
+              : cuda::wgmma_128_attention_backward(shape, t, plan.parts, workspace, multiprocessors, stream_);
+      });
     }
     cuda::AttentionPlans plans(stream_, scratch);
     if (!plans.forward(shape, t)) return;

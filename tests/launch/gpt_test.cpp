@@ -124,18 +124,18 @@ TEST(Gpt, DryRunsSayWhetherTheHostHasTheMemory) {
   const Outcome fits = train_on_cpu(1, kOnGpus + "--offload optimizer --dry-run");
   EXPECT_EQ(fits.exit_code, 0) << fits.output;
   for (const char* part :
-       {"\nall ", "\nhost: masters ", "\nhost: optimizer ", "\nhost: all ", "\n1 rank would keep "}) {
+       {"\nall ", "\nhost: masters ", "\nhost: optimizer ", "\nhost: all ", " free for its 1 rank\n"}) {
     EXPECT_EQ(fits.count(part), 1) << part << fits.output;
   }
   EXPECT_FALSE(fits.says("too little")) << fits.output;
-  const auto layers = static_cast<std::int64_t>(1.2 * static_cast<double>(available_host_memory()) / 12.9e9) + 2;
+  const auto layers = static_cast<std::int64_t>(1.2 * static_cast<double>(pinnable_host_memory()) / 12.9e9) + 2;
   const Outcome large = train_on_cpu(
       1, fmt::format("{} --width 16384 --heads 128 --layers {} --offload optimizer --dry-run", kOnGpus, layers));
   EXPECT_EQ(large.exit_code, 0) << large.output;
-  EXPECT_TRUE(large.says(" are free: too little\n")) << large.output;
+  EXPECT_TRUE(large.says(" free for its 1 rank: too little\n")) << large.output;
   const Outcome elsewhere = train_on_cpu(1, kOnGpus + "--offload optimizer --dry-run --ranks 4");
   EXPECT_TRUE(elsewhere.says("\nhost: all ")) << elsewhere.output;
-  EXPECT_FALSE(elsewhere.says("would keep")) << "the hosts of these ranks are not known" << elsewhere.output;
+  EXPECT_FALSE(elsewhere.says(" free for ")) << "the hosts of these ranks are not known" << elsewhere.output;
   EXPECT_FALSE(train_on_cpu(1, kOnGpus + "--dry-run").says("host: "));
   for (const char* task : {"", "--describe", "--dry-run"}) {
     const Outcome refused = train_on_cpu(2, kTiny + "--data synthetic:20000:64 --offload optimizer " + task);
