@@ -222,10 +222,9 @@ void require_memory(const World& world, const RunPlan& plan, const Options& opti
 }
 
 std::string host_memory_text(const World& world, std::size_t bytes) {
-  if (bytes == 0) return {};
   const std::size_t free = pinnable_host_memory();
-  return fmt::format("{} has {} free for its {}{}\n", world.hostname(), size_text(free),
-                     counted(world.local_size(), "rank"), bytes > free ? ": too little" : "");
+  return fmt::format("{} would keep {} in the memory of {}, where {} are free{}\n", counted(world.local_size(), "rank"),
+                     size_text(bytes), world.hostname(), size_text(free), bytes > free ? ": too little" : "");
 }
 
 std::string out_of_memory_text(const std::string& what, const RunPlan& plan, int rank, const Options& options,
