@@ -69,7 +69,7 @@ class Device {
   Precision precision() const { return options_.precision; }
   DType dtype() const { return compute_dtype(options_.precision); }
   virtual PeakRate peak() const { return {}; }  ///< At precision(), and in FP8 with options().fp8.
-  /// Those of the GPU, or of the GPU that a meta device describes. Empty for a CPU.
+  /// Properties of the GPU, or of the GPU that a meta device describes. Empty for a CPU.
   virtual std::optional<GpuProperties> gpu() const { return std::nullopt; }
 
   /// Records every wait of the host for the device, because the device may wait for other ranks.
@@ -195,7 +195,7 @@ std::unique_ptr<Device> make_cuda_device(DeviceOptions options, int device);
 /// Bytes that are free on the current GPU; 0 in a build without CUDA.
 std::size_t free_gpu_memory();
 int cuda_device_count();  ///< 0 in a build without CUDA or on a machine without a GPU.
-/// Those of the current GPU. Without a GPU, the default of GpuProperties.
+/// Properties of the current GPU. Without a GPU, the default of GpuProperties.
 GpuProperties current_gpu();
 /// Whether the current GPU and the code compiled for it support bf16 and tf32. True without a GPU.
 bool cuda_has_bf16();

@@ -41,6 +41,7 @@ TEST_F(HostMemory, WithoutLimitsItIsWhatTheHostHas) {
   EXPECT_EQ(available(), 64u * 1024);
   write("proc/meminfo", "MemAvailable:     64 kB\nSwapFree:        3 kB\n");
   EXPECT_EQ(available(), 67u * 1024);
+  EXPECT_EQ(pinnable_host_memory(root_.path()), 64u * 1024) << "pinned memory cannot be swapped out";
 }
 
 TEST_F(HostMemory, AGroupLimitsWhatIsBelowIt) {

@@ -18,6 +18,11 @@ thread_local int refused_mappings = 0;
 
 }  // namespace
 
+#ifdef __SANITIZE_THREAD__  // it calls mmap() before it can run instrumented code
+constexpr bool kCanRefuse = false;
+#else
+constexpr bool kCanRefuse = true;
+
 /// In place of the system's.
 extern "C" void* mmap(void* address, size_t bytes, int protection, int flags, int file, off_t offset) noexcept {
   static const auto real = reinterpret_cast<decltype(&mmap)>(dlsym(RTLD_NEXT, "mmap"));
@@ -27,6 +32,7 @@ extern "C" void* mmap(void* address, size_t bytes, int protection, int flags, in
   }
   return real(address, bytes, protection, flags, file, offset);
 }
+#endif
 
 namespace ddptrain {
 namespace {
@@ -43,8 +49,10 @@ TEST(MappedFile, ReadsWhatCannotBeMapped) {
   const std::string content(300'001, 'x');
   std::ofstream(path) << content << "end";
   EXPECT_EQ(text_of(path, 0), content + "end");
-  EXPECT_EQ(text_of(path, MAP_SHARED), content + "end");
-  EXPECT_EQ(text_of(path, MAP_SHARED | MAP_PRIVATE), content + "end");
+  if (kCanRefuse) {
+    EXPECT_EQ(text_of(path, MAP_SHARED), content + "end");
+    EXPECT_EQ(text_of(path, MAP_SHARED | MAP_PRIVATE), content + "end");
+  }
   std::filesystem::remove(path);
 }
 

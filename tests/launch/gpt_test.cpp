@@ -5,6 +5,7 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -128,7 +129,7 @@ TEST(Gpt, DryRunsSayWhetherTheHostHasTheMemory) {
     EXPECT_EQ(fits.count(part), 1) << part << fits.output;
   }
   EXPECT_FALSE(fits.says("too little")) << fits.output;
-  const auto layers = static_cast<std::int64_t>(1.2 * static_cast<double>(available_host_memory()) / 12.9e9) + 2;
+  const auto layers = static_cast<std::int64_t>(1.2 * static_cast<double>(pinnable_host_memory()) / 12.9e9) + 2;
   const Outcome large = train_on_cpu(
       1, fmt::format("{} --width 16384 --heads 128 --layers {} --offload optimizer --dry-run", kOnGpus, layers));
   EXPECT_EQ(large.exit_code, 0) << large.output;
@@ -142,6 +143,33 @@ TEST(Gpt, DryRunsSayWhetherTheHostHasTheMemory) {
     EXPECT_EQ(refused.exit_code, 2) << task << refused.output;
     EXPECT_EQ(refused.count("ddptrain: --offload optimizer: a CPU computes in the memory of the host"), 1)
         << task << refused.output;
+  }
+}
+
+/// The size behind `label` in a text of --dry-run.
+double bytes_behind(const std::string& label, const std::string& text) {
+  const std::size_t at = text.find(label);
+  if (at == std::string::npos) return 0.0;
+  std::istringstream words(text.substr(at + label.size()));
+  double number = 0.0;
+  std::string unit;
+  words >> number >> unit;
+  const std::string prefix = unit.substr(0, unit.find('B'));
+  return number * (prefix == "k" ? 1e3 : prefix == "M" ? 1e6 : prefix == "G" ? 1e9 : 1.0);
+}
+
+TEST(Gpt, DryRunsAddWhatTheRanksOfAHostKeepThere) {
+  for (const std::string& flags : {std::string(), "--save " + temporary("saved_by_rank_0"), std::string("--pp 2")}) {
+    const std::string text = train_on_cpu(2, kOnGpus + "--offload optimizer --dry-run " + flags).output;
+    const double each = bytes_behind("host: all ", text), on_rank_0 = bytes_behind("host: saved model", text);
+    const double both = bytes_behind("2 ranks would keep ", text);
+    EXPECT_GT(each, 1.1 * on_rank_0) << flags << text;
+    if (flags.starts_with("--pp")) {  // the other stage keeps less
+      EXPECT_LT(both, 1.99 * each) << text;
+      EXPECT_GT(both, 1.01 * each) << text;
+    } else {
+      EXPECT_NEAR(both, 2 * each - on_rank_0, 0.02 * each) << flags << text;
+    }
   }
 }
 

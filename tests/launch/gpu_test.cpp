@@ -385,7 +385,7 @@ TEST_F(Gpus, ResumeWithTheirStateElsewhere) {
 
 /// Blocks of 805 million parameters, whose state takes 9.7 GB. The system would end the run without a message.
 TEST_F(Gpus, ARunWhoseStateTheHostCannotHoldIsRefused) {
-  const auto layers = static_cast<std::int64_t>(1.2 * static_cast<double>(available_host_memory()) / 9.7e9) + 2;
+  const auto layers = static_cast<std::int64_t>(1.2 * static_cast<double>(pinnable_host_memory()) / 9.7e9) + 2;
   const Outcome outcome = run(1, fmt::format("--model gpt --layers {} --width 8192 --heads 64 --ff 32768 --seq 128 "
                                              "--batch 1 --data synthetic:200000:64 --steps 3 --offload optimizer",
                                              layers));

@@ -96,8 +96,7 @@ Flags optimizer_flags(Options& o) {
        "Master weights beside bf16 weights. off: none; the optimizer rounds weights to bf16 at random. With --moments "
        "bf16, Adam then takes 8 bytes per parameter in place of 16"},
       {"--offload", choice(o.trainer.state_on_host, {{"none", false}, {"optimizer", true}}),
-       "State that runs on GPUs keep in pinned host memory. optimizer: master weights and moments; the update reads "
-       "and "
+       "What a run on GPUs keeps in pinned host memory. optimizer: master weights and moments; the update reads and "
        "writes them over PCIe",
        Effect::speed},
       {"--clip-norm", number(o.trainer.clip_norm, kZeroOrMore), "Largest norm of the whole gradient (0: no clipping)"},

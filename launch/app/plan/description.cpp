@@ -118,7 +118,7 @@ std::vector<MemoryUse> copies(const RunPlan& plan, int rank, const Replica& repl
   return memory;
 }
 
-/// What a rank on a CPU keeps besides model and state.
+/// Memory of a rank on a CPU besides model and state.
 std::vector<MemoryUse> cpu_memory(const RunPlan& plan, int rank, const Replica& replica) {
   std::vector<MemoryUse> memory = {{"messages", message_bytes(plan, replica)}};
   for (const MemoryUse& use : copies(plan, rank, replica)) memory.push_back(use);
@@ -126,7 +126,7 @@ std::vector<MemoryUse> cpu_memory(const RunPlan& plan, int rank, const Replica& 
   return memory;
 }
 
-/// The same of a rank with a GPU. What libraries and MPI take of the host is not known.
+/// The same for a rank with a GPU. The host's memory for libraries and MPI is not known.
 std::vector<MemoryUse> gpu_memory(const RunPlan& plan, int rank, const Replica& replica) {
   const std::size_t units = replica.arena().units().size();
   const double bytes =

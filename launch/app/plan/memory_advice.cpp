@@ -96,7 +96,7 @@ bool is_taken(const Options& options, const Workload& workload, const RunPlan& p
   return plan.mesh.replicas > 1;
 }
 
-/// What all ranks of this host keep in its memory if this rank keeps `bytes`. Collective.
+/// The sum of `bytes` over the ranks of this host. Collective.
 std::size_t bytes_on_this_host(const World& world, std::size_t bytes) {
   struct Kept {
     int node;
@@ -109,26 +109,39 @@ std::size_t bytes_on_this_host(const World& world, std::size_t bytes) {
   return all;
 }
 
-/// UsageError if the ranks of a host would pin more memory than it has. The system would end them without a message.
-/// Collective.
-void require_host_memory(const World& world, const RunPlan& plan, const std::optional<Description>& kept) {
-  if (!plan.trainer.state_on_host) return;
-  const std::size_t all = bytes_on_this_host(world, kept ? kept->host_bytes() : 0);
-  const std::size_t free = available_host_memory();
-  world.agree([&] {
-    if (!kept || all <= free) return;
-    usage_error(
-        "--offload optimizer: there is too little memory on {}. Its {} would keep {} there, and {} are free. A rank "
-        "keeps:\n{}It keeps less there with --zero 1, if there are several replicas, or with --moments bf16 --master "
-        "off.",
-        world.hostname(), counted(world.local_size(), "rank"), size_text(all), size_text(free), Lines{kept->table()});
-  });
+Zero next(Zero zero) { return static_cast<Zero>(static_cast<int>(zero) + 1); }
+
+void add_smaller_state(std::vector<std::string>& flags, const RunPlan& plan, const Options& options) {
+  const bool keeps_fp32 = plan.trainer.has_masters || !plan.trainer.bf16_moments;
+  if (!keeps_fp32 || plan.compute.precision != Precision::bf16 || !options.outer.address.empty()) return;
+  flags.emplace_back("--moments bf16 --master off (8 bytes per parameter with Adam in place of 16)");
+}
+
+/// If the run takes `zero`, which divides more than its own.
+void add_zero(std::vector<std::string>& flags, Zero zero, const RunPlan& plan, const Options& options,
+              const Workload& workload) {
+  Options more = options;
+  more.trainer.zero = zero;
+  if (plan.trainer.zero >= Zero::weights || !is_taken(more, workload, plan)) return;
+  flags.push_back(fmt::format("--zero {} (divides more among the replicas)", static_cast<int>(zero)));
+}
+
+std::string needs_less(std::vector<std::string> flags) {
+  if (flags.empty()) flags.emplace_back("a smaller model");
+  return fmt::format("Less memory is needed with {}.", fmt::join(flags, "; "));
+}
+
+/// Flags that lessen the state, which the host keeps.
+std::string flags_for_host(const RunPlan& plan, const Options& options, const Workload& workload) {
+  std::vector<std::string> flags;
+  add_smaller_state(flags, plan, options);
+  if (plan.trainer.zero == Zero::nothing) add_zero(flags, Zero::state, plan, options, workload);
+  return needs_less(std::move(flags));
 }
 
 /// Flags that lessen what the device keeps.
-std::string flags_that_help(const RunPlan& plan, const Options& options, const Workload& workload) {
+std::string flags_for_device(const RunPlan& plan, const Options& options, const Workload& workload) {
   const TrainerOptions& trainer = plan.trainer;
-  const bool state_on_device = !trainer.state_on_host;
   std::vector<std::string> flags;
   if (trainer.batch > 1) {
     const bool sums_every_pass = trainer.virtual_ranks > 0 && trainer.zero >= Zero::gradients;  // no --grad-accum then
@@ -137,21 +150,35 @@ std::string flags_that_help(const RunPlan& plan, const Options& options, const W
     flags.emplace_back("--batch auto (the largest that fits)");
   }
   for (const std::string& flag : workload.memory_flags()) flags.push_back(flag);
-  const bool keeps_fp32 = trainer.has_masters || !trainer.bf16_moments;
-  if (state_on_device && keeps_fp32 && plan.compute.precision == Precision::bf16 && options.outer.address.empty()) {
-    flags.emplace_back("--moments bf16 --master off (8 bytes per parameter with Adam in place of 16)");
+  if (!trainer.state_on_host) {
+    add_smaller_state(flags, plan, options);
+    if (plan.device == DeviceKind::cuda) {
+      flags.emplace_back("--offload optimizer (master weights and moments in the host's memory)");
+    }
   }
-  if (state_on_device && plan.device == DeviceKind::cuda) {
-    flags.emplace_back("--offload optimizer (master weights and moments in the host's memory)");
-  }
-  Options more = options;
-  more.trainer.zero = static_cast<Zero>(static_cast<int>(trainer.zero) + 1);
-  if (!state_on_device) more.trainer.zero = std::max(more.trainer.zero, Zero::gradients);
-  if (trainer.zero < Zero::weights && is_taken(more, workload, plan)) {
-    flags.push_back(fmt::format("--zero {} (divides more among the replicas)", static_cast<int>(more.trainer.zero)));
-  }
-  if (flags.empty()) flags.emplace_back("a smaller model");
-  return fmt::format("Less memory is needed with {}.", fmt::join(flags, "; "));
+  const Zero divides = trainer.state_on_host ? Zero::gradients : Zero::state;
+  add_zero(flags, std::max(divides, next(trainer.zero)), plan, options, workload);
+  return needs_less(std::move(flags));
+}
+
+/// UsageError if the ranks of a host would pin more memory than it has. The system would end them without a message.
+/// Collective.
+void require_host_memory(const World& world, const RunPlan& plan, const std::optional<Description>& kept,
+                         const Options& options, const Workload& workload) {
+  if (!plan.trainer.state_on_host) return;
+  const std::size_t all = bytes_on_this_host(world, kept ? kept->host_bytes() : 0);
+  const Room room = {pinnable_host_memory(), {}};
+  world.agree([&] {
+    if (!kept || room.fits(all)) return;
+    const std::string text = fmt::format("its {} would keep {} there, and {} are free",
+                                         counted(world.local_size(), "rank"), size_text(all), size_text(room.bytes));
+    if (all <= room.bytes) {
+      spdlog::warn("--offload optimizer: memory of {} may run out: {}", world.hostname(), text);
+      return;
+    }
+    usage_error("--offload optimizer: there is too little memory on {}: {}. A rank keeps:\n{}{}", world.hostname(),
+                text, Lines{kept->table()}, flags_for_host(plan, options, workload));
+  });
 }
 
 }  // namespace
@@ -186,27 +213,27 @@ void require_memory(const World& world, const RunPlan& plan, const Options& opti
     const std::size_t bytes = kept->device_bytes();
     if (bytes - estimated_of(*kept) > room.bytes) {  // a part of the libraries' memory is taken already
       usage_error("there is too little memory: a rank would keep {}, and {}. A rank keeps:\n{}{}", size_text(bytes),
-                  room.text, Lines{kept->table()}, flags_that_help(plan, options, workload));
+                  room.text, Lines{kept->table()}, flags_for_device(plan, options, workload));
     }
     if (room.fits(bytes)) return;
     spdlog::warn("A rank keeps {}, and {}: memory may run out", size_text(bytes), room.text);
   });
-  require_host_memory(world, plan, kept);
+  require_host_memory(world, plan, kept, options, workload);
 }
 
 std::string host_memory_text(const World& world, std::size_t bytes) {
-  if (bytes == 0) return {};
-  const std::size_t all = bytes * static_cast<std::size_t>(world.local_size());
-  const std::size_t free = available_host_memory();
+  const std::size_t free = pinnable_host_memory();
   return fmt::format("{} would keep {} in the memory of {}, where {} are free{}\n", counted(world.local_size(), "rank"),
-                     size_text(all), world.hostname(), size_text(free), all > free ? ": too little" : "");
+                     size_text(bytes), world.hostname(), size_text(free), bytes > free ? ": too little" : "");
 }
 
 std::string out_of_memory_text(const std::string& what, const RunPlan& plan, int rank, const Options& options,
                                Workload& workload) {
   const auto kept = describe(plan, rank, workload);
   const std::string table = kept ? "A rank keeps:\n" + kept->table() : "";
-  return fmt::format("{}. {}{}", what, table, flags_that_help(plan, options, workload));
+  const std::string of_host =
+      plan.trainer.state_on_host ? " On the host: " + flags_for_host(plan, options, workload) : "";
+  return fmt::format("{}. {}{}{}", what, table, flags_for_device(plan, options, workload), of_host);
 }
 
 }  // namespace ddptrain

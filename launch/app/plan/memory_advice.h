@@ -22,8 +22,8 @@ std::int64_t largest_batch_that_fits(const World& world, const PlannedMachine& m
 /// `options`: those of the plan. For the rest see largest_batch_that_fits().
 void require_memory(const World& world, const RunPlan& plan, const Options& options, Workload& workload);
 
-/// A line that compares the free memory of this host with what its ranks would take of it, if each keeps `bytes` there
-/// besides the memory of its GPU. Empty without `bytes`.
+/// A line that compares the free memory of this host with the `bytes` that its ranks together would keep there besides
+/// the memory of their GPUs.
 std::string host_memory_text(const World& world, std::size_t bytes);
 
 /// What to say where memory runs out although require_memory() let the run begin: `what` happened, the memory of rank

@@ -63,6 +63,27 @@ Description describe_stages(const RunPlan& plan, Workload& workload, const Optio
   return most;
 }
 
+/// Bytes that ranks keep in the memory of their host besides that of their GPUs. The workload is opened again for each.
+std::size_t host_bytes_of(const std::vector<int>& ranks, const RunPlan& plan, Workload& workload,
+                          const Options& options, const std::vector<TokenIds>& prompts) {
+  std::size_t bytes = 0;
+  for (const int rank : ranks) {
+    workload.open(facts_of(options, prompts, plan.mesh, rank));
+    bytes += describe_on_meta(plan, workload, rank).host_bytes();
+  }
+  return bytes;
+}
+
+/// In order. Collective.
+std::vector<int> ranks_of_this_host(const World& world) {
+  std::vector<int> ranks;
+  const std::vector<int> nodes = world.all_gather(std::vector{world.node()});
+  for (int rank = 0; rank < world.size(); ++rank) {
+    if (nodes[static_cast<std::size_t>(rank)] == world.node()) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
 void refuse_auto_batch(const Options& options, DeviceKind kind) {
   if (!options.auto_batch || (kind == DeviceKind::cpu && options.ranks == 0)) return;
   usage_error("--batch auto: {}. Give a number.", options.ranks > 0
@@ -90,6 +111,7 @@ void print_description(const World& world, CommandLine command_line) {
   });
   const std::int64_t batch =
       options.auto_batch ? largest_batch_that_fits(world, machine, options, workload) : options.trainer.batch;
+  const std::vector<int> ranks = ranks_of_this_host(world);
   world.agree([&] {
     const RunPlan plan =
         plan_run(options, workload, machine, batch, needs_data(command_line) ? &workload.data() : nullptr);
@@ -100,8 +122,10 @@ void print_description(const World& world, CommandLine command_line) {
       std::fputs(description.json().c_str(), stdout);
       return;
     }
-    const std::string of_host = options.ranks == 0 ? host_memory_text(world, description.host_bytes()) : "";
-    std::fputs((description.table() + of_host).c_str(), stdout);
+    std::fputs(description.table().c_str(), stdout);
+    if (description.host_bytes() == 0 || options.ranks > 0) return;  // the hosts of planned ranks are not known
+    const std::size_t bytes = host_bytes_of(ranks, plan, workload, options, prompts);
+    std::fputs(host_memory_text(world, bytes).c_str(), stdout);
   });
 }
 

@@ -380,7 +380,7 @@ def memory_of(answer: Answer) -> Memory | None:
     except NotDescribed:  # as where the data have fewer samples
         return None
     there_gb = options.memory or GPUS[options.gpu].memory_gb
-    return Memory(1e-9 * work.memory_bytes, there_gb) if work.memory_bytes else None
+    return Memory(1e-9 * work.memory_bytes, there_gb, 1e-9 * work.host_bytes) if work.memory_bytes else None
 
 
 # --- files ----------------------------------------------------------------------------------------------------------

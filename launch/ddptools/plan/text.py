@@ -27,15 +27,17 @@ class Memory:
 
     kept_gb: float
     there_gb: float
+    host_gb: float = 0.0  # that a rank keeps on its host
 
     @property
     def fits(self) -> bool:
         return self.kept_gb <= self.there_gb
 
     def text(self) -> str:
+        host = f", {self.host_gb:.3g} GB of the host per rank (their transfer is not predicted)" if self.host_gb else ""
         if self.fits:
-            return f"{self.kept_gb:.3g} GB of a GPU's {self.there_gb:g} GB"
-        return f"{self.kept_gb:.3g} GB do not fit a GPU of {self.there_gb:g} GB"
+            return f"{self.kept_gb:.3g} GB of a GPU's {self.there_gb:g} GB{host}"
+        return f"{self.kept_gb:.3g} GB do not fit a GPU of {self.there_gb:g} GB{host}"
 
 
 @dataclasses.dataclass

@@ -52,6 +52,7 @@ class Description:
     device: str = ""  # cpu or cuda; empty where it is not told
     hierarchical: str = ""  # on or off: how MPI sums over hosts; empty with NCCL, and where it is not told
     memory_bytes: float = 0.0  # that a rank keeps on its device; 0 where it is not told
+    host_bytes: float = 0.0  # that a rank with a GPU keeps on its host
     sends: tuple[Sent, ...] = ()
 
     @property
@@ -84,11 +85,16 @@ def parsed(value: Any) -> Description | None:
         model=str(table.get("model")),
         buckets=tuple(buckets),
         gradient_dtype=str(table.get("gradient_dtype")),
-        memory_bytes=sum(positive(size) or 0.0 for size in table_of(table.get("memory")).values()),
+        memory_bytes=_sum(table.get("memory")),
+        host_bytes=_sum(table.get("host_memory")),
         sends=tuple(_sent(table_of(row)) for row in list_of(table.get("sends"))),
         **{name: str(table.get(name) or "") for name in ("precision", "device", "hierarchical")},
         **numbers | {"grad_accum": int(numbers["grad_accum"])},
     )
+
+
+def _sum(memory: Any) -> float:
+    return sum(positive(size) or 0.0 for size in table_of(memory).values())
 
 
 def _sent(row: Record) -> Sent:

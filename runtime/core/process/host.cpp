@@ -100,10 +100,13 @@ std::string system_host_name() {
 }
 
 std::size_t available_host_memory(const fs::path& root) {
+  const std::size_t memory = pinnable_host_memory(root);
+  return memory == kNoLimit ? kNoLimit : memory + numbers_in(root / "proc/meminfo")["SwapFree:"];
+}
+
+std::size_t pinnable_host_memory(const fs::path& root) {
   auto host = numbers_in(root / "proc/meminfo");
-  const std::uint64_t in_groups = left_in_cgroups(root);
-  const std::uint64_t memory = std::min(host.count("MemAvailable:") > 0 ? host["MemAvailable:"] : kNoLimit, in_groups);
-  return memory == kNoLimit ? kNoLimit : memory + host["SwapFree:"];
+  return std::min(host.count("MemAvailable:") > 0 ? host["MemAvailable:"] : kNoLimit, left_in_cgroups(root));
 }
 
 double seconds_since_process_start() {

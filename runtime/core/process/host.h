@@ -14,6 +14,8 @@ std::string system_host_name();
 /// Bytes that the processes of this host, or of the cgroup (version 1 or 2) that limits this one, can still take
 /// without that others are ended: what Linux calls available, and swap. `root`: where /proc and /sys are.
 std::size_t available_host_memory(const std::filesystem::path& root = "/");
+/// The same without swap, which pinned memory cannot use.
+std::size_t pinnable_host_memory(const std::filesystem::path& root = "/");
 
 /// The folders of this process's cgroup and of the groups around it, from the outermost on. They may not exist.
 /// `controller`: of version 1, such as "memory"; empty: of version 2. In a container the mount is the group itself, and

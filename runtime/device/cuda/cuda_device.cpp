@@ -160,12 +160,13 @@ const void* CudaDevice::share_host_memory(const void* host, std::size_t bytes) {
 
 /// With unified addressing, kernels of all GPUs use the same address as the host, whatever the flags are.
 Buffer CudaDevice::allocate_pinned(std::size_t bytes) {
+  const Watch::Wait wait(watch(), kWait);
   void* data = nullptr;
   const cudaError_t status = cudaHostAlloc(&data, std::max<std::size_t>(bytes, 1), cudaHostAllocDefault);
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();
     throw OutOfMemory(fmt::format("{} of pinned host memory were asked for, and cannot be had; {} are free on the host",
-                                  size_text(bytes), size_text(available_host_memory())));
+                                  size_text(bytes), size_text(pinnable_host_memory())));
   }
   DDP_CUDA(status);
   std::memset(data, 0, bytes);

@@ -288,6 +288,9 @@ class ProgramTest(unittest.TestCase):
             self.assertIn("90 GB do not fit a GPU of 80 GB", output("--gpu", "h100", "--nodes", "1"))
             for typed in ("80", "80GB", "80gb", "80000mb"):
                 self.assertIn("90 GB do not fit a GPU of 80 GB", output("--memory", typed, "--nodes", "1"))
+        told = parsed(gpt2_description(memory={"weights": 60e9}, host_memory={"masters": 30e9, "optimizer": 61e9}))
+        with mock.patch.object(program, "describe", return_value=told):
+            self.assertIn("60 GB of a GPU's 141 GB, 91 GB of the host per rank", output("--gpu", "h200", "--nodes", "1"))
 
     def test_flags_reach_ddptrain(self) -> None:
         plan = ["--model", "cnn", "--bucket-mb", "2", "--gradients", "fp32", "--json", "--nodes", "1"]
