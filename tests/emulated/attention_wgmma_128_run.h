@@ -48,7 +48,7 @@ inline void run(const Case& c, emulated::AttentionReference& tensors) {
   bf16* const dkeys = c.parts > 1 ? static_cast<bf16*>(workspace.parts) : tensors.dqkv.data() + width;
   const Maps maps{emulated::Matrix{tensors.qkv.data(), rows, columns}.map(),
                   emulated::Matrix{tensors.d_output.data(), rows, width}.map()};
-  const Problem p{work,
+  const Problem p{{c.batch, c.sequence, c.heads, c.key_heads},
                   tensors.statistics.data(),
                   workspace.deltas,
                   workspace.dscores,
@@ -56,6 +56,7 @@ inline void run(const Case& c, emulated::AttentionReference& tensors) {
                   dkeys,
                   dkeys + parts_width,
                   c.parts > 1 ? 2 * parts_width : columns,
+                  c.parts,
                   1.0f / std::sqrt(float{kHead})};
   launch(static_cast<int>(rows) * c.heads / kDeltasOfBlock, kDeltaThreads, c,
          [&] { deltas_kernel(tensors.out.data(), tensors.d_output.data(), workspace.deltas, p); });

@@ -51,13 +51,13 @@ bool suits_forward_128(const AttentionShape& s, const GpuProperties& gpu) {
 /// The most steps that a thread block has, if `blocks` thread blocks take the units.
 std::int64_t most_steps(const heads_of_128::Work& w, int blocks) {
   std::vector<std::int64_t> steps(static_cast<std::size_t>(blocks));
-  for (int round = 0; round * blocks < w.units(); ++round) {
+  for (int round = 0; round * blocks < units_of(w); ++round) {
     for (int block = 0; block < blocks; ++block) {
       const int unit = heads_of_128::unit_of(round, block, blocks);
-      if (unit >= w.units()) continue;
+      if (unit >= units_of(w)) continue;
       const int part = unit % w.parts;
-      const int heads = w.queries_before(part + 1) - w.queries_before(part);
-      steps[static_cast<std::size_t>(block)] += std::int64_t{2} * heads * (w.blocks() - unit / w.groups());
+      const int heads = queries_before(w, part + 1) - queries_before(w, part);
+      steps[static_cast<std::size_t>(block)] += std::int64_t{2} * heads * (w.blocks() - unit / groups_of(w));
     }
   }
   return *std::max_element(steps.begin(), steps.end());

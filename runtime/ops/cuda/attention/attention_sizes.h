@@ -129,11 +129,21 @@ constexpr std::size_t dscore_bytes(std::size_t heads, int blocks) { return heads
 /// The work of keys_kernel.
 struct Work : Sizes {
   int parts;  ///< Of the heads of queries that share a key.
-
-  DDP_HOST_DEVICE int queries_before(int part) const { return part * queries() / parts; }
-  DDP_HOST_DEVICE int groups() const { return batch * key_heads * parts; }
-  DDP_HOST_DEVICE int units() const { return groups() * blocks(); }
 };
+
+/// Sizes that follow from those of Work, or of a Problem.
+template <class WorkLike>
+DDP_HOST_DEVICE int queries_before(const WorkLike& w, int part) {
+  return part * w.queries() / w.parts;
+}
+template <class WorkLike>
+DDP_HOST_DEVICE int groups_of(const WorkLike& w) {
+  return w.batch * w.key_heads * w.parts;
+}
+template <class WorkLike>
+DDP_HOST_DEVICE int units_of(const WorkLike& w) {
+  return groups_of(w) * w.blocks();
+}
 
 struct Workspace {
   float* deltas;

@@ -22,9 +22,10 @@ void wgmma_128_attention_backward(const AttentionShape& shape, const AttentionTe
   const std::int64_t rows = shape.batch * shape.sequence;
   const Maps maps{swizzled_tiles(tensors.qkv, rows, shape.columns(), kRows),
                   swizzled_tiles(tensors.d_output, rows, shape.width(), kRows)};
-  Problem p{{sizes_of(shape), parts}};
+  Problem p{sizes_of(shape)};
+  p.parts = parts;
   p.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_size));
-  const Workspace memory(workspace, p);
+  const Workspace memory(workspace, {p, parts});
   launch_kernel(deltas_kernel, ceil_div(rows * shape.heads, kDeltasOfBlock), kDeltaThreads, 0, stream,
                 static_cast<const bf16*>(tensors.out), static_cast<const bf16*>(tensors.d_output), memory.deltas, p);
   p.statistics = tensors.statistics;
@@ -35,7 +36,7 @@ void wgmma_128_attention_backward(const AttentionShape& shape, const AttentionTe
   p.dvalues = p.dkeys + static_cast<std::ptrdiff_t>(p.key_heads) * p.parts * kHead;
   p.dkeys_row = p.parts > 1 ? 2 * p.key_heads * p.parts * kHead : static_cast<int>(shape.columns());
   reserve_shared_memory(keys_kernel, sizeof(KeysShared));
-  launch_kernel(keys_kernel, std::min(multiprocessors, p.units()), kThreadsAndFetching, sizeof(KeysShared), stream,
+  launch_kernel(keys_kernel, std::min(multiprocessors, units_of(p)), kThreadsAndFetching, sizeof(KeysShared), stream,
                 maps, p);
   reserve_shared_memory(queries_kernel, sizeof(QueriesShared));
   launch_kernel(queries_kernel, p.batch * p.heads * p.blocks(), kThreads, sizeof(QueriesShared), stream, maps, p);

@@ -29,7 +29,7 @@ namespace ddptrain::cuda::attention_wgmma_128 {
 constexpr int kStages = 4;       // of keys_kernel
 constexpr int kQueryStages = 3;  // of queries_kernel
 
-struct Problem : Work {
+struct Problem : Sizes {
   const float* statistics;  // [batch, heads, sequence]: natural logarithm of the sum of exp(scaled scores)
   const float* deltas;      // the same: d_output * out, summed over each head
   char* dscores;
@@ -37,6 +37,7 @@ struct Problem : Work {
   bf16* dkeys;    // of the first part: in dqkv, or of the parts
   bf16* dvalues;  // the same
   int dkeys_row;  // elements from a row of them to the next
+  int parts;      // of the heads of queries that share a key
   float scale;
 
   /// dscores of 64 queries and the first 64 keys. Those of the next keys follow, up to the end of the block of keys
@@ -58,8 +59,8 @@ struct Place {
 
   static __device__ __forceinline__ Place start(int round, const Problem& p) {
     const int unit = unit_of(round, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
-    if (unit >= p.units()) return {round, 0, 0, 0, 0, 0, 0, -1};
-    const int block = unit / p.groups(), group = unit % p.groups();
+    if (unit >= units_of(p)) return {round, 0, 0, 0, 0, 0, 0, -1};
+    const int block = unit / groups_of(p), group = unit % groups_of(p);
     const int part = group % p.parts, key_head = group / p.parts % p.key_heads;
     const int first = key_head * p.queries();
     return {round,
@@ -67,8 +68,8 @@ struct Place {
             group / p.parts / p.key_heads,
             key_head,
             part,
-            first + p.queries_before(part),
-            first + p.queries_before(part + 1),
+            first + queries_before(p, part),
+            first + queries_before(p, part + 1),
             2 * block};
   }
   __device__ __forceinline__ bool exists() const { return tile >= 0; }
