@@ -216,7 +216,8 @@ struct Worker {
     settle(dweight);
     exponentiate_scores();
     differentiate_scores();
-    put_operands();
+    put_dscores();
+    finish_operands();
     adds = false;
   }
 
@@ -235,11 +236,12 @@ struct Worker {
     wgmma_wait<1>();
     settle(dweight);
     differentiate_scores();
+    put_dscores();
     wgmma_wait<0>();
     settle(dkey);
     settle(dvalue);
     release(&shared.empty[before]);
-    put_operands();
+    finish_operands();
   }
 
   /// dv and dk.
@@ -314,22 +316,28 @@ struct Worker {
         dweight[4 * n + c] = score[4 * n + c] * (dweight[4 * n + c] - (c % 2 == 0 ? d.x : d.y));
     }
   }
-  /// Weights and dscores in bf16, as operands: weights in registers, dscores in shared memory.
-  __device__ __forceinline__ void put_operands() {
+  /// To shared memory, in bf16. Products that run may read the other buffer.
+  __device__ __forceinline__ void put_dscores() {
     await_phase(&shared.dscores_empty[group][buffer.stage], buffer.parity ^ 1);
     const std::uint32_t to = shared_address(shared.dscores[group][buffer.stage]);
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       std::uint32_t dscore[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        weight[k][i] = pack_bf16(score[8 * k + 2 * i], score[8 * k + 2 * i + 1]);
-        dscore[i] = pack_bf16(dweight[8 * k + 2 * i], dweight[8 * k + 2 * i + 1]);
-      }
+      for (int i = 0; i < 4; ++i) dscore[i] = pack_bf16(dweight[8 * k + 2 * i], dweight[8 * k + 2 * i + 1]);
       stmatrix_x4(chunk_at(to, warp_row + lane % 16, 2 * k + lane / 16), dscore);
     }
     fence_async_proxy();
     release(&shared.dscores_full[group][buffer.stage]);
+  }
+  /// Weights in bf16, in registers. No products run. All warps of the group have put their dscores, and have read
+  /// those of the other buffer.
+  __device__ __forceinline__ void finish_operands() {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) weight[k][i] = pack_bf16(score[8 * k + 2 * i], score[8 * k + 2 * i + 1]);
+    }
     barrier_wait(1 + group, 128);
     buffer.advance();
   }
