@@ -78,9 +78,14 @@ struct Place {
   __device__ __forceinline__ int row(const Problem& p) const { return sample * p.sequence; }
   __device__ __forceinline__ int sample_head(const Problem& p) const { return sample * p.heads + head; }
   __device__ __forceinline__ void advance(const Problem& p) {
+    advance_in_unit(p);
+    if (head == end) *this = start(round + 1, p);
+  }
+  /// If this is not the unit's last tile.
+  __device__ __forceinline__ void advance_in_unit(const Problem& p) {
     if (++tile < p.tiles()) return;
     tile = 2 * block;
-    if (++head == end) *this = start(round + 1, p);
+    ++head;
   }
 };
 
@@ -196,11 +201,12 @@ struct Worker {
         warp_row(static_cast<int>(threadIdx.x) % 128 / 32 * 16),
         now(Place::start(0, problem)) {}
 
-  /// All units.
+  /// All units. Each has two tiles of queries at least.
   __device__ __forceinline__ void work() {
     while (now.exists()) {
       begin_unit();
-      for (int left = now.steps(p); left > 1; --left) step();
+      for (int left = now.steps(p); left > 2; --left) step<false>();
+      step<true>();
       end_unit();
     }
   }
@@ -209,39 +215,50 @@ struct Worker {
   __device__ __forceinline__ void begin_unit() {
     await_phase(&shared.keys_full, keys_parity);
     keys_parity ^= 1;
-    await_phase(&shared.full[turn.stage], turn.parity);
-    start_scores_dweights(turn.stage);
+    start_dweights(turn);
+    start_scores(turn.stage);
     wgmma_wait<0>();
     settle(score);
     settle(dweight);
     exponentiate_scores();
     differentiate_scores();
     put_dscores();
-    finish_operands();
+    start_dweights(next());
+    put_weights();
     adds = false;
   }
 
   /// From the dscores of a tile to its part of dv and dk, and to the dscores of the next tile, which are computed
-  /// while the products run.
+  /// while the products run. The gradients of the weights of the tile after that start before these products end, so
+  /// that the tensor cores have work all the time. kLast: there is no tile after that.
+  template <bool kLast>
   __device__ __forceinline__ void step() {
     const int before = turn.stage;
-    now.advance(p);
+    now.advance_in_unit(p);
     turn.advance();
-    await_phase(&shared.full[turn.stage], turn.parity);
-    start_scores_dweights(turn.stage);
-    start_dvalues_dkeys(before, buffer.stage ^ 1);
-    wgmma_wait<2>();
+    start_scores(turn.stage);
+    wgmma_wait<0>();  // ptxas allows no other wait for products of the step before
     settle(score);
-    exponentiate_scores();
-    wgmma_wait<1>();
     settle(dweight);
+    start_dvalues_dkeys(before, buffer.stage ^ 1);
+    exponentiate_scores();
     differentiate_scores();
     put_dscores();
-    wgmma_wait<0>();
-    settle(dkey);
-    settle(dvalue);
+    if constexpr (kLast) {
+      wgmma_wait<0>();
+      settle(dkey);
+      settle(dvalue);
+    } else {
+      start_dweights(next());
+      wgmma_wait<1>();
+    }
     release(&shared.empty[before]);
-    finish_operands();
+    put_weights();
+  }
+  __device__ __forceinline__ Turn<kStages> next() const {
+    Turn<kStages> after = turn;
+    after.advance();
+    return after;
   }
 
   /// dv and dk.
@@ -262,10 +279,14 @@ struct Worker {
     turn.advance();
   }
 
-  /// Two groups.
-  __device__ __forceinline__ void start_scores_dweights(int stage) {
+  /// One group, of a tile that has come.
+  __device__ __forceinline__ void start_scores(int stage) {
     start_products(score, shared.keys[group], shared.queries[stage], kTileBytes);
-    start_products(dweight, shared.values[group], shared.douts[stage], kTileBytes);
+  }
+  /// One group, when the tile has come.
+  __device__ __forceinline__ void start_dweights(const Turn<kStages>& tile) {
+    await_phase(&shared.full[tile.stage], tile.parity);
+    start_products(dweight, shared.values[group], shared.douts[tile.stage], kTileBytes);
   }
   /// One group.
   __device__ __forceinline__ void start_dvalues_dkeys(int stage, int of_dscores) {
@@ -330,9 +351,9 @@ struct Worker {
     fence_async_proxy();
     release(&shared.dscores_full[group][buffer.stage]);
   }
-  /// Weights in bf16, in registers. No products run. All warps of the group have put their dscores, and have read
-  /// those of the other buffer.
-  __device__ __forceinline__ void finish_operands() {
+  /// In registers, in bf16, when no products of weights run. Then all warps of the group have put their dscores, and
+  /// their products have read the other buffer.
+  __device__ __forceinline__ void put_weights() {
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
 #pragma unroll
