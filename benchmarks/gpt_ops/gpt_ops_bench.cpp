@@ -18,7 +18,6 @@
 #include <thread>
 #include <vector>
 
-#include "benchmarks/gpt_ops/output_layer_rows.h"
 #include "benchmarks/gpt_ops/sustained.h"
 #include "runtime/core/error.h"
 #include "runtime/core/random.h"
@@ -514,14 +513,13 @@ class GptOps {
     time("token_cross_entropy, not in place", 2 * bytes, 0, [&] {
       device_.get<LossOps>().token_cross_entropy(logits, batch_, 0, s_.vocabulary, 1e-5f, dlogits, metrics);
     });
-    const std::int64_t rows =
-        std::max<std::int64_t>(std::min<std::int64_t>(4096, s_.rows()), s_.rows() / 8);  // of a piece
-    const Tensor x = random({rows, s_.width}), weight = random({s_.padded, s_.width}), dx = empty(x.shape);
-    const Tensor piece{dlogits.data, dlogits.dtype, {rows, s_.padded}};
-    time_output_layer(device_, {x, weight, piece, batch_, 0, s_.vocabulary}, dx, metrics,
-                      [this](const std::string& name, double moved, double flops, const std::function<void()>& work) {
-                        time(name, moved, flops, work);
-                      });
+    const double width = static_cast<double>(s_.width), cells = static_cast<double>(logits.size());
+    const Tensor x = random({s_.rows(), s_.width}), weight = random({s_.padded, s_.width}), dx = empty(x.shape);
+    time("output_layer", 3 * bytes, 4 * cells * width, [&] {
+      device_.get<LinearOps>().linear(x, weight, Tensor{}, dlogits);
+      device_.get<LossOps>().token_cross_entropy(dlogits, batch_, 0, s_.vocabulary, 1e-5f, dlogits, metrics);
+      device_.get<LinearOps>().linear_backward(Tensor{}, weight, dlogits, dx, Tensor{}, Tensor{}, false);
+    });
     for (int tensors = 0; tensors < 6; ++tensors) buffers_.pop_back();
   }
 

@@ -8,7 +8,6 @@
 #include "runtime/comm/tensor_group.h"
 #include "runtime/ops/linear.h"
 #include "runtime/ops/loss.h"
-#include "runtime/ops/output_layer.h"
 #include "runtime/ops/reduction.h"
 #include "runtime/train/model.h"
 
@@ -33,7 +32,7 @@ class Head {
   Head(Device& device, std::int64_t width, std::int64_t vocabulary, const VocabularyRows& rows, std::int64_t piece)
       : device_(device),
         linear_(device.get<LinearOps>()),
-        output_layer_(device.get<OutputLayerOps>()),
+        loss_(device.get<LossOps>()),
         reduction_(device.get<ReductionOps>()),
         width_(width),
         vocabulary_(vocabulary),
@@ -69,9 +68,11 @@ class Head {
     for (std::int64_t first = 0; first < rows; first += piece_) {
       const std::int64_t count = std::min(piece_, rows - first);
       const Tensor x_piece = piece(x, first, count);
-      const OutputRows of_piece{x_piece, weight_, logits(count), batch, first, rows_.count};
-      add_loss(of_piece, gradient_scale, gradient_scale != 0.0f ? piece(d_x, first, count) : Tensor{}, sums);
-      if (gradient_scale != 0.0f && d_weight) weight_gradient(x_piece, d_weight, first > 0);
+      compute_logits(x_piece);
+      add_loss(batch, first, count, gradient_scale, sums);
+      if (gradient_scale == 0.0f) continue;
+      input_gradient(piece(d_x, first, count));
+      if (d_weight) weight_gradient(x_piece, d_weight, first > 0);
     }
   }
   /// The logits [vocabulary] of one row of `x`. All ranks that split the vocabulary get all of them.
@@ -105,19 +106,26 @@ class Head {
     const Span span = this->span("logits");
     linear_.linear(x, weight_, Tensor{}, logits(x.dim(0)));
   }
-  /// Unless gradient_scale is 0, the gradient of the logits takes their place, and d_x gets that of x.
-  void add_loss(const OutputRows& rows, float gradient_scale, const Tensor& d_x, MetricSums* sums) {
+  /// Unless gradient_scale is 0, the gradient of the logits takes their place.
+  void add_loss(const TokenBatch& batch, std::int64_t first, std::int64_t count, float gradient_scale,
+                MetricSums* sums) {
+    const Span span = this->span("cross-entropy");
+    const Tensor logits = this->logits(count);
+    const Tensor d_logits = gradient_scale != 0.0f ? logits : Tensor{};
     if (group_ == nullptr) {
-      output_layer_.loss(rows, gradient_scale, d_x, sums);
+      loss_.token_cross_entropy(logits, batch, first, vocabulary_, gradient_scale, d_logits, sums);
       return;
     }
-    const std::int64_t count = rows.logits.dim(0);
     const Tensor mine = partial_.first(count);
     Tensor all = all_partial_;
     all.shape[1] = count;
-    output_layer_.partial_loss(rows, mine);
+    loss_.partial_cross_entropy(logits, batch, first, rows_.count, mine);
     group_->run({TensorGroup::gather(mine, all)});
-    output_layer_.combined_loss(rows, all, gradient_scale, d_x, sums);
+    loss_.combined_cross_entropy(logits, batch, first, rows_.count, all, gradient_scale, d_logits, sums);
+  }
+  void input_gradient(const Tensor& d_x) {
+    const Span span = this->span("d logits");
+    linear_.linear_backward(Tensor{}, weight_, logits(d_x.dim(0)), d_x, Tensor{}, Tensor{}, false);
   }
   void weight_gradient(const Tensor& x, const Tensor& d_weight, bool accumulate) {
     const Span span = this->span("output layer's weight gradient");
@@ -126,7 +134,7 @@ class Head {
 
   Device& device_;
   LinearOps& linear_;
-  OutputLayerOps& output_layer_;
+  LossOps& loss_;
   ReductionOps& reduction_;
   std::int64_t width_;
   std::int64_t vocabulary_;

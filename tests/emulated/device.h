@@ -3,7 +3,6 @@
 #include <cuda.h>
 #include <cuda_bf16.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -50,18 +49,12 @@ inline EmulatedDimensions gridDim, blockDim;
 inline float __fdividef(float x, float y) { return x / y; }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline int min(int a, int b) { return a < b ? a : b; }
-inline int max(int a, int b) { return a < b ? b : a; }
 inline unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
 inline void __syncwarp() { ddptrain::emulated::Block::current().meet_warp(); }
 inline void __syncthreads() { ddptrain::emulated::Block::current().meet_all(); }
 template <class T>
 T __shfl_xor_sync(unsigned, T value, int mask) {
   return ddptrain::emulated::Block::current().exchange(value)[static_cast<std::size_t>(threadIdx.x % 32 ^ mask)];
-}
-
-inline bool __any_sync(unsigned, bool value) {
-  const auto lanes = ddptrain::emulated::Block::current().exchange(value ? 1 : 0);
-  return std::find(lanes.begin(), lanes.end(), 1) != lanes.end();
 }
 
 inline void __threadfence() {}

@@ -109,14 +109,15 @@ template <Pass kPass, int kFinishers>
 void run(const Case& c, Maps maps, Problem p) {
   p.rows = c.rows;
   p.hidden = c.hidden;
-  const int columns = (c.hidden + kHiddenOfTile<kPass> - 1) / kHiddenOfTile<kPass>;
-  const int pairs = (c.rows + kCluster * kRows - 1) / (kCluster * kRows);
-  p.tiles = {c.depth, columns, pairs, columns * pairs};
+  p.depth = c.depth;
+  p.columns = (c.hidden + kHiddenOfTile<kPass> - 1) / kHiddenOfTile<kPass>;
+  p.pairs = (c.rows + kCluster * kRows - 1) / (kCluster * kRows);
+  p.tiles = p.columns * p.pairs;
   gridDim.x = c.clusters * kCluster;
   for (int cluster = 0; cluster < c.clusters; ++cluster) {
     blockIdx = {cluster * kCluster, 0};
     std::fill_n(memory, sizeof(memory), '\xFF');  // NaN
-    const emulated::Block::Settings settings{.threads = Roles<kFinishers>::kThreads,
+    const emulated::Block::Settings settings{.threads = threads_of_block(kFinishers),
                                              .seed = static_cast<unsigned>(c.rows + c.depth + cluster),
                                              .work_late = c.products_late,
                                              .shared_memory = memory,

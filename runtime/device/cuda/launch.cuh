@@ -77,24 +77,6 @@ void launch_early(void (*kernel)(Parameters...), dim3 blocks, int threads, std::
   DDP_CUDA(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
 }
 
-/// Queues a kernel of `clusters` clusters, of `blocks` thread blocks each.
-template <class... Parameters, class... Arguments>
-void launch_clusters(void (*kernel)(Parameters...), int clusters, int blocks, int threads, std::size_t shared_bytes,
-                     cudaStream_t stream, const Arguments&... arguments) {
-  reserve_shared_memory(kernel, shared_bytes);
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(clusters * blocks));
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  DDP_CUDA(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
-}
-
 /// Rows that leave most of a GPU idle, so kernels start early and share the work of a row.
 inline constexpr std::int64_t kFewRows = 8;
 

@@ -13,7 +13,6 @@
 #include "runtime/ops/norm.h"
 #include "runtime/ops/optimizers/optimizer.h"
 #include "runtime/ops/optimizers/orthogonal.h"
-#include "runtime/ops/output_layer.h"
 #include "runtime/ops/quantisation.h"
 #include "runtime/ops/reduction.h"
 #include "runtime/ops/rms_norm.h"
@@ -42,7 +41,6 @@ std::unique_ptr<LossOps> LossOps::on_cuda(Device&) { not_built(); }
 std::unique_ptr<NormOps> NormOps::on_cuda(Device&) { not_built(); }
 std::unique_ptr<OptimizerOps> OptimizerOps::on_cuda(Device&) { not_built(); }
 std::unique_ptr<OrthogonalOps> OrthogonalOps::on_cuda(Device&) { not_built(); }
-std::unique_ptr<OutputLayerOps> OutputLayerOps::on_cuda(Device&) { not_built(); }
 std::unique_ptr<QuantisationOps> QuantisationOps::on_cuda(Device&) { not_built(); }
 std::unique_ptr<ReductionOps> ReductionOps::on_cuda(Device&) { not_built(); }
 std::unique_ptr<RmsNormOps> RmsNormOps::on_cuda(Device&) { not_built(); }

@@ -95,11 +95,11 @@ void set(const PreferenceHandle& preference, cublasLtMatmulPreferenceAttributes_
   DDP_CUBLAS(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof(value)));
 }
 
-/// Row-major [rows, columns] as cuBLASLt sees it: column-major [columns, rows]. `pitch`: see Gemm.
-LayoutHandle transposed_layout(cudaDataType_t type, std::int64_t rows, std::int64_t columns, std::int64_t pitch = 0) {
+/// Row-major [rows, columns] as cuBLASLt sees it: column-major [columns, rows].
+LayoutHandle transposed_layout(cudaDataType_t type, std::int64_t rows, std::int64_t columns) {
   LayoutHandle layout;
   DDP_CUBLAS(cublasLtMatrixLayoutCreate(layout.out(), type, static_cast<std::uint64_t>(columns),
-                                        static_cast<std::uint64_t>(rows), pitch > 0 ? pitch : columns));
+                                        static_cast<std::uint64_t>(rows), columns));
   return layout;
 }
 
@@ -120,10 +120,9 @@ const EpilogueFacts& facts_of(Epilogue epilogue) {
 }  // namespace
 
 std::string name_of(const Gemm& g) {
-  const std::string pitches = g.pitch_b == 0 && g.pitch_c == 0 ? "" : fmt::format(" of {}, {}", g.pitch_b, g.pitch_c);
-  return fmt::format("{} x {} x {} {}{} {} {} {}{}{}", g.m, g.n, g.k, g.transpose_a ? 't' : 'n',
+  return fmt::format("{} x {} x {} {}{} {} {} {}{}", g.m, g.n, g.k, g.transpose_a ? 't' : 'n',
                      g.transpose_b ? 't' : 'n', name_of(g.in), name_of(g.in_b.value_or(g.in)), g.accumulate ? "+ " : "",
-                     name_of(g.out), pitches);
+                     name_of(g.out));
 }
 
 struct MatmulPlans::Impl {
@@ -145,7 +144,6 @@ struct MatmulPlans::Impl {
   /// c^T = op(b)^T op(a)^T: left = b, right = a, each transposed where op transposes it.
   Plan describe(const Key& key) const {
     const Gemm& g = key.gemm;
-    DDP_CHECK(g.pitch_c == 0 || !g.accumulate, "a matrix product that adds to some columns of a matrix");
     DDP_CHECK(g.m > 0 && g.n > 0 && g.k > 0, "an empty matrix product: m {}, n {}, k {}", g.m, g.n, g.k);
     const bool tf32 = g.in == DType::f32 && precision == Precision::tf32;
     Plan plan;
@@ -165,10 +163,9 @@ struct MatmulPlans::Impl {
     }
     const cudaDataType_t left = type_of(g.in_b.value_or(g.in));
     const cudaDataType_t right = type_of(g.in);
-    plan.left =
-        g.transpose_b ? transposed_layout(left, g.n, g.k, g.pitch_b) : transposed_layout(left, g.k, g.n, g.pitch_b);
+    plan.left = g.transpose_b ? transposed_layout(left, g.n, g.k) : transposed_layout(left, g.k, g.n);
     plan.right = g.transpose_a ? transposed_layout(right, g.k, g.m) : transposed_layout(right, g.m, g.k);
-    plan.result = transposed_layout(type_of(g.out), g.m, g.n, g.pitch_c);
+    plan.result = transposed_layout(type_of(g.out), g.m, g.n);
     return plan;
   }
 

@@ -12,8 +12,8 @@
 
 namespace ddptrain::cuda {
 
-/// c [m, n] = op(a) [m, k] op(b) [k, n], all row-major and contiguous, unless there is a pitch; op is the identity or
-/// the transpose, so that a is stored as [m, k] or [k, m] and b as [k, n] or [n, k].
+/// c [m, n] = op(a) [m, k] op(b) [k, n], all row-major and contiguous; op is the identity or the transpose, so that a
+/// is stored as [m, k] or [k, m] and b as [k, n] or [n, k].
 struct Gemm {
   std::int64_t m = 0;
   std::int64_t n = 0;
@@ -25,10 +25,6 @@ struct Gemm {
   DType out = DType::f32;                    ///< Type of c and bias: `in` or f32; with FP8, bf16 or f32.
   bool accumulate = false;                   ///< Adds to c.
   std::optional<DType> in_b = std::nullopt;  ///< Type of b, if it is not `in`.
-  /// Elements from a row of b, and of c, to the next, if these are columns of wider matrices; 0 if not. Such a c is not
-  /// added to.
-  std::int64_t pitch_b = 0;
-  std::int64_t pitch_c = 0;
 
   auto operator<=>(const Gemm&) const = default;
 };

@@ -24,11 +24,23 @@ bool suits(std::int64_t rows, std::int64_t hidden, std::int64_t depth, int clust
 
 template <Pass kPass, int kFinishers>
 void launch(const Maps& maps, Problem p, int clusters, cudaStream_t stream) {
-  p.tiles.columns = static_cast<int>(ceil_div(p.hidden, kHiddenOfTile<kPass>));
-  p.tiles.pairs = static_cast<int>(ceil_div(p.rows, kCluster * kRows));
-  p.tiles.count = p.tiles.columns * p.tiles.pairs;
-  launch_clusters(swiglu_product_kernel<kPass, kFinishers>, std::min(p.tiles.count, clusters), kCluster,
-                  Roles<kFinishers>::kThreads, sizeof(Shared), stream, maps, p);
+  p.columns = static_cast<int>(ceil_div(p.hidden, kHiddenOfTile<kPass>));
+  p.pairs = static_cast<int>(ceil_div(p.rows, kCluster * kRows));
+  p.tiles = p.columns * p.pairs;
+  const auto kernel = swiglu_product_kernel<kPass, kFinishers>;
+  reserve_shared_memory(kernel, sizeof(Shared));
+  const auto used = static_cast<unsigned>(std::min(p.tiles, clusters));
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {kCluster, 1, 1};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(used * kCluster);
+  config.blockDim = dim3(static_cast<unsigned>(threads_of_block(kFinishers)));
+  config.dynamicSmemBytes = sizeof(Shared);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  DDP_CUDA(cudaLaunchKernelEx(&config, kernel, maps, p));
 }
 
 }  // namespace
@@ -43,7 +55,7 @@ bool try_linear_swiglu(const Tensor& x, const Tensor& weight, const Tensor& pre,
                         .y = y.as<bf16>(),
                         .rows = static_cast<int>(rows),
                         .hidden = static_cast<int>(hidden),
-                        .tiles = {.depth = static_cast<int>(depth)}};
+                        .depth = static_cast<int>(depth)};
   launch<Pass::forward, 3>(maps, problem, clusters, stream);
   return true;
 }
@@ -58,7 +70,7 @@ bool try_linear_swiglu_backward(const Tensor& weight, const Tensor& dy, const Te
                         .y = y.as<bf16>(),
                         .rows = static_cast<int>(rows),
                         .hidden = static_cast<int>(hidden),
-                        .tiles = {.depth = static_cast<int>(depth)}};
+                        .depth = static_cast<int>(depth)};
   const bool three = warps == FinishingWarps::three;
   const auto launch_pass = y ? (three ? launch<Pass::backward_again, 3> : launch<Pass::backward_again, 7>)
                              : (three ? launch<Pass::backward, 3> : launch<Pass::backward, 7>);

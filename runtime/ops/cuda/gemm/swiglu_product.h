@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "runtime/core/tensor.h"
-#include "runtime/ops/cuda/gemm/finishing_warps.h"
 
 /// Products with SwiGLU in their epilogue, by Hopper's warpgroup instructions. All tensors are bf16. Both functions do
 /// nothing and return false if the GPU or the tensors do not suit: `hidden` and the terms of a sum must be multiples of
@@ -18,6 +17,10 @@ namespace ddptrain::cuda {
 /// pre [n, 2 hidden] = x [n, in] weight [2 hidden, in]^T; y [n, hidden] = swiglu(pre).
 bool try_linear_swiglu(const Tensor& x, const Tensor& weight, const Tensor& pre, const Tensor& y, int clusters,
                        cudaStream_t stream);
+
+/// Warps that compute gradients of a tile while the next one is multiplied. Three leave the others registers for larger
+/// products in an instruction. Seven are faster where sums have few terms. The results have the same bits.
+enum class FinishingWarps : std::uint8_t { three = 3, seven = 7 };
 
 /// dpre [n, 2 hidden] = the gradient of pre. The gradient of swiglu(pre) is dy [n, out] weight [out, hidden]. If y
 /// [n, hidden] has data, it gets swiglu(pre).

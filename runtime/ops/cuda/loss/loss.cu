@@ -26,6 +26,15 @@ struct Labels {
   }
 };
 
+/// Targets that are among the columns of this rank. Others have a column that does not exist.
+struct SliceTargets {
+  Predictions predictions;
+
+  __device__ __forceinline__ std::uint32_t target(std::uint32_t row) const {
+    return predictions.batch.vocabulary_slice.row(predictions.target(row));
+  }
+};
+
 /// See LossOps::kSoftmaxStatistics.
 struct RowStatistics {
   float largest, total, target_logit;

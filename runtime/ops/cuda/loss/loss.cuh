@@ -3,7 +3,6 @@
 #include <cstdint>
 
 #include "runtime/ops/cuda/cuda_ops.h"
-#include "runtime/ops/cuda/loss/predictions.cuh"
 #include "runtime/ops/loss.h"
 
 /// Code that the losses share.
@@ -12,9 +11,27 @@ namespace ddptrain {
 
 namespace cuda {
 
+/// Loss and hits of the rows that one block took.
+struct MetricPartial {
+  double loss;
+  std::uint32_t correct;
+};
+
 /// Adds `count` partials, in a fixed order, and `rows` samples to *sums, and logs them (StepLog).
 void add_metric_partials(const MetricPartial* partials, std::uint32_t count, std::int64_t rows, StepRef step,
                          MetricSums* sums, cudaStream_t stream);
+
+/// Targets of rows of logits: the tokens that follow the tokens of a batch, from its prediction `first` on.
+struct Predictions {
+  TokenBatch batch;
+  std::uint32_t first;
+
+  __device__ __forceinline__ std::uint32_t target(std::uint32_t row) const {
+    const std::uint32_t sequence = batch.source.sequence;
+    const std::uint32_t window = BatchRows(batch.order, batch.step)[(first + row) / sequence];
+    return batch.source.token(window, (first + row) % sequence + 1);
+  }
+};
 
 }  // namespace cuda
 

@@ -56,11 +56,6 @@ __device__ __forceinline__ void load_tile_to(std::uint16_t blocks, void* to, con
       "l"(static_cast<std::uint64_t>(policy))
       : "memory");
 }
-/// Begins to fetch a tile into the L2 cache.
-__device__ __forceinline__ void prefetch_tile(const CUtensorMap& map, int column, int row) {
-  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];" ::"l"(&map), "r"(column), "r"(row)
-               : "memory");
-}
 /// Arrives at the barrier that block `block` of the cluster has at the place of `barrier`. Other blocks may not see
 /// what this thread has written before.
 __device__ __forceinline__ void arrive_in(std::uint32_t block, std::uint64_t* barrier) {

@@ -47,7 +47,6 @@ inline void load_tile_to(std::uint16_t blocks, void* to, const CUtensorMap& map,
     if ((blocks >> block & 1) != 0) start_tile(block, to, emulated::Matrix::of(map), column, row, barrier);
   }
 }
-inline void prefetch_tile(const CUtensorMap&, int, int) {}
 inline void load_bytes(void* to, const void* from, int bytes, std::uint64_t* barrier) {
   emulated::Block& block = emulated::Block::current();
   block.start_copy(block.rank(), barrier, bytes, [=] { std::memcpy(to, from, static_cast<std::size_t>(bytes)); });
