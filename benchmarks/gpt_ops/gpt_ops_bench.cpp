@@ -481,11 +481,8 @@ class GptOps {
                                const PassBytes& bytes, double flops) {
     const int free = device_.compute_multiprocessors();
     const GpuProperties gpu = device_.gpu().value();
-    if (plan_attention_forward(shape, DType::bf16, gpu) == AttentionKernels::heads_of_128) {
-      time("attention, wgmma", bytes.forward, flops,
-           [&] { cuda::wgmma_128_attention(shape, t, cuda::ProductOrder::free, free, stream_); });
-      time("attention, wgmma by turns", bytes.forward, flops,
-           [&] { cuda::wgmma_128_attention(shape, t, cuda::ProductOrder::turns, free, stream_); });
+    if (gpu.warpgroups && shape.head_size == 128 && shape.sequence % 128 == 0) {  // also where cuDNN should be faster
+      time("attention, wgmma", bytes.forward, flops, [&] { cuda::wgmma_128_attention(shape, t, free, stream_); });
     }
     const AttentionBackwardPlan plan = plan_attention_backward(shape, DType::bf16, gpu);
     const bool by_64 = plan.kernels == AttentionKernels::heads_of_64;

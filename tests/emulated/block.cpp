@@ -134,17 +134,14 @@ void Block::give_way_at_times() {
   --late_;
 }
 
-bool Block::arrive(Meeting& meeting, int threads) {
-  if (++meeting.count < threads) return false;
-  meeting.count = 0;
-  ++meeting.generation;
-  return true;
-}
-
 void Block::meet(int block, int place, int threads, const char* whom) {
   Meeting& meeting = meetings_[{block, place}];
   const long mine = meeting.generation;
-  if (arrive(meeting, threads)) return;
+  if (++meeting.count == threads) {
+    meeting.count = 0;
+    ++meeting.generation;
+    return;
+  }
   wait_until(whom, [&meeting, mine] { return meeting.generation != mine; });
 }
 

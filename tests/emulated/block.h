@@ -55,11 +55,6 @@ class Block {
   }
   /// Returns when `threads` threads of the block have called it with the same `place`.
   void meet(int place, int threads) { meet(rank(), place, threads, "threads of its block"); }
-  /// The same for a thread that does not wait.
-  void arrive_at(int place, int threads) {
-    arrive(meetings_[{rank(), place}], threads);
-    give_way_at_times();
-  }
   void meet_warp() { meet(kOfAll, running_ / kWarp, kWarp, "its warp"); }
   void meet_all() { meet(kBlockMeeting, settings_.threads); }
   void meet_cluster() { meet(kOfAll, kClusterMeeting, settings_.blocks * settings_.threads, "its cluster"); }
@@ -132,8 +127,6 @@ class Block {
     bool is_slow;  ///< It ends when all threads wait.
   };
 
-  /// Whether all have come.
-  static bool arrive(Meeting& meeting, int threads);
   static void enter();
   void start_fibers();
   bool run_warp(int warp, int rounds);

@@ -54,10 +54,10 @@ class AttentionWgmmaTest : public ::testing::TestWithParam<AttentionShape> {
   Forward forward_by_plain_kernels() {
     return forward([&](const auto& t) { cuda::plain_attention(s_, t, DType::bf16, stream()); });
   }
-  Forward forward_by_warpgroups(cuda::ProductOrder order, int free) {
+  Forward forward_by_warpgroups(int free) {
     return forward([&](const auto& t) {
       EXPECT_TRUE(cuda::suits_warpgroups(t));
-      cuda::wgmma_128_attention(s_, t, order, free, stream());
+      cuda::wgmma_128_attention(s_, t, free, stream());
     });
   }
 
@@ -94,23 +94,19 @@ TEST_P(AttentionWgmmaTest, BackwardEqualsThatOfThePlainKernels) {
 TEST_P(AttentionWgmmaTest, ForwardEqualsThatOfThePlainKernels) {
   if (s_.head_size != 128) GTEST_SKIP() << "cuDNN computes it";
   const Forward expected = forward_by_plain_kernels();
-  for (const cuda::ProductOrder order : {cuda::ProductOrder::free, cuda::ProductOrder::turns}) {
-    const Forward computed = forward_by_warpgroups(order, kAll);
-    EXPECT_LT(relative_error(computed.out, expected.out), 5e-3);
-    EXPECT_LT(relative_error(computed.statistics, expected.statistics), 1e-5);
-  }
+  const Forward computed = forward_by_warpgroups(kAll);
+  EXPECT_LT(relative_error(computed.out, expected.out), 5e-3);
+  EXPECT_LT(relative_error(computed.statistics, expected.statistics), 1e-5);
 }
 
 TEST_P(AttentionWgmmaTest, ForwardGivesTheSameBitsOnFewerMultiprocessors) {
   if (s_.head_size != 128) GTEST_SKIP() << "cuDNN computes it";
   ASSERT_EQ(plan_attention_forward(s_, DType::bf16, *device_->gpu()), AttentionKernels::heads_of_128);
   const Forward first{bench_->take(out_), bench_->take(statistics_)};  // of the operation
-  for (const cuda::ProductOrder order : {cuda::ProductOrder::free, cuda::ProductOrder::turns}) {
-    for (const int free : {kAll, 5}) {
-      const Forward again = forward_by_warpgroups(order, free);
-      EXPECT_EQ(first.out, again.out) << free;
-      EXPECT_EQ(first.statistics, again.statistics) << free;
-    }
+  for (const int free : {kAll, 5}) {
+    const Forward again = forward_by_warpgroups(free);
+    EXPECT_EQ(first.out, again.out) << free;
+    EXPECT_EQ(first.statistics, again.statistics) << free;
   }
 }
 

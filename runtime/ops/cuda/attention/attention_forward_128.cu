@@ -17,14 +17,14 @@ static_assert(sizeof(Shared) == kSharedBytes);
 
 }  // namespace
 
-void wgmma_128_attention(const AttentionShape& shape, const AttentionTensors& tensors, ProductOrder order,
-                         int multiprocessors, cudaStream_t stream) {
+void wgmma_128_attention(const AttentionShape& shape, const AttentionTensors& tensors, int multiprocessors,
+                         cudaStream_t stream) {
   const CUtensorMap qkv = swizzled_tiles(tensors.qkv, shape.batch * shape.sequence, shape.columns(), kRows);
   const Problem p{sizes_of(shape), static_cast<bf16*>(tensors.out), tensors.statistics,
                   1.0f / std::sqrt(static_cast<float>(shape.head_size))};
-  const auto kernel = order == ProductOrder::turns ? forward_kernel<true> : forward_kernel<false>;
-  reserve_shared_memory(kernel, sizeof(Shared));
-  launch_kernel(kernel, std::min(multiprocessors, p.units()), kThreadsAndFetching, sizeof(Shared), stream, qkv, p);
+  reserve_shared_memory(forward_kernel, sizeof(Shared));
+  launch_kernel(forward_kernel, std::min(multiprocessors, p.units()), kThreadsAndFetching, sizeof(Shared), stream, qkv,
+                p);
 }
 
 }  // namespace ddptrain::cuda

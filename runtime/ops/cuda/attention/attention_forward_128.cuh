@@ -181,8 +181,7 @@ struct Softmax {
   float correction[2];  // makes sums of earlier weights relative to the largest score of now
 };
 
-/// A thread that multiplies. kTurns: the warpgroups start products by turns.
-template <bool kTurns>
+/// A thread that multiplies.
 struct Worker {
   const Problem& p;
   Shared& shared;
@@ -202,7 +201,6 @@ struct Worker {
 
   /// Computes all items.
   __device__ __forceinline__ void work() {
-    if (group > 0) pass_turn();
     await_item();
     begin();
     while (true) {
@@ -232,9 +230,7 @@ struct Worker {
   /// Computes the weights of the first step.
   __device__ __forceinline__ void begin() {
     await_phase(&shared.full[0], 0);
-    take_turn();
     start_scores<false>(0);
-    pass_turn();
     wgmma_wait<0>();
     settle(score);
     release(&shared.empty[0]);
@@ -273,19 +269,11 @@ struct Worker {
   /// Writes the last output.
   __device__ __forceinline__ void end() {
     await_phase(&shared.full[slot.stage], slot.parity);
-    take_turn();
     start_sums<false>(slot.stage);
-    if (group == 0) pass_turn();
     finish_sums();
     put_output(softmax);
   }
 
-  __device__ __forceinline__ void take_turn() const {
-    if constexpr (kTurns) barrier_wait(3 + group, kThreads);
-  }
-  __device__ __forceinline__ void pass_turn() const {
-    if constexpr (kTurns) barrier_arrive(3 + (group ^ 1), kThreads);
-  }
   /// Starts the products for the scores of the next step and those of the weights, and waits for the scores.
   template <bool kHalfScores, bool kHalfSums>
   __device__ __forceinline__ void start() {
@@ -293,10 +281,8 @@ struct Worker {
     await_phase(&shared.full[slot.stage], slot.parity);
     slot.advance();
     await_phase(&shared.full[slot.stage], slot.parity);
-    take_turn();
     start_scores<kHalfScores>(keys);
     start_sums<kHalfSums>(slot.stage);
-    pass_turn();
     wgmma_wait<1>();
     settle(score);
     release(&shared.empty[keys]);
@@ -400,7 +386,6 @@ struct Worker {
   }
 };
 
-template <bool kTurns>
 __global__ void __launch_bounds__(kThreadsAndFetching, 1)
     forward_kernel(const __grid_constant__ CUtensorMap qkv, const __grid_constant__ Problem p) {
 #if DDP_WGMMA
@@ -409,7 +394,7 @@ __global__ void __launch_bounds__(kThreadsAndFetching, 1)
   __syncthreads();
   if (threadIdx.x < kThreads) {
     take_registers<kTaken>();
-    Worker<kTurns>(p, shared).work();
+    Worker(p, shared).work();
   } else {
     leave_registers<kLeft>();
     if (threadIdx.x == kThreads) Fetcher{qkv, p, shared, {}, {}}.fetch();

@@ -28,14 +28,10 @@ void short_attention_backward(const AttentionShape& shape, const AttentionTensor
 /// plan_attention_forward() and plan_attention_backward().
 bool suits_warpgroups(const AttentionTensors& tensors);
 
-/// When the warpgroups of a thread block start matrix products: as soon as they can, or by turns. The bits are the
-/// same.
-enum class ProductOrder : std::uint8_t { free, turns };
-
 /// The forward pass by warpgroup matrix instructions: AttentionKernels::heads_of_128. The same bits, whatever
 /// `multiprocessors` is: the number that may work at a time.
-void wgmma_128_attention(const AttentionShape& shape, const AttentionTensors& tensors, ProductOrder order,
-                         int multiprocessors, cudaStream_t stream);
+void wgmma_128_attention(const AttentionShape& shape, const AttentionTensors& tensors, int multiprocessors,
+                         cudaStream_t stream);
 
 /// The backward pass by warpgroup matrix instructions: AttentionKernels::heads_of_64. `workspace` has the bytes of the
 /// plan, and the caller keeps it until the work on `stream` has ended. `multiprocessors`: as many as may work at a

@@ -12,7 +12,7 @@ CudaSelfAttention::CudaSelfAttention(Device& device)
 void CudaSelfAttention::forward(const AttentionShape& shape, const cuda::AttentionTensors& tensors) {
   const AttentionKernels kernels = plan_attention_forward(shape, dtype(), *device_.gpu());
   if (kernels == AttentionKernels::heads_of_128 && cuda::suits_warpgroups(tensors)) {
-    cuda::wgmma_128_attention(shape, tensors, cuda::ProductOrder::turns, multiprocessors(), stream());
+    cuda::wgmma_128_attention(shape, tensors, multiprocessors(), stream());
     return;
   }
   if (suits_cudnn_attention(shape, dtype()) && plans().forward(shape, tensors)) return;

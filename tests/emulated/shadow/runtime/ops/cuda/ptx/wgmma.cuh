@@ -27,7 +27,6 @@ template <int kCount>
 void settle(float (&)[kCount]) {}
 inline void compute_first(float, float*) {}
 inline void barrier_wait(int barrier, int threads) { emulated::Block::current().meet(barrier, threads); }
-inline void barrier_arrive(int barrier, int threads) { emulated::Block::current().arrive_at(barrier, threads); }
 
 struct SwizzledOperand {
   std::uint32_t address, tile_bytes;
