@@ -47,5 +47,23 @@ TEST(EmulatedAttentionTest, ThreadBlocksTakeAboutAsManySteps) {
   EXPECT_LT(*std::max_element(steps.begin(), steps.end()), 1.1 * all / kBlocks);
 }
 
+/// Also where they take more bytes than 32 bits can count.
+TEST(EmulatedAttentionTest, TilesOfGradientsOfScoresFollowEachOther) {
+  for (const Sizes& sizes :
+       {Sizes{2, 1024, 3, 1}, Sizes{1, 16384, 28, 4}, Sizes{1, 32768, 12, 2}, Sizes{1, 4194176, 2, 1}}) {
+    Problem p{sizes};
+    p.dscores = memory;
+    std::int64_t before = 0;
+    for (int head = 0; head < sizes.batch * sizes.heads; ++head) {
+      for (int tile = 0; tile < sizes.tiles(); ++tile) {
+        ASSERT_EQ(p.dscores_of(head, tile) - memory, before * kTileBytes) << head << ", " << tile;
+        before += 2 * (tile / 2 + 1);
+      }
+    }
+    const auto heads = static_cast<std::size_t>(sizes.batch * sizes.heads);
+    EXPECT_EQ(dscore_bytes(heads, sizes.blocks()), static_cast<std::size_t>(before) * kTileBytes);
+  }
+}
+
 }  // namespace
 }  // namespace ddptrain::cuda::attention_wgmma_128

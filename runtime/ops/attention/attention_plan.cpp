@@ -29,7 +29,7 @@ bool suits_heads_of_128(const AttentionShape& s, const GpuProperties& gpu) {
   const std::int64_t heads = s.batch * s.heads, blocks = s.sequence / kKeys;
   return s.head_size == kHead && s.sequence % kKeys == 0 && heads * blocks >= gpu.multiprocessors &&
          is_counted(s, kPack) && kSharedBytes <= gpu.shared_memory &&
-         dscore_bytes(static_cast<std::size_t>(heads), static_cast<int>(blocks)) <= kMostDscoreBytes;
+         dscore_tiles(static_cast<int>(blocks)) < std::size_t{1} << 31;  // up to 4,194,176 tokens
 }
 
 /// Keys and values that stay in Hopper's L2 cache. Thread blocks compute the last queries of all samples first, so they

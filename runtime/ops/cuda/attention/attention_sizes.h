@@ -115,11 +115,7 @@ using namespace attention_128;
 constexpr int kKeys = kBlockRows;                 // of a unit
 constexpr std::size_t kSharedBytes = 227 * 1024;  // sizeof(KeysShared)
 
-/// Gradients of scores grow with the square of the sequence: 28 heads take 0.5 GB for 4,096 tokens, and 31 GB for
-/// 32,768.
-constexpr std::size_t kMostDscoreBytes = std::size_t{2} << 30;
-
-/// Number of tiles of a head of queries.
+/// Tiles of a head of queries: kernels count them in 31 bits.
 DDP_HOST_DEVICE constexpr std::size_t dscore_tiles(int blocks) {
   return static_cast<std::size_t>(2 * blocks) * (blocks + 1);
 }
