@@ -26,12 +26,9 @@ float mean_milliseconds(const std::function<void()>& work, int runs, cudaStream_
   return elapsed / static_cast<float>(runs);
 }
 
-/// `once`: about how long a run takes.
-float settled_milliseconds(const std::function<void()>& work, float once, cudaStream_t stream) {
-  constexpr float kSettling = 50.0f;  // in which the clock settles
-  const int runs = static_cast<int>(kSettling / once) + 1;
-  mean_milliseconds(work, runs, stream);
-  return mean_milliseconds(work, runs, stream);
+/// The same for about `duration` ms. `once`: about how long a run takes.
+float mean_milliseconds_for(float duration, const std::function<void()>& work, float once, cudaStream_t stream) {
+  return mean_milliseconds(work, static_cast<int>(duration / once) + 1, stream);
 }
 
 float best_milliseconds(const std::function<void()>& work, cudaStream_t stream) {
@@ -71,17 +68,20 @@ std::vector<std::size_t> fastest_first(const std::vector<float>& times) {
 }
 
 std::optional<std::size_t> fastest_of(const std::vector<std::function<bool()>>& ways, cudaStream_t stream) {
-  constexpr float kLong = 0.05f;           // ms
-  constexpr float kAlike = 1.05f;          // times as long as the fastest
-  constexpr std::size_t kMostSettled = 8;  // that are timed under load
+  constexpr float kLong = 0.05f;         // ms
+  constexpr float kAlike = 1.05f;        // times as long as the fastest
+  constexpr std::size_t kMostAlike = 6;  // that are timed under load
+  constexpr float kSettling = 50.0f;     // ms in which the clock settles
+  constexpr float kUnderLoad = 25.0f;    // ms
   std::vector<float> times = milliseconds_of(ways, stream);
   std::vector<std::size_t> alike = fastest_first(times);
   if (alike.empty()) return std::nullopt;
   const float shortest = times[alike.front()];
   std::erase_if(alike, [&](std::size_t way) { return times[way] >= kAlike * shortest; });
-  alike.resize(std::min(alike.size(), kMostSettled));
+  alike.resize(std::min(alike.size(), kMostAlike));
   if (shortest < kLong || alike.size() == 1) return alike.front();
-  for (const std::size_t way : alike) times[way] = settled_milliseconds(ways[way], times[way], stream);
+  mean_milliseconds_for(kSettling, ways[alike.front()], shortest, stream);
+  for (const std::size_t way : alike) times[way] = mean_milliseconds_for(kUnderLoad, ways[way], times[way], stream);
   return *std::min_element(alike.begin(), alike.end(),
                            [&](std::size_t a, std::size_t b) { return times[a] < times[b]; });
 }

@@ -23,9 +23,9 @@ std::vector<float> milliseconds_of(const std::vector<std::function<bool()>>& way
 /// Indices of the finite ones of `times`.
 std::vector<std::size_t> fastest_first(const std::vector<float>& times);
 
-/// Index of the fastest of `ways` on `stream`; none if all return false. If it takes at least 0.05 ms, those within 5%
-/// of it (the fastest eight) are timed again, each for 50 ms after 50 ms: under load a GPU lowers its clock, for some
-/// ways more than for others. Waits.
+/// Index of the fastest of `ways` on `stream`; none if all return false. If it takes at least 0.05 ms, it runs for 50
+/// ms, and then the fastest six within 5% of it are timed again, each for 25 ms: under load a GPU lowers its clock, for
+/// some ways more than for others. Waits.
 std::optional<std::size_t> fastest_of(const std::vector<std::function<bool()>>& ways, cudaStream_t stream);
 
 /// Picks among ways to do the same by timing them when an operation is first seen, unless the device's TunedChoices
