@@ -15,11 +15,11 @@ namespace {
 constexpr std::uint32_t kTracedSteps = 3;
 constexpr double kWindowSeconds = 1.0;
 
-/// Runs windows until `min_seconds` are measured.
+/// Runs windows until `min_seconds` are measured, the first window not counted.
 void run_until(double min_seconds, Trainer& trainer, const World& world, WindowTimes& times) {
   const Watch::Phase phase(trainer.device().watch(), "training");
   const auto samples = static_cast<double>(trainer.sampler().samples_per_step());
-  while (world.max(min_seconds - times.rate().seconds) > 0.0 && !agreed_end_signal(world)) {
+  while (world.max(min_seconds - times.repeated_seconds()) > 0.0 && !agreed_end_signal(world)) {
     const double step_seconds = samples / times.rate_since(times.windows() - 1);
     const double my_steps = static_cast<double>(steps_per_window(kWindowSeconds, step_seconds));
     const auto steps = static_cast<std::int64_t>(world.max(my_steps));

@@ -60,4 +60,6 @@ double Meter::seconds() const {
   return total;
 }
 
+double Meter::repeated_seconds() const { return windows_.empty() ? 0.0 : seconds() - windows_.front().seconds; }
+
 }  // namespace ddptrain

@@ -21,7 +21,8 @@ class Meter {
   /// one. NaN without windows.
   double rate_since(std::size_t first_window) const;
   std::size_t windows() const { return windows_.size(); }
-  double seconds() const;  ///< In all windows.
+  double seconds() const;           ///< In all windows.
+  double repeated_seconds() const;  ///< In all windows but the first.
 
  private:
   struct Window {

@@ -44,6 +44,8 @@ class WindowTimes {
   double rate_since(std::size_t first_window) const { return meter_.rate_since(first_window); }
   Rate rate() const { return meter_.rate(); }
   double seconds() const { return meter_.seconds(); }  ///< The length of all windows.
+  /// The same without the first one, which has work that happens only once, such as tuning.
+  double repeated_seconds() const { return meter_.repeated_seconds(); }
   /// Sets the rate, the waits and the sensors of `result`. Collective.
   void report(RunResult& result) const;
 

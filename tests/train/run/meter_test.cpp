@@ -13,6 +13,7 @@ TEST(Meter, LeavesTheFirstWindowOutWhereThereAreMore) {
   Meter meter;
   meter.add(10, 10.0);
   EXPECT_EQ(meter.rate().median, 1.0);
+  EXPECT_EQ(meter.repeated_seconds(), 0.0);
   EXPECT_EQ(meter.rate_since(0), 1.0);
   EXPECT_TRUE(std::isnan(meter.rate_since(1)));
   for (const double seconds : {1.0, 2.0, 5.0}) meter.add(100, seconds);
@@ -24,6 +25,7 @@ TEST(Meter, LeavesTheFirstWindowOutWhereThereAreMore) {
   EXPECT_DOUBLE_EQ(meter.rate_since(0), 300.0 / 8.0);
   EXPECT_DOUBLE_EQ(meter.rate_since(2), 200.0 / 7.0);
   EXPECT_DOUBLE_EQ(meter.seconds(), 18.0);
+  EXPECT_DOUBLE_EQ(meter.repeated_seconds(), 8.0);
 }
 
 TEST(Meter, JoinsWindowsUntilTheyLastASecond) {

@@ -3,12 +3,13 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 namespace ddptrain::cuda {
 
 namespace {
+
+constexpr float kNever = std::numeric_limits<float>::infinity();
 
 /// Mean of `runs` runs.
 float mean_milliseconds(const std::function<void()>& work, int runs, cudaStream_t stream) {
@@ -25,42 +26,64 @@ float mean_milliseconds(const std::function<void()>& work, int runs, cudaStream_
   return elapsed / static_cast<float>(runs);
 }
 
-/// `once`: about how long a run takes.
-float settled_milliseconds(const std::function<void()>& work, float once, cudaStream_t stream) {
-  constexpr float kSettling = 50.0f;  // in which the clock settles
-  const int runs = static_cast<int>(kSettling / once) + 1;
-  mean_milliseconds(work, runs, stream);
-  return mean_milliseconds(work, runs, stream);
+/// The same for about `duration` ms. `once`: about how long a run takes.
+float mean_milliseconds_for(float duration, const std::function<void()>& work, float once, cudaStream_t stream) {
+  return mean_milliseconds(work, static_cast<int>(duration / once) + 1, stream);
+}
+
+float best_milliseconds(const std::function<void()>& work, cudaStream_t stream) {
+  constexpr int kRuns = 4;
+  float best = kNever;
+  for (int i = 0; i < kRuns; ++i) best = std::min(best, mean_milliseconds(work, 1, stream));
+  return best;
 }
 
 }  // namespace
 
 float milliseconds_of(const std::function<void()>& work, cudaStream_t stream) {
-  constexpr int kRuns = 4;
   work();
-  float best = std::numeric_limits<float>::infinity();
-  for (int i = 0; i < kRuns; ++i) best = std::min(best, mean_milliseconds(work, 1, stream));
-  return best;
+  return best_milliseconds(work, stream);
+}
+
+std::vector<float> milliseconds_of(const std::vector<std::function<bool()>>& ways, cudaStream_t stream) {
+  constexpr float kSlow = 1.3f;  // times as long as the fastest so far
+  std::vector<float> times;
+  float shortest = kNever;
+  for (const std::function<bool()>& way : ways) {
+    float time = way() ? mean_milliseconds(way, 1, stream) : kNever;
+    if (time < kSlow * shortest) time = std::min(time, best_milliseconds(way, stream));
+    shortest = std::min(shortest, time);
+    times.push_back(time);
+  }
+  return times;
+}
+
+std::vector<std::size_t> fastest_first(const std::vector<float>& times) {
+  std::vector<std::size_t> order;
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    if (times[i] < kNever) order.push_back(i);
+  }
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return times[a] < times[b]; });
+  return order;
 }
 
 std::optional<std::size_t> fastest_of(const std::vector<std::function<bool()>>& ways, cudaStream_t stream) {
-  constexpr float kLong = 0.2f;    // ms
-  constexpr float kAlike = 1.05f;  // as long as the fastest
-  std::vector<float> times;
-  for (const std::function<bool()>& way : ways) {
-    times.push_back(way() ? milliseconds_of(way, stream) : std::numeric_limits<float>::infinity());
-  }
-  const auto best = std::min_element(times.begin(), times.end());
-  if (best == times.end() || std::isinf(*best)) return std::nullopt;
-  const float shortest = *best;
-  const bool are_several =
-      std::count_if(times.begin(), times.end(), [&](float t) { return t < kAlike * shortest; }) > 1;
-  if (shortest < kLong || !are_several) return best - times.begin();
-  for (std::size_t i = 0; i < ways.size(); ++i) {
-    const bool is_alike = times[i] < kAlike * shortest;
-    times[i] = is_alike ? settled_milliseconds(ways[i], times[i], stream) : std::numeric_limits<float>::infinity();
-  }
-  return std::min_element(times.begin(), times.end()) - times.begin();
+  constexpr float kLong = 0.05f;         // ms
+  constexpr float kAlike = 1.05f;        // times as long as the fastest
+  constexpr std::size_t kMostAlike = 6;  // that are timed under load
+  constexpr float kSettling = 50.0f;     // ms in which the clock settles
+  constexpr float kUnderLoad = 25.0f;    // ms
+  std::vector<float> times = milliseconds_of(ways, stream);
+  std::vector<std::size_t> alike = fastest_first(times);
+  if (alike.empty()) return std::nullopt;
+  const float shortest = times[alike.front()];
+  std::erase_if(alike, [&](std::size_t way) { return times[way] >= kAlike * shortest; });
+  alike.resize(std::min(alike.size(), kMostAlike));
+  if (shortest < kLong || alike.size() == 1) return alike.front();
+  mean_milliseconds_for(kSettling, ways[alike.front()], shortest, stream);
+  for (const std::size_t way : alike) times[way] = mean_milliseconds_for(kUnderLoad, ways[way], times[way], stream);
+  return *std::min_element(alike.begin(), alike.end(),
+                           [&](std::size_t a, std::size_t b) { return times[a] < times[b]; });
 }
 
 std::string Tuner::work(const std::string& operation, const Gemm& gemm, const std::vector<Way>& ways) const {

@@ -16,10 +16,16 @@ namespace ddptrain::cuda {
 /// Time on `stream` of one run of `work`, the best of a few after a first; ms. Waits.
 float milliseconds_of(const std::function<void()>& work, cudaStream_t stream);
 
-/// Index of the fastest of `ways` on `stream`; none if all return false, which says that a way cannot do the work. Runs
-/// each several times, so each must give the same when it is repeated. Those that take at least 0.2 ms and are within
-/// 5% of the fastest are timed again, each for 50 ms after 50 ms: under load a GPU lowers its clock, for some ways more
-/// than for others. Waits.
+/// The same for each of `ways`: infinity if it returns false, which says that it cannot do the work. A way that takes
+/// much longer than another one is timed once. Runs each several times, so each must give the same when it is repeated.
+std::vector<float> milliseconds_of(const std::vector<std::function<bool()>>& ways, cudaStream_t stream);
+
+/// Indices of the finite ones of `times`.
+std::vector<std::size_t> fastest_first(const std::vector<float>& times);
+
+/// Index of the fastest of `ways` on `stream`; none if all return false. If it takes at least 0.05 ms, it runs for 50
+/// ms, and then the fastest six within 5% of it are timed again, each for 25 ms: under load a GPU lowers its clock, for
+/// some ways more than for others. Waits.
 std::optional<std::size_t> fastest_of(const std::vector<std::function<bool()>>& ways, cudaStream_t stream);
 
 /// Picks among ways to do the same by timing them when an operation is first seen, unless the device's TunedChoices
