@@ -250,10 +250,10 @@ struct Chunk {
 };
 
 __device__ __forceinline__ uint4 load_global(const bf16* from) {
-  return load_once(reinterpret_cast<const uint4*>(from));
+  return load_evict_first(reinterpret_cast<const uint4*>(from));
 }
 __device__ __forceinline__ void store_global(bf16* to, const uint4& x) {
-  store_at_once(reinterpret_cast<uint4*>(to), x);
+  store_evict_first(reinterpret_cast<uint4*>(to), x);
 }
 
 __device__ __forceinline__ std::uint32_t swiglu_pair(std::uint32_t gates, std::uint32_t ups) {

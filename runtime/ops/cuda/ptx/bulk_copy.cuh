@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "runtime/ops/cuda/ptx/intrinsics.cuh"
 #include "runtime/ops/cuda/ptx/mma.cuh"
 
 /// Copies between global and shared memory that one thread starts for all, and barriers in shared memory that count
@@ -33,9 +34,6 @@ __device__ __forceinline__ void await_phase(std::uint64_t* barrier, int parity) 
       "r"(parity)
       : "memory");
 }
-/// Treatment of lines in L2 that are read: policies of PTX createpolicy.
-enum class CachePolicy : std::uint64_t { normal = 0x1000000000000000, evict_first = 0x12F0000000000000 };
-
 /// Copies the tile of the map's matrix that begins at (row, column). `to`: aligned to 1024 bytes, if the map swizzles.
 __device__ __forceinline__ void load_tile(void* to, const CUtensorMap& map, int column, int row, std::uint64_t* barrier,
                                           CachePolicy policy) {

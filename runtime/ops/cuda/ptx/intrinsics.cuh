@@ -40,6 +40,25 @@ __device__ __forceinline__ void store_at_once(uint4* to, const uint4& x) {
   asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
 }
 
+/// Treatment of lines in L2: policies of PTX createpolicy.
+enum class CachePolicy : std::uint64_t { normal = 0x1000000000000000, evict_first = 0x12F0000000000000 };
+
+/// load_once() of what leaves the L2 cache before other lines.
+__device__ __forceinline__ uint4 load_evict_first(const uint4* from) {
+  uint4 x;
+  asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "l"(from), "l"(static_cast<std::uint64_t>(CachePolicy::evict_first)));
+  return x;
+}
+
+/// store_at_once() of what leaves the L2 cache before other lines.
+__device__ __forceinline__ void store_evict_first(uint4* to, const uint4& x) {
+  asm volatile("st.global.L2::cache_hint.v4.u32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(to), "r"(x.x), "r"(x.y), "r"(x.z),
+               "r"(x.w), "l"(static_cast<std::uint64_t>(CachePolicy::evict_first))
+               : "memory");
+}
+
 /// Adds each element by itself; compute capability 9.0 and newer. What one thread adds to an address is added in the
 /// order of its calls.
 __device__ __forceinline__ void add_to_global(float4* sum, float4 x) {

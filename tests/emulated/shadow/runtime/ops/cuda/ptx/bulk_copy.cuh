@@ -1,5 +1,6 @@
 #pragma once
 
+#include "runtime/ops/cuda/ptx/intrinsics.cuh"
 #include "runtime/ops/cuda/ptx/mma.cuh"
 
 /// Copies to shared memory come at random times.
@@ -12,8 +13,6 @@ inline void init_barrier(std::uint64_t* barrier, int arrivals) {
 inline void publish_barriers() {}
 inline void expect_bytes(std::uint64_t* barrier, int bytes) { emulated::Block::current().arrive(barrier, bytes); }
 inline void await_phase(std::uint64_t* barrier, int parity) { emulated::Block::current().await_phase(barrier, parity); }
-
-enum class CachePolicy : std::uint64_t { normal, evict_first };
 
 /// Copies a tile to block `block` of the cluster: zeros where it is outside of the matrix.
 inline void start_tile(int block, void* to, const emulated::Matrix& matrix, int column, int row,

@@ -20,6 +20,9 @@ inline void store_at_once(uint4* to, const uint4& x) {
   check_alignment(to);
   std::memcpy(to, &x, sizeof(x));
 }
+enum class CachePolicy : std::uint64_t { normal, evict_first };
+inline uint4 load_evict_first(const uint4* from) { return load_once(from); }
+inline void store_evict_first(uint4* to, const uint4& x) { store_at_once(to, x); }
 
 inline void add_to_global(float4* sum, float4 x) {
   sum->x += x.x;
