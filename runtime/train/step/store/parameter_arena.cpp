@@ -219,7 +219,7 @@ std::array<void*, PeerInboxes::kMaxRanks - 1> ParameterArena::peer_weights(std::
 
 Tensor ParameterArena::shard_in(const Buffer& buffer, DType dtype, std::size_t bucket) const {
   const Bucket& b = plan_.buckets.at(bucket);
-  return buffer.stretch(dtype, b.begin / sharding_.shards, b.size / sharding_.shards);
+  return buffer.stretch(dtype, shard_place(b, sharding_), b.size / sharding_.shards);
 }
 
 Tensor ParameterArena::master(std::size_t bucket) const {
@@ -231,6 +231,7 @@ UpdateSlice ParameterArena::update_slice(std::size_t bucket) const {
   const std::uint32_t first_chunk = first_chunk_.at(bucket);
   slice.chunks = static_cast<const UpdateChunk*>(chunks_.data()) + first_chunk;
   slice.chunk_count = first_chunk_.at(bucket + 1) - first_chunk;
+  slice.position = static_cast<std::uint32_t>(shard_place(plan_.buckets[bucket], sharding_) / kChunkAlignment);
   slice.weight_type = compute_;
   slice.gradient_type = gradient_type_;
   slice.state_type = slot_type_;
@@ -360,7 +361,7 @@ StateArray ParameterArena::array_of(const std::string& kind, std::size_t paramet
   const Placement placement = sharding_.shards > 1 ? Placement::sharded : Placement::replicated;
   StateArray array{fmt::format("{}/{}", kind, spec.name), spec.slice(), dtype, placement, {}, spec.is_copy};
   if (begin < end) {
-    const std::int64_t place = bucket.begin / sharding_.shards + (begin - shard_begin);
+    const std::int64_t place = shard_place(bucket, sharding_) + (begin - shard_begin);
     array.pieces.push_back({begin - origin, buffer.stretch(dtype, place, end - begin)});
   }
   return array;
