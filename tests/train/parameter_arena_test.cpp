@@ -213,6 +213,40 @@ TEST(ParameterArena, ShardedStateIsAShareOfItAndGathersToTheSameValues) {
 }
 
 /// With weights of another type than their masters, as on GPUs.
+TEST(ParameterArena, ASliceOfAllBucketsHasTheSameChunksAtTheSamePlaces) {
+  FakeDevice device(false, Precision::bf16);
+  const auto communicator =
+      test_world().size() == 1 ? make_self_communicator(device) : make_mpi_communicator(test_world(), device);
+  for (const Zero zero : kZeroStages) {
+    ArenaOptions options{100, 64};
+    options.units = {{"all", 0, specs().size()}};
+    options.zero = zero;
+    const ParameterArena arena(specs(), options, device, *communicator);
+    const std::size_t buckets = arena.plan().buckets.size();
+    const bool gathers = zero == Zero::state || zero == Zero::gradients;
+    ASSERT_EQ(arena.buckets_per_slice(), gathers && test_world().size() > 1 ? 1 : buckets);
+    if (arena.buckets_per_slice() == 1) continue;
+    const UpdateSlice all = arena.update_slice(0, buckets);
+    const auto places_of = [](const UpdateSlice& slice, const UpdateChunk& chunk) {
+      const std::size_t offset = chunk.offset_from(slice.position);
+      return std::vector<const void*>{
+          static_cast<const std::uint16_t*>(slice.weights) + offset,
+          static_cast<const std::uint16_t*>(slice.gradients) + offset, static_cast<const float*>(slice.master) + offset,
+          static_cast<const float*>(slice.state[0]) + offset, static_cast<const float*>(slice.state[1]) + offset};
+    };
+    const UpdateChunk* next = all.chunks;
+    for (std::size_t b = 0; b < buckets; ++b) {
+      const UpdateSlice slice = arena.update_slice(b);
+      EXPECT_EQ(slice.chunks, next);
+      for (std::uint32_t i = 0; i < slice.chunk_count; ++i, ++next) {
+        EXPECT_EQ(places_of(all, *next), places_of(slice, *next)) << b;
+      }
+    }
+    EXPECT_EQ(next, all.chunks + all.chunk_count);
+  }
+}
+
+/// With weights of another type than their masters, as on GPUs.
 TEST(ParameterArena, StateOnTheHostIsPinnedAndHasTheSameValues) {
   FakeDevice device(false, Precision::bf16);
   const auto communicator =

@@ -82,9 +82,9 @@ struct alignas(16) UpdateChunk {
 };
 static_assert(sizeof(UpdateChunk) == 16);
 
-/// Chunks that one optimizer launch updates: the chunks of one bucket, or of this rank's shard of it (sorted by
-/// position, parameters contiguous). All arrays start at the slice's first element. `chunks` lies where the device
-/// computes.
+/// Chunks that one optimizer launch updates: the chunks of one bucket or of all, or of this rank's shards of them
+/// (sorted by position, parameters contiguous). All arrays start at the slice's first element. `chunks` lies where the
+/// device computes.
 struct UpdateSlice {
   const UpdateChunk* chunks = nullptr;
   std::uint32_t chunk_count = 0;

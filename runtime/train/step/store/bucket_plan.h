@@ -9,7 +9,7 @@
 
 namespace ddptrain {
 
-/// A contiguous range of the arena, for one collective and one launch of the optimizer.
+/// A contiguous range of the arena, for one collective. The optimizer updates one bucket or all in a launch.
 struct Bucket {
   std::size_t first_parameter = 0;
   std::size_t parameter_count = 0;

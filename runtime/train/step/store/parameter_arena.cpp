@@ -226,21 +226,25 @@ Tensor ParameterArena::master(std::size_t bucket) const {
   return master_ ? shard_in(master_, master_type_, bucket) : own_weights(bucket);
 }
 
-UpdateSlice ParameterArena::update_slice(std::size_t bucket) const {
+std::size_t ParameterArena::buckets_per_slice() const {
+  return sharding_.shards == 1 || own_weights_ ? plan_.buckets.size() : 1;
+}
+
+UpdateSlice ParameterArena::update_slice(std::size_t first, std::size_t buckets) const {
   UpdateSlice slice;
-  const std::uint32_t first_chunk = first_chunk_.at(bucket);
+  const std::uint32_t first_chunk = first_chunk_.at(first);
   slice.chunks = static_cast<const UpdateChunk*>(chunks_.data()) + first_chunk;
-  slice.chunk_count = first_chunk_.at(bucket + 1) - first_chunk;
-  slice.position = static_cast<std::uint32_t>(shard_place(plan_.buckets[bucket], sharding_) / kChunkAlignment);
+  slice.chunk_count = first_chunk_.at(first + buckets) - first_chunk;
+  slice.position = static_cast<std::uint32_t>(shard_place(plan_.buckets[first], sharding_) / kChunkAlignment);
   slice.weight_type = compute_;
   slice.gradient_type = gradient_type_;
   slice.state_type = slot_type_;
   slice.masterless = !has_masters_;
   slice.parameters = static_cast<const RoundedParameter*>(rounded_.data());
-  slice.weights = own_weights(bucket).data;
-  slice.master = master(bucket).data;
-  for (std::size_t i = 0; i < slots_.size(); ++i) slice.state[i] = shard_in(slots_[i], slot_type_, bucket).data;
-  slice.gradients = reduced_gradients(bucket).data;
+  slice.weights = own_weights(first).data;
+  slice.master = master(first).data;
+  for (std::size_t i = 0; i < slots_.size(); ++i) slice.state[i] = shard_in(slots_[i], slot_type_, first).data;
+  slice.gradients = reduced_gradients(first).data;
   return slice;
 }
 
