@@ -26,7 +26,7 @@ std::vector<UpdateChunk> make_chunks() {
   std::vector<UpdateChunk> chunks;
   for (std::uint32_t p = 0; p < kParameters.size(); ++p) {
     for (std::uint32_t done = 0; done < kParameters[p].count; done += kChunkElements) {
-      chunks.push_back({.begin = kParameters[p].begin + done,
+      chunks.push_back({.position = (kParameters[p].begin + done) / kChunkAlignment,
                         .element = done,
                         .parameter = static_cast<std::uint16_t>(p),
                         .count = static_cast<std::uint16_t>(std::min(kChunkElements, kParameters[p].count - done)),
@@ -141,6 +141,18 @@ class OptimizerTest : public ::testing::TestWithParam<OptimizerCase> {
     slice.master = master_.data;
     slice.state = {first_.data, second_.data};
     return slice;
+  }
+
+  /// Lets all arrays of the slice, which begin at position 0, begin at `position`.
+  void move_to(UpdateSlice& slice, std::uint32_t position) const {
+    const auto move = [&](void*& array, DType type) {
+      array = static_cast<char*>(array) + std::size_t{position} * kChunkAlignment * size_of(type);
+    };
+    slice.position = position;
+    move(slice.weights, slice.weight_type);
+    move(slice.master, master_.dtype);
+    move(slice.gradients, slice.gradient_type);
+    for (void*& state : slice.state) move(state, slice.state_type);
   }
 
   UpdateSlice all_chunks() { return slice(0, static_cast<std::uint32_t>(make_chunks().size())); }
@@ -466,6 +478,33 @@ TEST_P(OptimizerTest, UpdatesExactlyItsSlice) {
   for (std::size_t i = 0; i < after.size(); ++i) EXPECT_EQ(after[i] != before[i], covered[i]) << i;
 }
 
+/// The same chunks, in arrays that begin at the first of them.
+TEST_P(OptimizerTest, ArraysBeginAtThePositionOfTheirSlice) {
+  const std::vector<UpdateChunk> chunks = chunks_with_matrices();
+  const auto chunk_count = static_cast<std::uint32_t>(chunks.size());
+  constexpr std::uint32_t kSecond = 4;  // the first chunk of the third parameter
+  const OptimizerSettings settings = make_settings(OptimizerKind::lamb, 0.1f);
+  const auto results_of = [&](bool moves) {
+    SetUp();
+    UpdateSlice part = slice_of(chunks, kSecond, chunk_count - kSecond);
+    const Tensor gradients = put_gradients(0);
+    part.gradients = gradients.data;
+    if (moves) move_to(part, chunks[kSecond].position);
+    const Tensor squares = bench_->put_as(Values(chunk_count, -1.0), DType::f32, {chunk_count});
+    device_->get<ReductionOps>().chunk_squares({part}, put_first_chunks(), squares.as<float>());
+    auto& ops = device_->get<OptimizerOps>();
+    ops.add_momentum(make_settings(OptimizerKind::muon, 0.1f), part, {state_, 0}, device_->compute_stream());
+    const Tensor update_squares_found = update_squares(settings, part);
+    ops.update(settings, part, {state_, 0}, device_->compute_stream());
+    std::vector<Values> results;
+    for (const Tensor& array : {squares, update_squares_found, gradients, master_, weights_, first_, second_}) {
+      results.push_back(bench_->take(array));
+    }
+    return results;
+  };
+  EXPECT_EQ(results_of(true), results_of(false));
+}
+
 TEST_P(OptimizerTest, WritesTheSameWeightsToPeers) {
   if (GetParam().device.kind == DeviceKind::cpu) GTEST_SKIP() << "ranks on CPUs have no peers";
   const OptimizerSettings settings = make_settings(OptimizerKind::adamw, 0.1f);
@@ -522,8 +561,8 @@ TEST_P(OptimizerTest, SquaresOfChunksDoNotDependOnTheSlice) {
   const Values apart = bench_->take(squares_apart);
   for (std::uint32_t i = 0; i < chunk_count; ++i) {
     double expected = 0.0;
-    for (std::uint32_t k = 0; k < chunks[i].count; ++k)
-      expected += values[chunks[i].begin + k] * values[chunks[i].begin + k];
+    const std::size_t begin = chunks[i].offset_from(0);
+    for (std::uint32_t k = 0; k < chunks[i].count; ++k) expected += values[begin + k] * values[begin + k];
     EXPECT_NEAR(whole[i], expected, 1e-5 * expected) << i;
     EXPECT_EQ(apart[i], whole[i]) << i;
     const Values single = squares_of(i, 1);

@@ -109,7 +109,7 @@ class RoundingTest : public ::testing::TestWithParam<OptimizerCase> {
     std::vector<UpdateChunk> chunks;
     for (std::uint32_t at = 0; at < kCount; at += kChunkElements) {
       const auto count = static_cast<std::uint16_t>(std::min(kChunkElements, kCount - at));
-      chunks.push_back({.begin = at, .element = at, .parameter = 0, .count = count, .decays = 0});
+      chunks.push_back({.position = at / kChunkAlignment, .element = at, .parameter = 0, .count = count, .decays = 0});
     }
     std::vector<std::uint8_t> bytes(chunks.size() * sizeof(UpdateChunk));
     std::memcpy(bytes.data(), chunks.data(), bytes.size());

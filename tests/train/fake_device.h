@@ -95,17 +95,17 @@ class FakeDevice : public Device {
     void update(const OptimizerSettings&, const UpdateSlice& slice, StepRef, Stream stream) override {
       const auto peers =
           std::count_if(slice.peer_weights.begin(), slice.peer_weights.end(), [](void* p) { return p != nullptr; });
-      device_.log.push_back(fmt::format("update parameter {}{}{} on {}", slice.chunks->parameter,
+      device_.log.push_back(fmt::format("update parameter {}{}{} on {}", parameters_of(slice),
                                         peers > 0 ? fmt::format(" and of {} peers", peers) : "",
                                         slice.trust_ratios != nullptr ? " by ratios" : "", device_.name(stream)));
     }
     void add_momentum(const OptimizerSettings&, const UpdateSlice& slice, StepRef, Stream stream) override {
-      device_.log.push_back(fmt::format("momentum of {} on {}", slice.chunks->parameter, device_.name(stream)));
+      device_.log.push_back(fmt::format("momentum of {} on {}", parameters_of(slice), device_.name(stream)));
     }
     void update_squares(const OptimizerSettings&, const UpdateSlice& slice, const std::uint32_t*, UpdateSquares*,
                         StepRef, Stream stream) override {
       device_.log.push_back(fmt::format("squares of {}update of {} on {}",
-                                        slice.gradient_scale != nullptr ? "scaled " : "", slice.chunks->parameter,
+                                        slice.gradient_scale != nullptr ? "scaled " : "", parameters_of(slice),
                                         device_.name(stream)));
     }
     void trust_ratios(const UpdateSquares*, const std::uint32_t*, const Tensor& ratios, Stream stream) override {
@@ -114,11 +114,19 @@ class FakeDevice : public Device {
     std::size_t inbox_bytes(const UpdateSlice&, int) const override { return device_.inbox; }
     void sum_and_update(const OptimizerSettings&, const UpdateSlice& slice, const PeerInboxes& peers, StepRef,
                         Stream stream) override {
-      device_.log.push_back(fmt::format("sum over {} and update parameter {} on {}", peers.size,
-                                        slice.chunks->parameter, device_.name(stream)));
+      device_.log.push_back(fmt::format("sum over {} and update parameter {} on {}", peers.size, parameters_of(slice),
+                                        device_.name(stream)));
     }
 
    private:
+    /// Of its chunks, in their order: "0 1 2".
+    static std::string parameters_of(const UpdateSlice& slice) {
+      std::vector<std::uint16_t> parameters;
+      for (std::uint32_t i = 0; i < slice.chunk_count; ++i) parameters.push_back(slice.chunks[i].parameter);
+      parameters.erase(std::unique(parameters.begin(), parameters.end()), parameters.end());
+      return fmt::format("{}", fmt::join(parameters, " "));
+    }
+
     FakeDevice& device_;
   };
 

@@ -7,6 +7,7 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <utility>
 
 #include "runtime/core/error.h"
 #include "tests/train/fake_device.h"
@@ -148,6 +149,7 @@ TEST(ParameterArena, ChunksCoverEveryElementOnce) {
     const int parts = zero == Zero::nothing ? 1 : test_world().size();
     EXPECT_EQ(arena.sharding().shards, parts);
     std::vector<double> covered(static_cast<std::size_t>(arena.plan().size), 0.0);
+    std::int64_t place = 0;
     for (std::size_t b = 0; b < arena.plan().buckets.size(); ++b) {
       const Bucket& bucket = arena.plan().buckets[b];
       const std::int64_t part = bucket.size / parts;
@@ -156,17 +158,17 @@ TEST(ParameterArena, ChunksCoverEveryElementOnce) {
       EXPECT_EQ(arena.reduced_gradients(b).data, static_cast<float*>(arena.bucket_gradients(0).data) + begin);
       const UpdateSlice slice = arena.update_slice(b);
       EXPECT_EQ(slice.weights, slice.master);
+      EXPECT_EQ(slice.position, std::exchange(place, place + part) / 64);
       for (std::uint32_t i = 0; i < slice.chunk_count; ++i) {
         const UpdateChunk& chunk = slice.chunks[i];
         const ParameterSpec& spec = arena.specs()[chunk.parameter];
         EXPECT_EQ(chunk.decays, spec.decays ? 1 : 0);
         EXPECT_LE(chunk.count, kChunkElements);
-        EXPECT_LE(chunk.begin + chunk.count, part);
-        EXPECT_EQ(chunk.begin % 64, 0u);
+        const auto offset = static_cast<std::int64_t>(chunk.offset_from(slice.position));
+        EXPECT_LE(offset + chunk.count, part);
         EXPECT_EQ(chunk.element % 64, 0u);
-        EXPECT_EQ(begin + chunk.begin, arena.plan().begin[chunk.parameter] + chunk.element);
-        for (std::int64_t k = 0; k < chunk.count; ++k)
-          covered.at(static_cast<std::size_t>(begin + chunk.begin + k)) += 1;
+        EXPECT_EQ(begin + offset, arena.plan().begin[chunk.parameter] + chunk.element);
+        for (std::int64_t k = 0; k < chunk.count; ++k) covered.at(static_cast<std::size_t>(begin + offset + k)) += 1;
       }
     }
     for (double& count : covered) count = test_world().sum(count) * parts / test_world().size();
@@ -202,12 +204,46 @@ TEST(ParameterArena, ShardedStateIsAShareOfItAndGathersToTheSameValues) {
   EXPECT_EQ(sharded.state_bytes() * static_cast<std::size_t>(test_world().size()), plain.state_bytes());
 
   const UpdateSlice slice = sharded.update_slice(1);  // what a rank changes in its part, all see
-  if (slice.chunk_count > 0) static_cast<float*>(slice.master)[slice.chunks[0].begin] += 1.0f;
+  if (slice.chunk_count > 0) static_cast<float*>(slice.master)[slice.chunks[0].offset_from(slice.position)] += 1.0f;
   const auto changed = master_values(sharded, device);
   const auto before = master_values(plain, device);
   int differences = 0;
   for (std::size_t i = 0; i < changed.size(); ++i) differences += changed[i] != before[i] ? 1 : 0;
   EXPECT_EQ(differences, test_world().sum(slice.chunk_count > 0 ? 1 : 0));
+}
+
+/// With weights of another type than their masters, as on GPUs.
+TEST(ParameterArena, ASliceOfAllBucketsHasTheSameChunksAtTheSamePlaces) {
+  FakeDevice device(false, Precision::bf16);
+  const auto communicator =
+      test_world().size() == 1 ? make_self_communicator(device) : make_mpi_communicator(test_world(), device);
+  for (const Zero zero : kZeroStages) {
+    ArenaOptions options{100, 64};
+    options.units = {{"all", 0, specs().size()}};
+    options.zero = zero;
+    const ParameterArena arena(specs(), options, device, *communicator);
+    const std::size_t buckets = arena.plan().buckets.size();
+    const bool gathers = zero == Zero::state || zero == Zero::gradients;
+    ASSERT_EQ(arena.buckets_per_slice(), gathers && test_world().size() > 1 ? 1 : buckets);
+    if (arena.buckets_per_slice() == 1) continue;
+    const UpdateSlice all = arena.update_slice(0, buckets);
+    const auto places_of = [](const UpdateSlice& slice, const UpdateChunk& chunk) {
+      const std::size_t offset = chunk.offset_from(slice.position);
+      return std::vector<const void*>{
+          static_cast<const std::uint16_t*>(slice.weights) + offset,
+          static_cast<const std::uint16_t*>(slice.gradients) + offset, static_cast<const float*>(slice.master) + offset,
+          static_cast<const float*>(slice.state[0]) + offset, static_cast<const float*>(slice.state[1]) + offset};
+    };
+    const UpdateChunk* next = all.chunks;
+    for (std::size_t b = 0; b < buckets; ++b) {
+      const UpdateSlice slice = arena.update_slice(b);
+      EXPECT_EQ(slice.chunks, next);
+      for (std::uint32_t i = 0; i < slice.chunk_count; ++i, ++next) {
+        EXPECT_EQ(places_of(all, *next), places_of(slice, *next)) << b;
+      }
+    }
+    EXPECT_EQ(next, all.chunks + all.chunk_count);
+  }
 }
 
 /// With weights of another type than their masters, as on GPUs.

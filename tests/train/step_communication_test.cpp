@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <iterator>
 #include <tuple>
 
 #include "runtime/core/error.h"
@@ -12,6 +13,10 @@ namespace ddptrain {
 namespace {
 
 using Log = std::vector<std::string>;
+
+std::ptrdiff_t updates_in(const Log& log) {
+  return std::ranges::count_if(log, [](const std::string& line) { return line.starts_with("update"); });
+}
 
 /// One step of each path on rank 0 of four: what is queued, where, and in which order.
 class PathTest : public testing::Test {
@@ -93,14 +98,11 @@ TEST_F(PathTest, ClippingAndSkippingUpdateWhenTheWholeNormIsKnown) {
                    "squares of 512",
                    "compute waits for communication",
                    "scale from 3 sums on compute",
-                   "update parameter 0 on compute",
-                   "update parameter 1 on compute",
-                   "update parameter 2 on compute"};
+                   "update parameter 0 1 2 on compute"};
   const Log on_gpu{
       "communication waits for compute",     "all-reduce of 512 on communication", "communication waits for compute",
       "all-reduce of 1024 on communication", "all-reduce of 512 on compute",       "compute waits for communication",
-      "squares of 512 and 1024 and 512",     "scale from 3 sums on compute",       "update parameter 0 on compute",
-      "update parameter 1 on compute",       "update parameter 2 on compute"};
+      "squares of 512 and 1024 and 512",     "scale from 3 sums on compute",       "update parameter 0 1 2 on compute"};
   for (const DeviceKind kind : {DeviceKind::cpu, DeviceKind::cuda}) {
     device.told_kind = kind;
     const Log& expected = kind == DeviceKind::cpu ? on_cpu : on_gpu;
@@ -163,11 +165,18 @@ TEST_F(PathTest, MatricesAreDealtAmongTheRanks) {
     options.zero = zero;
     const Log log = step();
     const auto begin = std::ranges::find(log, "scale from 3 sums on compute");
-    const auto end = std::ranges::find(log, "update parameter 0 on compute");
-    Log expected{"scale from 3 sums on compute", "momentum of 0 on compute", "momentum of 1 on compute",
-                 "momentum of 2 on compute"};
-    if (zero == Zero::state)
-      expected.insert(expected.end(), {"all-gather of 512 on compute", "all-gather of 1024 on compute"});
+    const bool sharded = zero == Zero::state;
+    const auto end =
+        std::ranges::find(log, sharded ? "update parameter 0 on compute" : "update parameter 0 1 2 on compute");
+    EXPECT_NE(end, log.end());
+    Log expected{"scale from 3 sums on compute"};
+    if (sharded) {
+      expected.insert(expected.end(),
+                      {"momentum of 0 on compute", "momentum of 1 on compute", "momentum of 2 on compute",
+                       "all-gather of 512 on compute", "all-gather of 1024 on compute"});
+    } else {
+      expected.push_back("momentum of 0 1 2 on compute");
+    }
     expected.insert(expected.end(),
                     {"direction of 20 rows of 40", "direction of 10 rows of 40", "direction of 10 rows of 40",
                      "broadcast by 1 of 300 on compute", "broadcast by 0 of 1000 on compute"});
@@ -182,15 +191,20 @@ TEST_F(PathTest, MatricesAreDealtAmongTheRanks) {
 /// Norms have two sums for each chunk. The ranks add theirs if each updates a shard only.
 TEST_F(PathTest, NormsOfParametersAreKnownBeforeTheFirstUpdate) {
   options.optimizer.kind = OptimizerKind::lamb;
-  const Log squares{"scale from 3 sums on compute", "squares of scaled update of 0 on compute",
-                    "squares of scaled update of 1 on compute", "squares of scaled update of 2 on compute"};
+  const Log scale{"scale from 3 sums on compute"};
+  const Log by_bucket{"squares of scaled update of 0 on compute", "squares of scaled update of 1 on compute",
+                      "squares of scaled update of 2 on compute"};
+  const Log at_once{"squares of scaled update of 0 1 2 on compute"};
   const auto ratios_in = [](const Log& log) {
-    return Log(std::ranges::find(log, "scale from 3 sums on compute"),
-               std::ranges::find(log, "update parameter 0 by ratios on compute"));
+    const auto is_update = [](const std::string& line) { return line.starts_with("update parameter 0"); };
+    return Log(std::ranges::find(log, "scale from 3 sums on compute"), std::ranges::find_if(log, is_update));
   };
   for (const Zero zero : {Zero::nothing, Zero::state, Zero::gradients, Zero::weights}) {
     SCOPED_TRACE(static_cast<int>(zero));
     options.zero = zero;
+    const bool contiguous = zero == Zero::nothing || zero == Zero::weights;
+    Log squares = scale;
+    std::ranges::copy(contiguous ? at_once : by_bucket, std::back_inserter(squares));
     Log expected = squares;
     if (zero != Zero::nothing) expected.push_back("all-reduce of 6 on compute");
     expected.push_back("3 ratios on compute");
@@ -204,6 +218,23 @@ TEST_F(PathTest, NormsOfParametersAreKnownBeforeTheFirstUpdate) {
   EXPECT_THROW(step(), Error) << "a slice has no norm of the parameter";
 }
 
+/// Weights that are gathered behind their update are updated bucket by bucket.
+TEST_F(PathTest, OneLaunchUpdatesAllBucketsOfAnArenaWithoutGathers) {
+  for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::lamb}) {
+    for (const float clip_norm : {0.0f, 1.0f}) {
+      options.optimizer.kind = kind;
+      options.clip_norm = clip_norm;
+      const bool waits = clip_norm > 0.0f || kind == OptimizerKind::lamb;
+      std::vector<std::ptrdiff_t> launches;
+      for (const Zero zero : {Zero::nothing, Zero::state, Zero::gradients, Zero::weights}) {
+        options.zero = zero;
+        launches.push_back(updates_in(step()));
+      }
+      EXPECT_EQ(launches, (waits ? std::vector<std::ptrdiff_t>{1, 3, 3, 1} : std::vector<std::ptrdiff_t>{3, 3, 3, 3}));
+    }
+  }
+}
+
 TEST_F(PathTest, WithoutCommunicationNothingIsSentAndAllIsUpdated) {
   for (const Zero zero : {Zero::nothing, Zero::state}) {
     for (const float clip_norm : {0.0f, 1.0f}) {
@@ -212,7 +243,8 @@ TEST_F(PathTest, WithoutCommunicationNothingIsSentAndAllIsUpdated) {
         options.clip_norm = clip_norm;
         options.virtual_ranks = virtual_ranks;
         const Log log = step(false);
-        EXPECT_EQ(std::ranges::count_if(log, [](const std::string& line) { return line.starts_with("update"); }), 3);
+        const bool at_once = zero == Zero::nothing && clip_norm > 0.0f;
+        EXPECT_EQ(updates_in(log), at_once ? 1 : 3);
       }
     }
   }

@@ -21,6 +21,7 @@ struct Update {
   StepFactors<T> factors;
   T decay;
   G* gradients;
+  std::uint32_t position;
   const float* trust_ratios;
 
   Update(const OptimizerSettings& s, const UpdateSlice& slice, std::uint64_t step)
@@ -37,6 +38,7 @@ struct Update {
                 T{1}},
         decay(static_cast<T>(s.weight_decay)),
         gradients(static_cast<G*>(slice.gradients)),
+        position(slice.position),
         trust_ratios(slice.trust_ratios) {}
 
   static T correction(float beta, std::uint64_t step) {
@@ -49,14 +51,16 @@ struct Update {
     return f;
   }
   T decay_of(const UpdateChunk& chunk) const { return chunk.decays != 0 ? decay : T{0}; }
+  G* gradients_of(const UpdateChunk& chunk) const { return gradients + chunk.offset_from(position); }
 };
 
 /// Notes the parameter if the square of one of its gradients in `chunk` is not finite.
 template <class T, class G>
 void note_nonfinite(const Update<T, G>& u, const UpdateChunk& chunk, NonFinite& found, std::uint64_t step) {
+  const G* gradients = u.gradients_of(chunk);
   bool finite = true;
   for (std::uint32_t i = 0; i < chunk.count; ++i) {
-    const T gradient = to_number<T>(u.gradients[chunk.begin + i]);
+    const T gradient = to_number<T>(gradients[i]);
     finite &= gradient * gradient <= std::numeric_limits<T>::max();
   }
   if (finite) return;
@@ -72,7 +76,7 @@ void update_chunk(const Update<T, G>& u, const UpdateChunk& chunk, T* __restrict
   constexpr bool kTwoSlots = rule_of(kKind).slots > 1;
   const StepFactors<T> f = u.factors_of(chunk);
   const T decay = u.decay_of(chunk);
-  const G* __restrict g = u.gradients + chunk.begin;
+  const G* __restrict g = u.gradients_of(chunk);
   T none{};
   for (std::uint32_t i = 0; i < chunk.count; ++i) {
     const T gradient = to_number<T>(g[i]);
@@ -88,21 +92,22 @@ void update_chunk(const Update<T, G>& u, const UpdateChunk& chunk, T* __restrict
 template <OptimizerKind kKind, class T, class G>
 void update_in_place(const Update<T, G>& u, const UpdateSlice& slice, const UpdateChunk& chunk) {
   constexpr bool kTwoSlots = rule_of(kKind).slots > 1;
-  T* const v = kTwoSlots ? static_cast<T*>(slice.state[1]) + chunk.begin : nullptr;
-  update_chunk<kKind>(u, chunk, static_cast<T*>(slice.master) + chunk.begin,
-                      static_cast<T*>(slice.state[0]) + chunk.begin, v);
+  const std::size_t at = chunk.offset_from(slice.position);
+  T* const v = kTwoSlots ? static_cast<T*>(slice.state[1]) + at : nullptr;
+  update_chunk<kKind>(u, chunk, static_cast<T*>(slice.master) + at, static_cast<T*>(slice.state[0]) + at, v);
 }
 
-/// A chunk of an array that may be of bf16, as numbers of type T.
+/// Elements of a chunk in an array that may be of bf16, as numbers of type T. `array`: the array of the slice.
 template <class T>
 class Widened {
  public:
-  Widened(void* array, DType type, const UpdateChunk& chunk) : array_(array), type_(type), chunk_(chunk) {
+  Widened(void* array, DType type, const UpdateSlice& slice, const UpdateChunk& chunk)
+      : array_(array), type_(type), begin_(chunk.offset_from(slice.position)), count_(chunk.count) {
     if (type_ == DType::bf16) {
-      const Bf16* from = static_cast<const Bf16*>(array_) + chunk_.begin;
-      for (std::uint32_t i = 0; i < chunk_.count; ++i) values_[i] = to_number<T>(from[i]);
+      const Bf16* from = static_cast<const Bf16*>(array_) + begin_;
+      for (std::uint32_t i = 0; i < count_; ++i) values_[i] = to_number<T>(from[i]);
     } else {
-      std::copy_n(static_cast<const T*>(array_) + chunk_.begin, chunk_.count, values_.data());
+      std::copy_n(static_cast<const T*>(array_) + begin_, count_, values_.data());
     }
   }
 
@@ -110,21 +115,21 @@ class Widened {
   /// Stores them rounded to the nearest number of the array's type.
   void store() const {
     if (type_ == DType::bf16) {
-      std::transform(values_.data(), values_.data() + chunk_.count, static_cast<Bf16*>(array_) + chunk_.begin,
+      std::transform(values_.data(), values_.data() + count_, static_cast<Bf16*>(array_) + begin_,
                      [](T value) { return to_bf16(static_cast<float>(value)); });
     } else {
-      std::copy_n(values_.data(), chunk_.count, static_cast<T*>(array_) + chunk_.begin);
+      std::copy_n(values_.data(), count_, static_cast<T*>(array_) + begin_);
     }
   }
   /// Stores them rounded to bf16; bits(i): the random bits of number i.
   template <class Bits>
   void store_at_random(const Bits& bits) const {
-    for (std::uint32_t i = 0; i < chunk_.count; ++i) {
+    for (std::uint32_t i = 0; i < count_; ++i) {
       const float rounded = round_at_random(static_cast<float>(values_[i]), bits(i));
       if (type_ == DType::bf16) {
-        static_cast<Bf16*>(array_)[chunk_.begin + i] = to_bf16(rounded);
+        static_cast<Bf16*>(array_)[begin_ + i] = to_bf16(rounded);
       } else {
-        static_cast<T*>(array_)[chunk_.begin + i] = static_cast<T>(rounded);
+        static_cast<T*>(array_)[begin_ + i] = static_cast<T>(rounded);
       }
     }
   }
@@ -132,7 +137,8 @@ class Widened {
  private:
   void* array_;
   DType type_;
-  UpdateChunk chunk_;
+  std::size_t begin_;
+  std::uint32_t count_;
   std::array<T, kChunkElements> values_;
 };
 
@@ -142,9 +148,9 @@ void update_at_random(const Update<T, G>& u, const UpdateSlice& slice, const Upd
                       const RoundingBits& bits) {
   constexpr bool kTwoSlots = rule_of(kKind).slots > 1;
   constexpr DType kWide = std::is_same_v<T, double> ? DType::f64 : DType::f32;
-  Widened<T> w(slice.master, slice.masterless ? slice.weight_type : kWide, chunk);
-  Widened<T> m(slice.state[0], slice.state_type, chunk);
-  Widened<T> v(slice.state[kTwoSlots ? 1 : 0], slice.state_type, chunk);
+  Widened<T> w(slice.master, slice.masterless ? slice.weight_type : kWide, slice, chunk);
+  Widened<T> m(slice.state[0], slice.state_type, slice, chunk);
+  Widened<T> v(slice.state[kTwoSlots ? 1 : 0], slice.state_type, slice, chunk);
   update_chunk<kKind>(u, chunk, w.values(), m.values(), v.values());
   const RoundedParameter& parameter = slice.parameters[chunk.parameter];
   const auto bits_of = [&](std::uint32_t i) { return bits.of(parameter.element(chunk.element + i)); };
@@ -173,8 +179,8 @@ void add_momentum_to(const Update<T, G>& u, const UpdateSlice& slice, const Upda
                      const OptimizerSettings& settings, std::uint64_t step) {
   constexpr DType kWide = std::is_same_v<T, double> ? DType::f64 : DType::f32;
   constexpr DType kGradients = std::is_same_v<G, Bf16> ? DType::bf16 : kWide;
-  Widened<T> g(u.gradients, kGradients, chunk);
-  Widened<T> m(slice.state[0], slice.state_type, chunk);
+  Widened<T> g(u.gradients, kGradients, slice, chunk);
+  Widened<T> m(slice.state[0], slice.state_type, slice, chunk);
   for (std::uint32_t i = 0; i < chunk.count; ++i) add_momentum(u.factors, g.values()[i], m.values()[i]);
   g.store();
   if (slice.state_type != DType::bf16) return m.store();
@@ -187,13 +193,14 @@ void add_momentum_to(const Update<T, G>& u, const UpdateSlice& slice, const Upda
 template <class T, class G>
 UpdateSquares squares_of(const Update<T, G>& u, const UpdateSlice& slice, const UpdateChunk& chunk) {
   constexpr DType kWide = std::is_same_v<T, double> ? DType::f64 : DType::f32;
-  Widened<T> w(slice.master, slice.masterless ? slice.weight_type : kWide, chunk);
-  Widened<T> m(slice.state[0], slice.state_type, chunk);
-  Widened<T> v(slice.state[1], slice.state_type, chunk);
+  Widened<T> w(slice.master, slice.masterless ? slice.weight_type : kWide, slice, chunk);
+  Widened<T> m(slice.state[0], slice.state_type, slice, chunk);
+  Widened<T> v(slice.state[1], slice.state_type, slice, chunk);
+  const G* gradients = u.gradients_of(chunk);
   double weights = 0.0;
   double updates = 0.0;
   for (std::uint32_t i = 0; i < chunk.count; ++i) {
-    const T gradient = to_number<T>(u.gradients[chunk.begin + i]);
+    const T gradient = to_number<T>(gradients[i]);
     const double weight = w.values()[i];
     const double update =
         Rule<OptimizerKind::lamb>::update(u.factors, u.decay, gradient, w.values()[i], m.values()[i], v.values()[i]);
@@ -205,8 +212,9 @@ UpdateSquares squares_of(const Update<T, G>& u, const UpdateSlice& slice, const 
 
 /// Rounds the master weights of a chunk to bf16.
 void round_weights(const UpdateSlice& slice, const UpdateChunk& chunk) {
-  const float* master = static_cast<const float*>(slice.master) + chunk.begin;
-  Bf16* weights = static_cast<Bf16*>(slice.weights) + chunk.begin;
+  const std::size_t at = chunk.offset_from(slice.position);
+  const float* master = static_cast<const float*>(slice.master) + at;
+  Bf16* weights = static_cast<Bf16*>(slice.weights) + at;
   std::transform(master, master + chunk.count, weights, to_bf16);
 }
 

@@ -112,8 +112,9 @@ class CpuReduction final : public ReductionOps, CpuOps {
         parallel_each(slice.chunk_count, 64, [&](std::int64_t i, int) {
           const UpdateChunk& chunk = slice.chunks[i];
           if (first_square[chunk.parameter] == kNotCounted) return;
+          const auto begin = static_cast<std::int64_t>(chunk.offset_from(slice.position));
           squares[first_square[chunk.parameter] + chunk.element / kChunkElements] =
-              static_cast<float>(square_sum(gradients, chunk.begin, chunk.begin + chunk.count));
+              static_cast<float>(square_sum(gradients, begin, begin + chunk.count));
         });
       });
     }

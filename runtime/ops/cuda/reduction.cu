@@ -130,6 +130,7 @@ struct ChunkTable {
     const UpdateChunk* chunks;
     const void* gradients;
     std::uint32_t count;
+    std::uint32_t position;
   };
   Entry entries[kMostInTable];
 };
@@ -143,7 +144,7 @@ __global__ void __launch_bounds__(kThreads)
   for (std::uint32_t c = blockIdx.x; c < entry.count; c += gridDim.x) {
     const UpdateChunk chunk = entry.chunks[c];
     if (first_square[chunk.parameter] == ReductionOps::kNotCounted) continue;
-    const G* values = static_cast<const G*>(entry.gradients) + chunk.begin;
+    const G* values = static_cast<const G*>(entry.gradients) + chunk.offset_from(entry.position);
     float sum = 0.0f;
 #pragma unroll 4
     for (std::uint32_t i = threadIdx.x; i < chunk.count; i += kThreads) {
@@ -338,7 +339,7 @@ class CudaReduction final : public ReductionOps, CudaOps {
       ChunkTable table{};
       std::uint32_t most_chunks = 1;
       for (std::size_t i = 0; i < count; ++i) {
-        table.entries[i] = {first[i].chunks, first[i].gradients, first[i].chunk_count};
+        table.entries[i] = {first[i].chunks, first[i].gradients, first[i].chunk_count, first[i].position};
         most_chunks = std::max(most_chunks, first[i].chunk_count);
       }
       const dim3 blocks(std::min(most_chunks, kChunkBlocks), static_cast<std::uint32_t>(count));

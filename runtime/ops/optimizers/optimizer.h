@@ -62,24 +62,33 @@ struct OptimizerSettings {
   std::uint64_t rounding_seed = 0;  ///< Of the random bits of what is rounded at random.
 };
 
+inline constexpr std::uint32_t kChunkElements = 2048;
+inline constexpr std::uint32_t kChunkAlignment = 64;  ///< Elements. Chunks start at multiples of it.
+
 /// A stretch of one parameter; at most `kChunkElements` elements, so that one thread block updates it.
 struct alignas(16) UpdateChunk {
-  std::uint32_t begin = 0;      ///< First element, counted from the start of the slice; a multiple of 64.
-  std::uint32_t element = 0;    ///< The same, counted from the start of the parameter; a multiple of 64.
+  std::uint32_t position = 0;  ///< Of the first element in the arena's arrays, in units of kChunkAlignment elements.
+  std::uint32_t element =
+      0;  ///< First element, counted from the start of the parameter; a multiple of kChunkAlignment.
   std::uint16_t parameter = 0;  ///< Index of the parameter in the arena.
   std::uint16_t count : 14 = 0;
   std::uint16_t of_matrix : 1 = 0;  ///< muon: the chunk is a part of a matrix.
   std::uint16_t decays : 1 = 0;     ///< Weight decay applies.
+
+  /// Elements between `start`, a position, and the chunk.
+  constexpr std::size_t offset_from(std::uint32_t start) const {
+    return static_cast<std::size_t>(position - start) * kChunkAlignment;
+  }
 };
 static_assert(sizeof(UpdateChunk) == 16);
-inline constexpr std::uint32_t kChunkElements = 2048;
 
-/// Chunks that one optimizer launch updates: the chunks of one bucket, or of this rank's shard of it (sorted by
-/// `begin`, parameters contiguous). All arrays start at the slice's first element. `chunks` lies where the device
-/// computes.
+/// Chunks that one optimizer launch updates: the chunks of one bucket or of all, or of this rank's shards of them
+/// (sorted by position, parameters contiguous). All arrays start at the slice's first element. `chunks` lies where the
+/// device computes.
 struct UpdateSlice {
   const UpdateChunk* chunks = nullptr;
   std::uint32_t chunk_count = 0;
+  std::uint32_t position = 0;        ///< Of the first element, as UpdateChunk::position.
   DType weight_type = DType::f32;    ///< bf16, or the type of master.
   DType gradient_type = DType::f32;  ///< bf16, or the type of master.
   DType state_type = DType::f32;     ///< bf16, rounded at random, or the type of master.

@@ -36,11 +36,11 @@ void Optimizer::bucket_reduced(std::size_t bucket, Stream stream) {
     norm_->add(bucket);
     return;
   }
-  update(bucket, stream);
+  update(bucket, 1, stream);
 }
 
 void Optimizer::sum_and_update(std::size_t bucket, const PeerInboxes& peers, Stream stream) {
-  ops_.sum_and_update(settings_, slice_of(bucket), peers, step_, stream);
+  ops_.sum_and_update(settings_, slice_of(bucket, 1), peers, step_, stream);
 }
 
 void Optimizer::finish_step() {
@@ -52,7 +52,8 @@ void Optimizer::finish_step() {
                                            compute);
     if (directions_) find_directions();
     if (ratios_) ratios_->find(settings_, norm_->clip_scale(), step_, weights_->shard_ranks());
-    for (std::size_t bucket = 0; bucket < arena_.plan().buckets.size(); ++bucket) update(bucket, compute);
+    const std::size_t buckets = arena_.buckets_per_slice();
+    for (std::size_t first = 0; first < arena_.plan().buckets.size(); first += buckets) update(first, buckets, compute);
   }
   weights_->finish();
 }
@@ -64,8 +65,9 @@ void Optimizer::find_directions() {
 
 void Optimizer::add_momentum() {
   const Span span(device_.timeline(), Lane::compute, device_.compute_stream(), "momentum");
-  for (std::size_t bucket = 0; bucket < arena_.plan().buckets.size(); ++bucket) {
-    UpdateSlice slice = slice_of(bucket);
+  const std::size_t buckets = arena_.buckets_per_slice();
+  for (std::size_t first = 0; first < arena_.plan().buckets.size(); first += buckets) {
+    UpdateSlice slice = slice_of(first, buckets);
     slice.gradient_scale = norm_->clip_scale();
     ops_.add_momentum(settings_, slice, step_, device_.compute_stream());
   }
@@ -76,20 +78,21 @@ void Optimizer::send_directions() {
   if (directions_ && ranks != nullptr) directions_->send(*ranks);
 }
 
-void Optimizer::update(std::size_t bucket, Stream stream) {
+void Optimizer::update(std::size_t first, std::size_t buckets, Stream stream) {
   {
-    const Span span(device_.timeline(), Lane::compute, stream, fmt::format("bucket {} update", bucket));
-    UpdateSlice slice = slice_of(bucket);
+    const Span span(device_.timeline(), Lane::compute, stream,
+                    buckets == 1 ? fmt::format("bucket {} update", first) : "update of all buckets");
+    UpdateSlice slice = slice_of(first, buckets);
     if (waits_) slice.gradient_scale = norm_->clip_scale();
     if (ratios_) slice.trust_ratios = ratios_->values();
-    weights_->add_copies(slice, bucket);
+    weights_->add_copies(slice, first);
     ops_.update(settings_, slice, step_, stream);
   }
-  weights_->updated(bucket, stream);
+  for (std::size_t i = 0; i < buckets; ++i) weights_->updated(first + i, stream);
 }
 
-UpdateSlice Optimizer::slice_of(std::size_t bucket) const {
-  UpdateSlice slice = arena_.update_slice(bucket);
+UpdateSlice Optimizer::slice_of(std::size_t first, std::size_t buckets) const {
+  UpdateSlice slice = arena_.update_slice(first, buckets);
   slice.nonfinite = nonfinite_;
   return slice;
 }

@@ -20,8 +20,9 @@ enum class OnNonFinite : std::uint8_t {
   skip,  ///< The step changes no weights, master weights or slots.
 };
 
-/// Updates the arena bucket by bucket. A bucket is updated as soon as its gradients are reduced. With clipping, skipped
-/// steps, or a rule that needs whole parameters, all buckets wait for the norm of the whole gradient.
+/// Updates the arena. A bucket is updated as soon as its gradients are reduced. With clipping, skipped steps, or a rule
+/// that needs whole parameters, all buckets wait for the norm of the whole gradient, and one launch updates as many as
+/// a slice of the arena can have.
 class Optimizer {
  public:
   /// `clip_norm` 0: no clipping. `nonfinite` is in device memory; null: gradients are not checked. For `pipeline` see
@@ -54,8 +55,8 @@ class Optimizer {
   const GradientNorm& queue_norm(WeightStore& weights);
   void find_directions();
   void add_momentum();
-  void update(std::size_t bucket, Stream stream);
-  UpdateSlice slice_of(std::size_t bucket) const;
+  void update(std::size_t first, std::size_t buckets, Stream stream);
+  UpdateSlice slice_of(std::size_t first, std::size_t buckets) const;
 
   OptimizerSettings settings_;
   float clip_norm_;

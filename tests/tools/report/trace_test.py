@@ -151,6 +151,11 @@ class TimesTest(TraceCase):
         self.assertNotIn("forward", by_name)  # all of it is within its layers
         self.assertEqual(by_name["bucket N update"][1:4], ["update", "2", "7.5"])
 
+    def test_an_update_of_all_buckets_is_in_the_row_of_updates(self) -> None:
+        (trace,) = self.load([event("backward", 0, 0, 0, 80), event("update of all buckets", 0, 0, 80, 100)])
+        self.assertEqual([span.name for span in trace.rows["update"]], ["update of all buckets"])
+        self.assertIn(["update of all buckets", "update", "1", "20.0"], [row[:4] for row in part_table([trace]).rows])
+
 
 class PictureTest(TraceCase):
     def test_rows_and_legend(self) -> None:

@@ -42,7 +42,7 @@ class Span:
 
     @property
     def is_update(self) -> bool:
-        return re.fullmatch(r"bucket \d+ update", self.name) is not None
+        return re.fullmatch(r"bucket \d+ update|update of all buckets", self.name) is not None
 
     @property
     def is_exchange(self) -> bool:

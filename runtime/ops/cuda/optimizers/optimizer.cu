@@ -50,8 +50,9 @@ __global__ void __launch_bounds__(kThreads) add_momentum_kernel(const Update u) 
     Elements e{};
     e.count = count_at(chunk, offset);
     if (e.count == 0) continue;
-    G* const gradients = static_cast<G*>(u.slice.gradients) + chunk.begin + offset;
-    S* const moments = static_cast<S*>(u.slice.state[0]) + chunk.begin + offset;
+    const std::size_t at = chunk.offset_from(u.slice.position) + offset;
+    G* const gradients = static_cast<G*>(u.slice.gradients) + at;
+    S* const moments = static_cast<S*>(u.slice.state[0]) + at;
     load_some(gradients, e.count, e.g);
     load_some(moments, e.count, e.m);
     note_nonfinite(u, chunk.parameter, e);

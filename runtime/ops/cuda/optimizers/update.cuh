@@ -103,7 +103,7 @@ __device__ __forceinline__ Elements load_elements(const Update& u, const UpdateC
   const std::uint32_t offset = offset_in_chunk(round);
   e.count = count_at(chunk, offset);
   if (e.count == 0) return e;
-  const std::size_t at = chunk.begin + offset;
+  const std::size_t at = chunk.offset_from(u.slice.position) + offset;
   load_some(static_cast<const typename A::Gradient*>(u.slice.gradients) + at, e.count, e.g);
   load_some(static_cast<const typename A::Updated*>(u.slice.master) + at, e.count, e.w);
   load_some(state_of<A>(u, 0) + at, e.count, e.m);
@@ -148,7 +148,7 @@ template <class A>
 __device__ __forceinline__ void store_weights(const Update& u, const UpdateChunk& chunk, std::uint32_t offset,
                                               Elements& e) {
   using W = typename A::Weight;
-  const std::size_t at = chunk.begin + offset;
+  const std::size_t at = chunk.offset_from(u.slice.position) + offset;
   store_some(e.w, e.count, static_cast<typename A::Updated*>(u.slice.master) + at);
   if constexpr (A::kHasMaster && !std::is_same_v<W, float>) {
     store_some(e.w, e.count, static_cast<W*>(u.slice.weights) + at);
@@ -183,8 +183,9 @@ __device__ __forceinline__ void update_elements(const Update& u, const StepFacto
   constexpr std::size_t kSlots = rule_of(kKind).slots;
   const std::uint32_t offset = offset_in_chunk(round);
   if constexpr (A::kRoundsAtRandom) round_at_random<A, kSlots>(rounding, chunk, offset, e);
-  store_some(e.m, e.count, state_of<A>(u, 0) + chunk.begin + offset);
-  if constexpr (kSlots > 1) store_some(e.v, e.count, state_of<A>(u, 1) + chunk.begin + offset);
+  const std::size_t at = chunk.offset_from(u.slice.position) + offset;
+  store_some(e.m, e.count, state_of<A>(u, 0) + at);
+  if constexpr (kSlots > 1) store_some(e.v, e.count, state_of<A>(u, 1) + at);
   store_weights<A>(u, chunk, offset, e);
 }
 

@@ -135,16 +135,24 @@ BucketPlan plan_of_stage(const StagePlan& of_all, const std::vector<ParameterSpe
   return plan_buckets(specs, element_size, kNoLimit, 0, world_size, kParameterAlignment, starts);
 }
 
+std::int64_t shard_place(const Bucket& bucket, const Sharding& sharding) { return bucket.begin / sharding.shards; }
+
 std::vector<UpdateChunk> chunks_of(std::size_t index, const BucketPlan& plan, const std::vector<ParameterSpec>& specs,
                                    const Sharding& sharding) {
   const Bucket& bucket = plan.buckets[index];
   const std::int64_t shard = bucket.size / sharding.shards;
   const std::int64_t begin = bucket.begin + sharding.index * shard;
-  if (bucket.size > std::int64_t{UINT32_MAX}) {  // positions have 32 bits
+  if (bucket.size > std::int64_t{UINT32_MAX}) {  // UpdateChunk::element has 32 bits
     usage_error("{} has {} elements{}, and a gradient bucket has less than 2^32. Use {}.",
                 specs[bucket.first_parameter].name, bucket.size,
                 bucket.parameter_count > 1 ? " with the other parameters of its bucket" : "",
                 bucket.parameter_count > 1 ? "a smaller --bucket-mb or a smaller model" : "a smaller model");
+  }
+  const std::int64_t first = shard_place(bucket, sharding);
+  constexpr std::int64_t kLimit = std::int64_t{kChunkAlignment} << 32;
+  if (first + shard > kLimit) {
+    usage_error(
+        "A rank can update 2^38 parameters at most. Use --zero, --tp or --pp on more ranks, or a smaller model.");
   }
   std::vector<UpdateChunk> chunks;
   for (std::size_t k = 0; k < bucket.parameter_count; ++k) {
@@ -152,7 +160,7 @@ std::vector<UpdateChunk> chunks_of(std::size_t index, const BucketPlan& plan, co
     const std::int64_t origin = plan.begin[parameter];
     const std::int64_t end = std::min(origin + specs[parameter].size(), begin + shard);
     for (std::int64_t at = std::max(origin, begin); at < end; at += kChunkElements) {
-      chunks.push_back({.begin = static_cast<std::uint32_t>(at - begin),
+      chunks.push_back({.position = static_cast<std::uint32_t>((first + at - begin) / kChunkAlignment),
                         .element = static_cast<std::uint32_t>(at - origin),
                         .parameter = static_cast<std::uint16_t>(parameter),
                         .count = static_cast<std::uint16_t>(std::min<std::int64_t>(kChunkElements, end - at)),

@@ -9,7 +9,7 @@
 
 namespace ddptrain {
 
-/// A contiguous range of the arena, for one collective and one launch of the optimizer.
+/// A contiguous range of the arena, for one collective. The optimizer updates one bucket or all in a launch.
 struct Bucket {
   std::size_t first_parameter = 0;
   std::size_t parameter_count = 0;
@@ -42,6 +42,7 @@ struct BucketPlan {
 
 inline constexpr std::int64_t kParameterAlignment = 64;       ///< Elements. Parameters start at multiples of it.
 inline constexpr std::int64_t kBucketAlignmentPerRank = 128;  ///< Elements. Bucket sizes are multiples of W times it.
+static_assert(kParameterAlignment % kChunkAlignment == 0 && kBucketAlignmentPerRank % kChunkAlignment == 0);
 
 /// The memory of buckets. Buckets may share memory: they use it one after another.
 struct BucketPlaces {
@@ -82,7 +83,10 @@ BucketPlan plan_buckets(const std::vector<ParameterSpec>& specs, std::size_t ele
 BucketPlan plan_of_stage(const StagePlan& of_all, const std::vector<ParameterSpec>& specs, std::size_t element_size,
                          int world_size);
 
-/// The chunks of parameters within this rank's shard of the bucket, for the optimizer.
+/// Where this rank's shard of the bucket begins in an array of this rank's shards of all buckets.
+std::int64_t shard_place(const Bucket& bucket, const Sharding& sharding);
+/// The chunks of parameters within this rank's shard of the bucket, for the optimizer. Their positions are those in an
+/// array of this rank's shards of all buckets.
 std::vector<UpdateChunk> chunks_of(std::size_t bucket, const BucketPlan& plan, const std::vector<ParameterSpec>& specs,
                                    const Sharding& sharding);
 

@@ -219,27 +219,32 @@ std::array<void*, PeerInboxes::kMaxRanks - 1> ParameterArena::peer_weights(std::
 
 Tensor ParameterArena::shard_in(const Buffer& buffer, DType dtype, std::size_t bucket) const {
   const Bucket& b = plan_.buckets.at(bucket);
-  return buffer.stretch(dtype, b.begin / sharding_.shards, b.size / sharding_.shards);
+  return buffer.stretch(dtype, shard_place(b, sharding_), b.size / sharding_.shards);
 }
 
 Tensor ParameterArena::master(std::size_t bucket) const {
   return master_ ? shard_in(master_, master_type_, bucket) : own_weights(bucket);
 }
 
-UpdateSlice ParameterArena::update_slice(std::size_t bucket) const {
+std::size_t ParameterArena::buckets_per_slice() const {
+  return sharding_.shards == 1 || own_weights_ ? plan_.buckets.size() : 1;
+}
+
+UpdateSlice ParameterArena::update_slice(std::size_t first, std::size_t buckets) const {
   UpdateSlice slice;
-  const std::uint32_t first_chunk = first_chunk_.at(bucket);
+  const std::uint32_t first_chunk = first_chunk_.at(first);
   slice.chunks = static_cast<const UpdateChunk*>(chunks_.data()) + first_chunk;
-  slice.chunk_count = first_chunk_.at(bucket + 1) - first_chunk;
+  slice.chunk_count = first_chunk_.at(first + buckets) - first_chunk;
+  slice.position = static_cast<std::uint32_t>(shard_place(plan_.buckets[first], sharding_) / kChunkAlignment);
   slice.weight_type = compute_;
   slice.gradient_type = gradient_type_;
   slice.state_type = slot_type_;
   slice.masterless = !has_masters_;
   slice.parameters = static_cast<const RoundedParameter*>(rounded_.data());
-  slice.weights = own_weights(bucket).data;
-  slice.master = master(bucket).data;
-  for (std::size_t i = 0; i < slots_.size(); ++i) slice.state[i] = shard_in(slots_[i], slot_type_, bucket).data;
-  slice.gradients = reduced_gradients(bucket).data;
+  slice.weights = own_weights(first).data;
+  slice.master = master(first).data;
+  for (std::size_t i = 0; i < slots_.size(); ++i) slice.state[i] = shard_in(slots_[i], slot_type_, first).data;
+  slice.gradients = reduced_gradients(first).data;
   return slice;
 }
 
@@ -360,7 +365,7 @@ StateArray ParameterArena::array_of(const std::string& kind, std::size_t paramet
   const Placement placement = sharding_.shards > 1 ? Placement::sharded : Placement::replicated;
   StateArray array{fmt::format("{}/{}", kind, spec.name), spec.slice(), dtype, placement, {}, spec.is_copy};
   if (begin < end) {
-    const std::int64_t place = bucket.begin / sharding_.shards + (begin - shard_begin);
+    const std::int64_t place = shard_place(bucket, sharding_) + (begin - shard_begin);
     array.pieces.push_back({begin - origin, buffer.stretch(dtype, place, end - begin)});
   }
   return array;

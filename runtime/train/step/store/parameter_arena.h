@@ -77,7 +77,11 @@ class ParameterArena {
   /// This rank's shard of the bucket in `buffer`, which has this rank's shards of all buckets (plan().size /
   /// sharding().shards elements).
   Tensor shard_in(const Buffer& buffer, DType dtype, std::size_t bucket) const;
-  UpdateSlice update_slice(std::size_t bucket) const;  ///< For reduced_gradients(); without gradient_scale.
+  /// The chunks of one bucket, or of `buckets` = buckets_per_slice() buckets from `first` on, with their
+  /// reduced_gradients(). Without gradient_scale.
+  UpdateSlice update_slice(std::size_t first, std::size_t buckets = 1) const;
+  /// All buckets if own_weights() and reduced_gradients() of all of them are contiguous, else 1.
+  std::size_t buckets_per_slice() const;
   /// Every rank's gradients, by rank, of which reduced_gradients() is to become the sum.
   std::vector<Tensor> gradient_shards(std::size_t bucket) const;
   /// For UpdateSlice::peer_weights.

@@ -23,7 +23,8 @@ class WeightStore {
   /// Call it when weights have been replaced, and when a step or an evaluation begins.
   virtual void changed() {}
   virtual double seconds_waited() const { return 0.0; }  ///< How long the host has waited in acquire() in all.
-  /// `slice` updates this rank's shard of `bucket`. Adds the addresses of the copies that the update also writes.
+  /// `slice` updates this rank's shard of `bucket`, or of all buckets from `bucket` on. Adds the addresses of the
+  /// copies that the update also writes.
   virtual void add_copies(UpdateSlice& /*slice*/, std::size_t /*bucket*/) const {}
   /// Whether updates write to other ranks, by add_copies().
   virtual bool update_sends() const { return false; }

@@ -42,8 +42,9 @@ void TrustRatios::add_squares(const OptimizerSettings& settings, const float* gr
   const Stream stream = device_.compute_stream();
   const Span span(device_.timeline(), Lane::compute, stream, "norms of parameters");
   device_.zero(squares_.data(), squares_.bytes(), stream);
-  for (std::size_t bucket = 0; bucket < arena_.plan().buckets.size(); ++bucket) {
-    UpdateSlice slice = arena_.update_slice(bucket);
+  const std::size_t buckets = arena_.buckets_per_slice();
+  for (std::size_t first = 0; first < arena_.plan().buckets.size(); first += buckets) {
+    UpdateSlice slice = arena_.update_slice(first, buckets);
     slice.gradient_scale = gradient_scale;
     ops_.update_squares(settings, slice, arena_.first_square(), squares(), step, stream);
   }
