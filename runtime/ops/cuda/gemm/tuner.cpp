@@ -10,6 +10,7 @@ namespace ddptrain::cuda {
 namespace {
 
 constexpr float kNever = std::numeric_limits<float>::infinity();
+constexpr int kRuns = 4;  // of which the shortest counts
 
 /// Mean of `runs` runs.
 float mean_milliseconds(const std::function<void()>& work, int runs, cudaStream_t stream) {
@@ -32,7 +33,6 @@ float mean_milliseconds_for(float duration, const std::function<void()>& work, f
 }
 
 float best_milliseconds(const std::function<void()>& work, cudaStream_t stream) {
-  constexpr int kRuns = 4;
   float best = kNever;
   for (int i = 0; i < kRuns; ++i) best = std::min(best, mean_milliseconds(work, 1, stream));
   return best;
@@ -46,14 +46,20 @@ float milliseconds_of(const std::function<void()>& work, cudaStream_t stream) {
 }
 
 std::vector<float> milliseconds_of(const std::vector<std::function<bool()>>& ways, cudaStream_t stream) {
-  constexpr float kSlow = 1.3f;  // times as long as the fastest so far
-  std::vector<float> times;
+  constexpr float kSlow = 1.3f;        // times as long as the fastest so far
+  constexpr float kLongest = 2000.0f;  // ms of timed runs, after which no further way is tried
+  std::vector<float> times(ways.size(), kNever);
   float shortest = kNever;
-  for (const std::function<bool()>& way : ways) {
-    float time = way() ? mean_milliseconds(way, 1, stream) : kNever;
-    if (time < kSlow * shortest) time = std::min(time, best_milliseconds(way, stream));
-    shortest = std::min(shortest, time);
-    times.push_back(time);
+  float spent = 0.0f;
+  for (std::size_t i = 0; i < ways.size() && spent < kLongest; ++i) {
+    if (!ways[i]()) continue;
+    times[i] = mean_milliseconds(ways[i], 1, stream);
+    spent += times[i];
+    if (times[i] < kSlow * shortest) {
+      times[i] = std::min(times[i], best_milliseconds(ways[i], stream));
+      spent += kRuns * times[i];
+    }
+    shortest = std::min(shortest, times[i]);
   }
   return times;
 }
