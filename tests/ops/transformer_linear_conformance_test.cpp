@@ -162,7 +162,7 @@ std::string work_of(const std::string& operation, const std::vector<std::string>
 /// Products may be timed, but not the ways of an operation, whose choices were all given.
 void expect_no_way_was_timed(TunedChoices& choices) {
   for (const auto& [work, choice] : choices.take_new()) {
-    EXPECT_EQ(work.rfind("product", 0), 0u) << work << " was timed";
+    EXPECT_EQ(work.rfind("matrix product", 0), 0u) << work << " was timed";
   }
 }
 
