@@ -494,10 +494,10 @@ TEST_P(OptimizerTest, ArraysBeginAtThePositionOfTheirSlice) {
     device_->get<ReductionOps>().chunk_squares({part}, put_first_chunks(), squares.as<float>());
     auto& ops = device_->get<OptimizerOps>();
     ops.add_momentum(make_settings(OptimizerKind::muon, 0.1f), part, {state_, 0}, device_->compute_stream());
-    const Tensor update_squares_found = update_squares(settings, part);
+    const Tensor of_updates = update_squares(settings, part);
     ops.update(settings, part, {state_, 0}, device_->compute_stream());
     std::vector<Values> results;
-    for (const Tensor& array : {squares, update_squares_found, gradients, master_, weights_, first_, second_}) {
+    for (const Tensor& array : {squares, of_updates, gradients, master_, weights_, first_, second_}) {
       results.push_back(bench_->take(array));
     }
     return results;
@@ -588,22 +588,12 @@ TEST(LrSchedule, WarmsUpLinearlyAndReachesZero) {
   };
   const LrSchedule constant{LrScheduleKind::constant, 0.8f, 4, 0}, linear{LrScheduleKind::linear, 1.0f, 2, 12},
       cosine{LrScheduleKind::cosine, 1.0f, 0, 8};
-  for (const auto& [schedule, step, rate] : std::vector<Rate>{{constant, 0, 0.2},
-                                                              {constant, 1, 0.4},
-                                                              {constant, 3, 0.8},
-                                                              {constant, 4, 0.8},
-                                                              {constant, 1000000, 0.8},
-                                                              {linear, 2, 1.0},
-                                                              {linear, 7, 0.5},
-                                                              {linear, 12, 0.0},
-                                                              {linear, 13, 0.0},
-                                                              {cosine, 0, 1.0},
-                                                              {cosine, 2, 0.85355},
-                                                              {cosine, 4, 0.5},
-                                                              {cosine, 8, 0.0},
-                                                              {cosine, 100, 0.0}}) {
+  const std::vector<Rate> rates = {
+      {constant, 0, 0.2},   {constant, 1, 0.4}, {constant, 3, 0.8}, {constant, 4, 0.8}, {constant, 1000000, 0.8},
+      {linear, 2, 1.0},     {linear, 7, 0.5},   {linear, 12, 0.0},  {linear, 13, 0.0},  {cosine, 0, 1.0},
+      {cosine, 2, 0.85355}, {cosine, 4, 0.5},   {cosine, 8, 0.0},   {cosine, 100, 0.0}};
+  for (const auto& [schedule, step, rate] : rates)
     EXPECT_NEAR(schedule.at(step), rate, 1e-5) << static_cast<int>(schedule.kind) << ", step " << step;
-  }
 }
 
 }  // namespace

@@ -303,14 +303,11 @@ class CpuOptimizer final : public OptimizerOps, CpuOps {
   template <class T, class G>
   void update_as(const OptimizerSettings& settings, const UpdateSlice& slice, std::uint64_t step) {
     const Update<T, G> u(settings, slice, step);
-    if (slice.nonfinite != nullptr) {
-      parallel_each(slice.chunk_count, 64,
-                    [&](std::int64_t i, int) { note_nonfinite(u, slice.chunks[i], *slice.nonfinite, step); });
-    }
-    if (std::isnan(u.factors.gradient_scale)) return;
     with_kind(settings.kind, [&](auto kind) {
       parallel_each(slice.chunk_count, 64, [&](std::int64_t i, int) {
         const UpdateChunk& chunk = slice.chunks[i];
+        if (slice.nonfinite != nullptr) note_nonfinite(u, chunk, *slice.nonfinite, step);
+        if (std::isnan(u.factors.gradient_scale)) return;
         if (!slice.rounds_at_random()) return update_in_place<kind.value>(u, slice, chunk);
         const std::uint32_t identity = slice.parameters[chunk.parameter].identity;
         update_at_random<kind.value>(u, slice, chunk, RoundingBits(settings.rounding_seed, step, identity));
