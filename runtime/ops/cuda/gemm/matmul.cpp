@@ -143,8 +143,7 @@ std::vector<cublasLtMatmulAlgo_t> variants_of(const cublasLtMatmulAlgo_t& algori
   std::vector<std::uint16_t> clusters = {own_cluster};
   if (own_cluster != CUBLASLT_CLUSTER_SHAPE_AUTO) {
     clusters.insert(clusters.end(),
-                    {CUBLASLT_CLUSTER_SHAPE_1x1x1, CUBLASLT_CLUSTER_SHAPE_2x1x1, CUBLASLT_CLUSTER_SHAPE_4x1x1,
-                     CUBLASLT_CLUSTER_SHAPE_1x2x1, CUBLASLT_CLUSTER_SHAPE_2x2x1});
+                    {CUBLASLT_CLUSTER_SHAPE_1x1x1, CUBLASLT_CLUSTER_SHAPE_2x1x1, CUBLASLT_CLUSTER_SHAPE_1x2x1});
   }
   std::vector<cublasLtMatmulAlgo_t> variants;
   for (const std::uint16_t cluster : clusters) {

@@ -17,7 +17,7 @@ namespace ddptrain::cuda {
 float milliseconds_of(const std::function<void()>& work, cudaStream_t stream);
 
 /// The same for each of `ways`: infinity if it returns false, which says that it cannot do the work. A way that takes
-/// much longer than another one is timed once. After two seconds of timed runs it tries no more. Runs each several
+/// much longer than another one is timed once. After a second of timed runs it tries no more. Runs each several
 /// times, so each must give the same when it is repeated.
 std::vector<float> milliseconds_of(const std::vector<std::function<bool()>>& ways, cudaStream_t stream);
 
