@@ -291,7 +291,11 @@ struct MatmulPlans::Impl {
       }
       return ways;
     };
-    std::vector<std::size_t> order = fastest_first(milliseconds_of(ways_of(algorithms), stream));
+    const std::vector<float> times = milliseconds_of(ways_of(algorithms), stream);
+    std::vector<std::size_t> order = fastest_first(times);
+    if (order.empty()) return;
+    plan.algorithm = algorithms[order.front()];
+    if (times[order.front()] < kLongMilliseconds) return;
     order.resize(std::min(order.size(), kVaried));
     std::vector<cublasLtMatmulAlgo_t> tried;
     const auto is_new = [&](const cublasLtMatmulAlgo_t& algorithm) {

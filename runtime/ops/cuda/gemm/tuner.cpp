@@ -74,7 +74,6 @@ std::vector<std::size_t> fastest_first(const std::vector<float>& times) {
 }
 
 std::optional<std::size_t> fastest_of(const std::vector<std::function<bool()>>& ways, cudaStream_t stream) {
-  constexpr float kLong = 0.05f;         // ms
   constexpr float kAlike = 1.05f;        // times as long as the fastest
   constexpr std::size_t kMostAlike = 6;  // that are timed under load
   constexpr float kSettling = 50.0f;     // ms in which the clock settles
@@ -85,7 +84,7 @@ std::optional<std::size_t> fastest_of(const std::vector<std::function<bool()>>& 
   const float shortest = times[alike.front()];
   std::erase_if(alike, [&](std::size_t way) { return times[way] >= kAlike * shortest; });
   alike.resize(std::min(alike.size(), kMostAlike));
-  if (shortest < kLong || alike.size() == 1) return alike.front();
+  if (shortest < kLongMilliseconds || alike.size() == 1) return alike.front();
   mean_milliseconds_for(kSettling, ways[alike.front()], shortest, stream);
   for (const std::size_t way : alike) times[way] = mean_milliseconds_for(kUnderLoad, ways[way], times[way], stream);
   return *std::min_element(alike.begin(), alike.end(),

@@ -13,6 +13,9 @@
 
 namespace ddptrain::cuda {
 
+/// Shorter work is not worth a longer search.
+inline constexpr float kLongMilliseconds = 0.05f;
+
 /// Time on `stream` of one run of `work`, the best of a few after a first; ms. Waits.
 float milliseconds_of(const std::function<void()>& work, cudaStream_t stream);
 
@@ -24,7 +27,7 @@ std::vector<float> milliseconds_of(const std::vector<std::function<bool()>>& way
 /// Indices of the finite ones of `times`.
 std::vector<std::size_t> fastest_first(const std::vector<float>& times);
 
-/// Index of the fastest of `ways` on `stream`; none if all return false. If it takes at least 0.05 ms, it runs for 50
+/// Index of the fastest of `ways` on `stream`; none if all return false. If it takes kLongMilliseconds, it runs for 50
 /// ms, and then the fastest six within 5% of it are timed again, each for 25 ms: under load a GPU lowers its clock, for
 /// some ways more than for others. Waits.
 std::optional<std::size_t> fastest_of(const std::vector<std::function<bool()>>& ways, cudaStream_t stream);
