@@ -63,13 +63,13 @@ struct OptimizerSettings {
 };
 
 inline constexpr std::uint32_t kChunkElements = 2048;
-inline constexpr std::uint32_t kChunkAlignment = 64;  ///< Elements. Chunks start at multiples of it.
+/// Elements. Chunks start at multiples of it, in arrays and in parameters.
+inline constexpr std::uint32_t kChunkAlignment = 64;
 
 /// A stretch of one parameter; at most `kChunkElements` elements, so that one thread block updates it.
 struct alignas(16) UpdateChunk {
-  std::uint32_t position = 0;  ///< Of the first element in the arena's arrays, in units of kChunkAlignment elements.
-  std::uint32_t element =
-      0;  ///< First element, counted from the start of the parameter; a multiple of kChunkAlignment.
+  std::uint32_t position = 0;   ///< Of the first element in the arena's arrays, in units of kChunkAlignment elements.
+  std::uint32_t element = 0;    ///< First element, counted from the start of the parameter.
   std::uint16_t parameter = 0;  ///< Index of the parameter in the arena.
   std::uint16_t count : 14 = 0;
   std::uint16_t of_matrix : 1 = 0;  ///< muon: the chunk is a part of a matrix.

@@ -5,8 +5,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <numbers>
 
+#include "runtime/ops/cuda/attention/attention_head.cuh"
 #include "runtime/ops/cuda/attention/attention_sizes.h"
 #include "runtime/ops/cuda/ptx/bulk_copy.cuh"
 #include "runtime/ops/cuda/ptx/intrinsics.cuh"
@@ -19,6 +19,7 @@
 
 namespace ddptrain::cuda::attention_128 {
 
+using attention::kLog2e;
 using bf16 = __nv_bfloat16;
 
 constexpr int kTiles = kHead / kColumns;     // side by side in a head
@@ -26,7 +27,6 @@ constexpr int kThreads = 128 * kWarpgroups;  // that multiply
 constexpr int kWarps = kThreads / 32;
 constexpr int kThreadsAndFetching = kThreads + 128;  // with a warpgroup of which a thread fetches
 constexpr int kStepBytes = 16 * kColumns * 2;        // 16 rows of a tile
-constexpr float kLog2e = std::numbers::log2e_v<float>;
 
 constexpr int kTaken = 240;  // registers of a thread that multiplies
 constexpr int kLeft = 24;    // of another one
@@ -77,7 +77,7 @@ __device__ __forceinline__ void release(std::uint64_t* barrier) {
   if (threadIdx.x % 32 == 0) arrive(barrier);
 }
 
-/// Of element `i` of a thread's sums in 64 rows: its column less its row, if that of the first one is 0.
+/// The column of element `i` of a thread's sums in 64 rows, less its row. Element 0 counts as 0.
 constexpr int across(int i) { return i / 4 * 8 + i % 2 - i / 2 % 2 * 8; }
 /// Of the first element.
 __device__ __forceinline__ int first_across() {

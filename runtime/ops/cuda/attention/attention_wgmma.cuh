@@ -4,9 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <numbers>
 
 #include "runtime/device/cuda/elements.cuh"
+#include "runtime/ops/cuda/attention/attention_head.cuh"
 #include "runtime/ops/cuda/attention/attention_sizes.h"
 #include "runtime/ops/cuda/ptx/bulk_copy.cuh"
 #include "runtime/ops/cuda/ptx/intrinsics.cuh"
@@ -18,6 +18,7 @@
 
 namespace ddptrain::cuda::attention_wgmma {
 
+using attention::kLog2e;
 using bf16 = __nv_bfloat16;
 
 constexpr int kThreads = 128 * kWarpgroups;
@@ -26,7 +27,6 @@ constexpr int kTileBytes = kRows * kHead * 2;
 constexpr int kStepBytes = 16 * kHead * 2;                // 16 rows of a tile
 constexpr int kSumBytes = kRows * kHead * sizeof(float);  // of a tile in f32
 constexpr int kSumPacks = kSumBytes / kWarpgroups / 16;   // of a warpgroup
-constexpr float kLog2e = std::numbers::log2e_v<float>;
 
 struct Problem {
   const float* statistics;
