@@ -68,9 +68,9 @@ void DecoderBlock::request(Activations& memory, const std::string& name, const B
                            bool fp8) {
   restores_ = restores && recompute_ != Recompute::none;
   norm().request_input(memory, name + ".attention norm", lifetimes.input);
-  attention_.request(memory, name + ".attention", lifetimes.others, lifetimes.normalised);
+  attention_.request(memory, name + ".attention", lifetimes.others, lifetimes.normalised, lifetimes.exchanged);
   mlp_.norm().request_input(memory, name + ".mlp norm", lifetimes.middle);
-  mlp_.request(memory, name + ".mlp", lifetimes.others, lifetimes.normalised, lifetimes.activated,
+  mlp_.request(memory, name + ".mlp", lifetimes.others, lifetimes.normalised, lifetimes.exchanged, lifetimes.activated,
                restores_ && restores_hidden(recompute_));
   if (!fp8) return;
   attention_.request_fp8(memory, name + ".attention", lifetimes.kept, lifetimes.others);

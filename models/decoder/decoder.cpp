@@ -21,7 +21,8 @@ void Decoder::forward(std::size_t unit) {
 
 void Decoder::forward_embedding() {
   const Dropout dropout = this->dropout(kEmbeddingSite);
-  embedding_.forward(batch_, dropout, workspace_.branch(), block(0).norm().input);
+  Norm& norm = block(0).norm();
+  embedding_.forward(batch_, dropout, norm.chunks(), workspace_.branch(), norm.input);
 }
 
 void Decoder::forward_block(std::int64_t layer) {
@@ -29,11 +30,13 @@ void Decoder::forward_block(std::int64_t layer) {
   block(layer).set_dropout(block_dropout(layer, 0), block_dropout(layer, 1));
   enter(layer, block(layer).norm());
   block(layer).forward(workspace_.branch());
+  if (layer == stage_.last_block() && !stage_.has_head()) block(layer).norm().sum_branch(workspace_.branch());
 }
 
 /// Logits, loss and, if a backward pass follows, the gradient of the final norm's output, in `branch`.
 void Decoder::forward_head() {
   enter(config_.layers, final_norm_);
+  if (group_ != nullptr) group_->await_all();
   if (longest_text() > 0) return;  // next_logits() computes a row
   const Tensor d_weight = overlap_.overlaps() ? Tensor{} : workspace_.d_head();
   head_.forward(batch_, final_norm_.output, micro_batch_.gradient_scale, micro_batch_.sums, workspace_.branch(),
@@ -46,7 +49,7 @@ void Decoder::enter(std::int64_t layer, Norm& norm) {
   if (layer > stage_.first_block()) {
     block(layer - 1).mlp().add(workspace_.branch(), norm);
   } else if (layer > 0) {
-    norm.forward(workspace_.previous_stream(), workspace_.branch(), block_dropout(layer - 1, 1));
+    norm.forward(workspace_.previous_stream(), workspace_.branch(), block_dropout(layer - 1, 1), true);
   } else {
     norm.forward();
   }

@@ -138,10 +138,12 @@ class Decoder final : public TextModel {
   void split_vocabulary();
   void fit(const BatchShape& batch);
   void request_memory();
+  void use_memory(Buffer memory);
   void request_cache(std::int64_t layer);
   void queue_text(const BeforeUnit& before_unit);
   void bind_head(const ModelTensors& tensors);
   void bind_boundaries(DType gradient_type);
+  std::vector<Tensor> rows_of_ranks(const Tensor& stream, const Norm& norm) const;
 
   Device& device_;
   DecoderOptions options_;

@@ -69,8 +69,8 @@ Decoder::Decoder(Device& device, const DecoderOptions& options, std::shared_ptr<
     }
   }
   request_memory();
-  memory_.allocate();
-  workspace_.connect();
+  memory_.place();
+  if (options_.slice.count == 1) use_memory(device_.allocate(memory_.bytes()));
   if (has_tied_copy()) shared_->memory.tied_weight(device_, head_shape());
 }
 
@@ -80,15 +80,21 @@ void Decoder::request_memory() {
   workspace_.request(memory_);
   for (std::int64_t layer = stage_.first_block(); layer <= stage_.last_block(); ++layer) {
     blocks_.push_back(std::make_unique<DecoderBlock>(device_, config_, options_.slice.count, options_.recompute));
-    blocks_.back()->request(memory_, block_name(layer), block_lifetimes(stage_, layer, options_.recompute),
+    blocks_.back()->request(memory_, block_name(layer),
+                            block_lifetimes(stage_, layer, options_.recompute, options_.slice.count > 1),
                             stage_.restores(layer), fp8_.fits());
     if (longest_text() > 0) request_cache(layer);
   }
   if (!stage_.has_head()) return;
   final_norm_.request_input(memory_, "final norm", workspace_.head_lifetime());
-  final_norm_.request(memory_, "final norm", workspace_.head_lifetime());
+  final_norm_.request(memory_, "final norm", workspace_.head_lifetime(), workspace_.head_lifetime());
   head_.request(memory_, workspace_.head_lifetime(), workspace_.logits_lifetime());
   if (longest_text() > 0) head_.request_next_logits(memory_, workspace_.head_lifetime());
+}
+
+void Decoder::use_memory(Buffer memory) {
+  memory_.use(std::move(memory));
+  workspace_.connect();
 }
 
 void Decoder::fit(const BatchShape& batch) {
@@ -114,6 +120,7 @@ void Decoder::bind(const ModelTensors& tensors) {
   check_fits("decoder", parameters_.specs, tensors, true);
   DDP_CHECK((tensors.group != nullptr) == (options_.slice.count > 1), "decoder: slices of a model without a group");
   group_ = tensors.group;
+  if (group_ != nullptr && !memory_.has_memory()) use_memory(group_->allocate(memory_.bytes()));
   for (std::int64_t layer = stage_.first_block(); layer <= stage_.last_block(); ++layer) {
     block(layer).bind(tensors, parameters_.blocks[static_cast<std::size_t>(layer)].first);
   }
@@ -167,10 +174,17 @@ void Decoder::take_next_dbias() {
 // bias of the earlier stage, which that norm computes. With a tied head, the stages also pass the token embedding on to
 // the last stage, and its gradient back.
 
+/// The residual stream, and this rank's rows of the branch.
+std::vector<Tensor> Decoder::rows_of_ranks(const Tensor& stream, const Norm& norm) const {
+  std::vector<Tensor> rows = norm.own_rows(workspace_.branch());
+  rows.insert(rows.begin(), stream);
+  return rows;
+}
+
 StageBoundary Decoder::previous_boundary() {
   if (stage_.has_embedding()) return {};
   const std::int64_t first = stage_.first_block();
-  return {{workspace_.previous_stream(), block(first).norm().own(workspace_.branch())},
+  return {rows_of_ranks(workspace_.previous_stream(), block(first).norm()),
           {workspace_.d_stream(), previous_dbias(first)},
           config_.tied_head ? head_.weight() : Tensor{},
           config_.tied_head ? workspace_.d_head() : Tensor{}};
@@ -179,7 +193,7 @@ StageBoundary Decoder::previous_boundary() {
 StageBoundary Decoder::next_boundary() {
   if (stage_.has_head()) return {};
   const Norm& last = block(stage_.last_block()).mlp().norm();
-  return {{last.input, last.own(workspace_.branch())},
+  return {rows_of_ranks(last.input, last),
           {workspace_.d_stream(), branches_give_dbias() ? Tensor{} : next_dbias_},
           config_.tied_head ? head_.weight() : Tensor{},
           config_.tied_head ? workspace_.d_head() : Tensor{}};
@@ -225,8 +239,10 @@ std::vector<MemoryUse> Decoder::memory() const {
   const std::optional<GpuProperties> gpu = device_.gpu();
   if (!gpu || longest_text() > 0) return memory;  // texts have no backward pass
   const AttentionKind kind = config_.attention().slice(options_.slice.count);
+  const BatchShape batch{options_.max_batch, config_.sequence};
+  const std::int64_t windows = batch.batch / std::ssize(batch.chunks(options_.slice.count));
   const AttentionBackwardPlan plan = plan_attention_backward(
-      {options_.max_batch, kind.heads, kind.key_heads, config_.sequence, kind.head_size}, device_.dtype(), *gpu);
+      {windows, kind.heads, kind.key_heads, config_.sequence, kind.head_size}, device_.dtype(), *gpu);
   memory.push_back({plan.kernels == AttentionKernels::cudnn ? "cuDNN" : "attention", plan.scratch_bytes});
   return memory;
 }

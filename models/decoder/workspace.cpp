@@ -4,16 +4,17 @@
 
 namespace ddptrain {
 
-BlockLifetimes block_lifetimes(const Stage& stage, std::int64_t layer, Recompute recompute) {
+BlockLifetimes block_lifetimes(const Stage& stage, std::int64_t layer, Recompute recompute, bool is_split) {
   const PassSteps steps(stage.units());
   const std::int64_t unit = stage.unit_of_block(layer);
-  const std::int64_t enter = steps.enter(unit);
+  const std::int64_t enter = is_split ? steps.forward(unit - 1) : steps.enter(unit);
   const std::int64_t forward = steps.forward(unit);
   const std::int64_t backward = steps.backward(unit);
   const std::int64_t end = layer == 0 ? steps.last() : backward;
   const bool restores = stage.restores(layer);
   BlockLifetimes lifetimes;
   lifetimes.kept = Lifetime(enter, end);
+  lifetimes.exchanged = Lifetime(enter, forward).again(backward, end);
   lifetimes.input = layer == 0 ? Lifetime(steps.forward(0), end) : lifetimes.kept;  // the embedding writes it
   lifetimes.middle = lifetimes.normalised = lifetimes.activated = lifetimes.others = lifetimes.kept;
   if (!restores || recompute == Recompute::none) return lifetimes;
@@ -22,13 +23,16 @@ BlockLifetimes block_lifetimes(const Stage& stage, std::int64_t layer, Recompute
   lifetimes.normalised = Lifetime(enter, forward).again(backward, end);
   if (recompute == Recompute::selective) return lifetimes;
   lifetimes.others = Lifetime(enter, forward).again(backward, end);
-  lifetimes.middle = Lifetime(enter, steps.enter(unit + 1)).again(backward, end);
+  const std::int64_t read = is_split ? steps.forward(unit + 1) : steps.enter(unit + 1);
+  lifetimes.middle = Lifetime(enter, read).again(backward, end);
   return lifetimes;
 }
 
 Lifetime Workspace::head_lifetime() const {
   const PassSteps steps(stage_.units());
-  return {steps.enter(stage_.head_unit()), options_.overlaps ? steps.last() : steps.backward(stage_.head_unit())};
+  const std::int64_t unit = stage_.head_unit();
+  return {options_.slice.count > 1 ? steps.forward(unit - 1) : steps.enter(unit),
+          options_.overlaps ? steps.last() : steps.backward(stage_.head_unit())};
 }
 
 Lifetime Workspace::logits_lifetime() const {

@@ -10,7 +10,8 @@
 namespace ddptrain {
 
 /// The lifetimes of the activations of a block. The backward pass of the embedding computes the weight gradients of
-/// block 0, so the activations of that block live until then.
+/// block 0, so the activations of that block live until then. If ranks split layers, they exchange what the block
+/// begins with while the unit before it is computed, and what it ends with while the unit after it is.
 struct BlockLifetimes {
   Lifetime input;       ///< The residual stream at the beginning of the block.
   Lifetime kept;        ///< From the block's forward pass to its backward pass.
@@ -18,8 +19,9 @@ struct BlockLifetimes {
   Lifetime normalised;  ///< The outputs of the norms, and their statistics.
   Lifetime activated;   ///< The output of the MLP's activation.
   Lifetime others;      ///< All other activations.
+  Lifetime exchanged;   ///< What ranks that split layers receive from each other.
 };
-BlockLifetimes block_lifetimes(const Stage& stage, std::int64_t layer, Recompute recompute);
+BlockLifetimes block_lifetimes(const Stage& stage, std::int64_t layer, Recompute recompute, bool is_split);
 
 /// Gradients of the activations of a block.
 struct BlockGradients {
@@ -53,7 +55,7 @@ class Workspace {
   Workspace(Device& device, const DecoderConfig& config, const Stage& stage, const WorkspaceOptions& options)
       : device_(device), config_(config), stage_(stage), options_(options) {}
 
-  /// Asks for all buffers. `memory` gives them their data in allocate(); call connect() after that.
+  /// Asks for all buffers. `memory` gives them their data in use(); call connect() after that.
   void request(Activations& memory);
   void connect();
   /// `rows` is the shape of this rank's rows of the residual stream.

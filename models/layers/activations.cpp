@@ -107,13 +107,16 @@ std::size_t place_buffers(std::vector<NamedBuffer>& buffers) {
 
 void Activations::add(const std::string& name, DType dtype, const Shape& shape, const Lifetime& lifetime,
                       Tensor& tensor) {
-  DDP_CHECK(!memory_, "{}: asks for memory after allocate()", name);
+  DDP_CHECK(bytes_ == 0, "{}: asks for memory after place()", name);
   tensor = {nullptr, dtype, shape};
   buffers_.push_back({name, dtype, shape, lifetime, &tensor});
 }
 
-void Activations::allocate() {
-  memory_ = device_.allocate(place_buffers(buffers_));
+void Activations::place() { bytes_ = place_buffers(buffers_); }
+
+void Activations::use(Buffer memory) {
+  DDP_CHECK(memory.bytes() >= bytes_, "activations of {} bytes in memory of {}", bytes_, memory.bytes());
+  memory_ = std::move(memory);
   for (const NamedBuffer& buffer : buffers_) {
     buffer.tensor->data = static_cast<char*>(memory_.data()) + buffer.begin;
   }

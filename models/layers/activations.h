@@ -66,7 +66,7 @@ inline constexpr std::size_t kBufferAlignment = 256;
 /// Sets `begin` of each buffer. Two buffers share memory only if their lifetimes do not meet. Returns the bytes of all.
 std::size_t place_buffers(std::vector<NamedBuffer>& buffers);
 
-/// The memory of a transformer's activations. Layers ask for their buffers by name and lifetime; allocate() then places
+/// The memory of a transformer's activations. Layers ask for their buffers by name and lifetime; place() then places
 /// them all.
 class Activations {
  public:
@@ -75,7 +75,7 @@ class Activations {
   Activations(Device& device, std::int64_t batch, std::int64_t sequence, std::int64_t slices = 1)
       : device_(device), batch_(batch), sequence_(sequence), slices_(slices) {}
 
-  /// Asks for memory. `tensor` gets dtype and shape now, and its data in allocate(). It must not move.
+  /// Asks for memory. `tensor` gets dtype and shape now, and its data in use(). It must not move.
   void add(const std::string& name, DType dtype, const Shape& shape, const Lifetime& lifetime, Tensor& tensor);
   /// [batch, sequence, columns]
   void add(const std::string& name, std::int64_t columns, const Lifetime& lifetime, Tensor& tensor) {
@@ -92,15 +92,18 @@ class Activations {
   void add_statistics(const std::string& name, const Shape& shape, const Lifetime& lifetime, Tensor& tensor) {
     add(name, master_dtype(device_.precision()), shape, lifetime, tensor);
   }
-  /// Gives all buffers their memory, which is zero. Called once.
-  void allocate();
+  /// Places all buffers. Called once.
+  void place();
+  /// Gives the buffers their memory, which is zero and has bytes() bytes.
+  void use(Buffer memory);
+  bool has_memory() const { return memory_.data() != nullptr; }
 
   std::int64_t batch() const { return batch_; }
   std::int64_t sequence() const { return sequence_; }
   std::int64_t slices() const { return slices_; }
   std::int64_t slice_rows() const { return batch_ * sequence_ / slices_; }
   const std::vector<NamedBuffer>& buffers() const { return buffers_; }
-  std::size_t bytes() const { return memory_.bytes(); }
+  std::size_t bytes() const { return bytes_; }  ///< Of all buffers, once they have been placed.
 
  private:
   Device& device_;
@@ -108,7 +111,32 @@ class Activations {
   std::int64_t sequence_;
   std::int64_t slices_;
   std::vector<NamedBuffer> buffers_;
+  std::size_t bytes_ = 0;
   Buffer memory_;
+};
+
+/// One of `count` equal chunks of the windows of a pass. Ranks that split layers compute a chunk while another is
+/// exchanged.
+struct BatchChunk {
+  std::size_t index = 0;
+  std::size_t count = 1;
+
+  bool is_first() const { return index == 0; }
+  bool is_last() const { return index + 1 == count; }
+  /// The chunk of a tensor whose leading dimension divides by `count`. Without data if the tensor has none.
+  Tensor of(const Tensor& whole) const {
+    if (count == 1 || !whole) return whole;
+    const auto chunks = static_cast<std::int64_t>(count);
+    const std::int64_t size = whole.size() / chunks;
+    Tensor chunk = whole.stretch(static_cast<std::int64_t>(index) * size, size);
+    chunk.shape = whole.shape;
+    chunk.shape.front() /= chunks;
+    return chunk;
+  }
+  /// The number of its first window among the `windows` of the pass.
+  std::uint32_t first_window(std::int64_t windows) const {
+    return static_cast<std::uint32_t>(index * (static_cast<std::size_t>(windows) / count));
+  }
 };
 
 /// The size of a batch.
@@ -121,6 +149,14 @@ struct BatchShape {
   /// The size of one of `slices` equal slices: whole windows if possible, otherwise rows.
   BatchShape slice(std::int64_t slices) const {
     return batch % slices == 0 ? BatchShape{batch / slices, sequence} : BatchShape{1, rows() / slices};
+  }
+  /// The chunks in which `slices` ranks that split layers compute the batch: two, if each of these ranks then has whole
+  /// windows of a chunk, or rows of one window.
+  std::vector<BatchChunk> chunks(std::int64_t slices) const {
+    const std::int64_t half = batch / 2;
+    const bool halves = slices > 1 && half > 0 && batch % 2 == 0 &&
+                        (half % slices == 0 || (slices % half == 0 && half * sequence % slices == 0));
+    return halves ? std::vector<BatchChunk>{{0, 2}, {1, 2}} : std::vector<BatchChunk>{{}};
   }
   void fit(Tensor& activation) const { activation.shape = {batch, sequence, activation.shape.back()}; }
 };

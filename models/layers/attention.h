@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -78,9 +79,10 @@ class Attention final : public Sublayer {
     dkey_weight_ = tensors.gradients.at(query + 1);
   }
 
-  /// Asks for the memory of all activations but the norm's input. `normalised` is the lifetime of the norm's output.
-  void request(Activations& memory, const std::string& name, const Lifetime& lifetime, const Lifetime& normalised) {
-    norm_.request(memory, name + " norm", normalised);
+  /// Asks for the memory of all activations but the norm's input. `normalised` and `exchanged`: see Norm::request().
+  void request(Activations& memory, const std::string& name, const Lifetime& lifetime, const Lifetime& normalised,
+               const Lifetime& exchanged) {
+    norm_.request(memory, name + " norm", normalised, exchanged);
     memory.add(name + " qkv", kind_.qkv_columns(), lifetime, qkv_);
     memory.add(name + " attended", kind_.width(), lifetime, attended_);
     memory.add_statistics(name + " statistics", {memory.batch(), kind_.heads, memory.sequence()}, lifetime,
@@ -123,35 +125,43 @@ class Attention final : public Sublayer {
     head_statistics_.shape = {shape.rows(), kind_.heads + kind_.key_heads};
   }
 
-  void forward(const Tensor& branch) override {
+ private:
+  void inner_forward(const BatchChunk& chunk, const Tensor& branch) override {
     {
       const Span span = this->span("qkv");
-      const Tensor& y = kind_.normalises_heads ? projected_ : qkv_;
-      norm_.left() != nullptr ? in_.forward(*norm_.left(), y) : in_.forward(norm_.output, y);
+      const Tensor y = chunk.of(kind_.normalises_heads ? projected_ : qkv_);
+      norm_.left() != nullptr ? in_.forward(*norm_.left(), y) : in_.forward(chunk.of(norm_.output), y);
     }
     {
       const Span span = this->span("attention");
-      attend();
+      attend(chunk);
     }
     const Span span = this->span("attention projection");
     if (out_.fp8()) quantisation_.to_fp8(flat(attended_), flat(attended_fp8_), Tensor{}, false);
-    project(inner_output(), branch);
+    project(chunk.of(inner_output()), branch);
   }
-
- private:
-  void inner_backward(const SublayerGradients& g, const Tensor& d_branch, bool accumulate) override {
-    Tensor d_attended = g.d_norm;  // in the memory of what comes last
-    d_attended.shape = attended_.shape;
+  void inner_backward(const BatchChunk& chunk, const SublayerGradients& g, const Tensor& d_branch,
+                      bool accumulate) override {
+    const Tensor d_attended = this->d_attended(chunk, g), d_hidden = chunk.of(g.d_hidden);
     {
       const Span span = this->span("d attention projection");
       out_.backward_data(out_.convert(d_branch, g.d_branch_fp8, dbias_from_branch(), accumulate), d_attended);
     }
     {
       const Span span = this->span("d attention");
-      attend_backward(d_attended, g.d_hidden, accumulate);
+      attend_backward(chunk, d_attended, d_hidden, accumulate);
     }
     const Span span = this->span("d qkv");
-    in_.backward_data(in_.convert(g.d_hidden, g.d_hidden_fp8, in_.dbias(), accumulate), g.d_norm);
+    in_.backward_data(in_.convert(d_hidden, g.d_hidden_fp8, in_.dbias(), accumulate), chunk.of(g.d_norm));
+  }
+  /// In the memory of g.d_norm, which comes last. A chunk's begins no earlier than that of d_norm: the chunk before is
+  /// being exchanged.
+  Tensor d_attended(const BatchChunk& chunk, const SublayerGradients& g) const {
+    Tensor memory = g.d_norm;
+    memory.shape.back() = std::max(memory.shape.back(), kind_.width());
+    Tensor d_attended = chunk.of(memory);
+    d_attended.shape = chunk.of(attended_).shape;
+    return d_attended;
   }
   Tensor inner_output() const override { return out_.fp8() ? attended_fp8_ : attended_; }
   Tensor inner_gradient(const SublayerGradients& g) const override { return in_.gradient(g.d_hidden, g.d_hidden_fp8); }
@@ -159,17 +169,19 @@ class Attention final : public Sublayer {
 
   // From the output of `in` to attended_, and back.
 
-  void attend() {
+  void attend(const BatchChunk& chunk) {
+    const Tensor qkv = chunk.of(qkv_), attended = chunk.of(attended_), statistics = chunk.of(statistics_);
     if (kind_.normalises_heads) {
-      grouped_->normalise(projected_, heads(), query_weight_, key_weight_, epsilon_, qkv_, head_statistics_);
+      grouped_->normalise(chunk.of(projected_), heads(), query_weight_, key_weight_, epsilon_, qkv,
+                          chunk.of(head_statistics_));
     }
     if (cached_ != nullptr) {
       attend_to_cache();
     } else if (grouped_ == nullptr) {
-      attention_->attention(qkv_, kind_.heads, attended_, statistics_);
+      attention_->attention(qkv, kind_.heads, attended, statistics);
     } else {
-      grouped_->rotate(qkv_, heads(), frequencies_, first_position_, GroupedAttentionOps::Turn::forward);
-      grouped_->attention(qkv_, heads(), attended_, statistics_);
+      grouped_->rotate(qkv, heads(), frequencies_, first_position_, GroupedAttentionOps::Turn::forward);
+      grouped_->attention(qkv, heads(), attended, statistics);
     }
   }
   void attend_to_cache() {
@@ -179,26 +191,27 @@ class Attention final : public Sublayer {
       cached_->rotate_and_attend(qkv_, heads(), frequencies_, first_position_, keys_, values_, attended_);
     }
   }
-  void attend_backward(const Tensor& d_attended, const Tensor& d_qkv, bool accumulate) {
+  void attend_backward(const BatchChunk& chunk, const Tensor& d_attended, const Tensor& d_qkv, bool accumulate) {
+    const Tensor qkv = chunk.of(qkv_), attended = chunk.of(attended_), statistics = chunk.of(statistics_);
     if (grouped_ == nullptr) {
-      attention_->attention_backward(qkv_, kind_.heads, attended_, statistics_, d_attended, d_qkv);
+      attention_->attention_backward(qkv, kind_.heads, attended, statistics, d_attended, d_qkv);
       return;
     }
-    grouped_->attention_backward(qkv_, heads(), attended_, statistics_, d_attended, d_qkv);
+    grouped_->attention_backward(qkv, heads(), attended, statistics, d_attended, d_qkv);
     grouped_->rotate(d_qkv, heads(), frequencies_, nullptr, GroupedAttentionOps::Turn::back);
-    if (kind_.normalises_heads) normalise_backward(d_qkv, accumulate);
+    if (kind_.normalises_heads) normalise_backward(chunk, d_qkv, accumulate);
   }
   /// Each rank has some of the heads, whose weights are the same.
-  void normalise_backward(const Tensor& d_qkv, bool accumulate) {
+  void normalise_backward(const BatchChunk& chunk, const Tensor& d_qkv, bool accumulate) {
+    const Tensor x = chunk.of(projected_), statistics = chunk.of(head_statistics_);
     if (group_ == nullptr) {
-      grouped_->normalise_backward(projected_, heads(), query_weight_, key_weight_, head_statistics_, d_qkv,
-                                   dquery_weight_, dkey_weight_, accumulate);
+      grouped_->normalise_backward(x, heads(), query_weight_, key_weight_, statistics, d_qkv, dquery_weight_,
+                                   dkey_weight_, accumulate);
       return;
     }
     const Tensor dquery = partial_.stretch(0, kind_.head_size);
     const Tensor dkey = partial_.stretch(kind_.head_size, kind_.head_size);
-    grouped_->normalise_backward(projected_, heads(), query_weight_, key_weight_, head_statistics_, d_qkv, dquery, dkey,
-                                 false);
+    grouped_->normalise_backward(x, heads(), query_weight_, key_weight_, statistics, d_qkv, dquery, dkey, false);
     group_->run({TensorGroup::sum(partial_)});
     for (const auto& [mine, all] : {std::pair{dquery, dquery_weight_}, {dkey, dkey_weight_}}) {
       reduction_.add_nodes(accumulate ? std::vector{mine, all} : std::vector{mine}, all, device_.compute_stream());

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <vector>
+
 #include "models/layers/activations.h"
 #include "runtime/comm/tensor_group.h"
 #include "runtime/ops/embedding.h"
@@ -27,11 +29,16 @@ class Embedding {
   }
   const Tensor& tokens() const { return tokens_; }
 
-  /// stream = the embedded batch, or this rank's rows of it. Ranks that split the vocabulary use `branch` as well.
-  void forward(const TokenBatch& batch, const Dropout& dropout, const Tensor& branch, const Tensor& stream) {
+  /// stream = the embedded batch, or this rank's rows of its chunks. Ranks that split the vocabulary use `branch` as
+  /// well.
+  void forward(const TokenBatch& batch, const Dropout& dropout, const std::vector<BatchChunk>& chunks,
+               const Tensor& branch, const Tensor& stream) {
     const Tensor& mine = group_ != nullptr ? branch : stream;
     embedding_.embed_tokens(batch, tokens_, positions_, dropout, mine);
-    if (group_ != nullptr) group_->run({TensorGroup::sum_shard(mine, stream)});  // of one value and zeros
+    if (group_ == nullptr) return;
+    std::vector<TensorGroup::Collective> sums;  // of one value and zeros
+    for (const BatchChunk& chunk : chunks) sums.push_back(TensorGroup::sum_shard(chunk.of(mine), chunk.of(stream)));
+    group_->run(sums);
   }
   /// `d_head`: the tied output layer's gradient of the token embedding; without data if the head is not tied.
   void backward(const TokenBatch& batch, const Dropout& dropout, const Tensor& d_stream, const Tensor& d_head,

@@ -41,13 +41,13 @@ class Mlp final : public Sublayer {
             .norm = norm};
   }
 
-  /// Asks for the memory of all activations but the norm's input. `normalised` is the lifetime of the norm's output,
-  /// `hidden` that of the activation's output. `recomputes`: restore_hidden() is called before each
-  /// backward pass.
+  /// Asks for the memory of all activations but the norm's input. `normalised` and `exchanged`: see Norm::request().
+  /// `hidden` is the lifetime of the activation's output. `recomputes`: restore_hidden() is called before each backward
+  /// pass.
   void request(Activations& memory, const std::string& name, const Lifetime& lifetime, const Lifetime& normalised,
-               const Lifetime& hidden, bool recomputes) {
+               const Lifetime& exchanged, const Lifetime& hidden, bool recomputes) {
     recomputes_ = recomputes;
-    norm_.request(memory, name + " norm", normalised);
+    norm_.request(memory, name + " norm", normalised, exchanged);
     memory.add(name + " pre-activation", kind_.pre_columns(), lifetime, pre_);
     memory.add(name + " hidden", kind_.hidden, hidden, hidden_);
   }
@@ -69,24 +69,9 @@ class Mlp final : public Sublayer {
     shape.fit(hidden_);
   }
 
-  void forward(const Tensor& branch) override {
-    expand();
-    const Span span = this->span("mlp projection");
-    project(hidden_, branch);
-  }
   /// Runs forward() up to the activation's output.
   void expand() {
-    if (!is_gated()) {
-      const Span span = this->span("expansion and GELU");
-      in_.forward_gelu(norm_.output, pre_, hidden_, restores_);
-      return;
-    }
-    const Span span = this->span("expansion and SwiGLU");
-    if (norm_.left() != nullptr) {
-      in_.forward_swiglu(*norm_.left(), pre_, hidden_);
-    } else {
-      in_.forward_swiglu(norm_.output, pre_, hidden_);
-    }
+    for_chunks([this](const BatchChunk& chunk) { expand(chunk); });
   }
   /// Computes the activation's output again from its input, with the same bits. A SwiGLU's backward pass does so
   /// itself.
@@ -96,19 +81,35 @@ class Mlp final : public Sublayer {
 
  private:
   bool is_gated() const { return kind_.activation == MlpActivation::swiglu; }
-  void inner_backward(const SublayerGradients& g, const Tensor& d_branch, bool accumulate) override {
-    const Tensor d_pre = inner_gradient(g);
+  void inner_forward(const BatchChunk& chunk, const Tensor& branch) override {
+    expand(chunk);
+    const Span span = this->span("mlp projection");
+    project(chunk.of(hidden_), branch);
+  }
+  void expand(const BatchChunk& chunk) {
+    const Tensor x = chunk.of(norm_.output), pre = chunk.of(pre_), hidden = chunk.of(hidden_);
+    if (!is_gated()) {
+      const Span span = this->span("expansion and GELU");
+      in_.forward_gelu(x, pre, hidden, restores_);
+      return;
+    }
+    const Span span = this->span("expansion and SwiGLU");
+    norm_.left() != nullptr ? in_.forward_swiglu(*norm_.left(), pre, hidden) : in_.forward_swiglu(x, pre, hidden);
+  }
+  void inner_backward(const BatchChunk& chunk, const SublayerGradients& g, const Tensor& d_branch,
+                      bool accumulate) override {
+    const Tensor pre = chunk.of(pre_), d_pre = chunk.of(inner_gradient(g));
     if (!is_gated()) {
       const Span span = this->span("d mlp projection and GELU");
       const Tensor dy = out_.convert(d_branch, g.d_branch_fp8, dbias_from_branch(), accumulate);
-      out_.backward_gelu(dy, pre_, d_pre, in_.dbias(), accumulate);
+      out_.backward_gelu(dy, pre, d_pre, in_.dbias(), accumulate);
     } else {
       const Span span = this->span("d mlp projection and SwiGLU");
       const Tensor dy = out_.convert(d_branch, g.d_branch_fp8, dbias_from_branch(), accumulate);
-      out_.backward_swiglu(dy, pre_, g.d_activated, d_pre, recomputes_ ? hidden_ : Tensor{});
+      out_.backward_swiglu(dy, pre, chunk.of(g.d_activated), d_pre, recomputes_ ? chunk.of(hidden_) : Tensor{});
     }
     const Span span = this->span("d expansion");
-    in_.backward_data(d_pre, g.d_norm);
+    in_.backward_data(d_pre, chunk.of(g.d_norm));
   }
   Tensor inner_output() const override { return hidden_; }
   Tensor inner_gradient(const SublayerGradients& g) const override { return in_.gradient(g.d_hidden, g.d_hidden); }

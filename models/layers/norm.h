@@ -21,8 +21,9 @@ namespace ddptrain {
 /// batch.
 ///
 /// Ranks that split layers also divide the rows of the stream (sequence parallelism: Korthikanti et al., "Reducing
-/// activation recomputation", arXiv:2205.05198). Each rank normalises its own rows. Then the output, and in the
-/// backward pass the gradient of the input, are gathered.
+/// activation recomputation", arXiv:2205.05198). Each rank sums and normalises its own rows of the branch. Then the
+/// output is gathered; in the backward pass the gradient of the output is summed, and that of the input gathered. They
+/// do so chunk by chunk, on the communication stream: the reader of `output` awaits a chunk (TensorGroup).
 class Norm {
  public:
   Norm(Device& device, NormKind kind, std::int64_t width, float epsilon)
@@ -47,22 +48,29 @@ class Norm {
   void request_input(Activations& memory, const std::string& name, const Lifetime& lifetime) {
     memory.add_rows(name + " input", width_, lifetime, input);
   }
-  /// Asks for the memory of `output`, and of what the backward pass needs besides `input`.
-  void request(Activations& memory, const std::string& name, const Lifetime& lifetime) {
+  /// Asks for the memory of `output`, and of what the backward pass needs besides `input`. `exchanged`: the lifetime of
+  /// what ranks that divide rows receive from each other, in each pass over the layer.
+  void request(Activations& memory, const std::string& name, const Lifetime& lifetime, const Lifetime& exchanged) {
     memory.add(name + " output", width_, lifetime, output);
     memory.add_statistics(name + " statistics", {memory.slice_rows(), statistics()}, lifetime, statistics_);
     if (memory.slices() == 1) return;
-    memory.add_statistics(name + " partial gradients", {static_cast<std::int64_t>(parameters()), width_}, lifetime,
-                          partial_);
+    memory.add(name + " terms", width_, exchanged, terms_);
+    memory.add_statistics(name + " partial gradients",
+                          {memory.slices(), static_cast<std::int64_t>(parameters()), width_}, lifetime, partial_);
   }
   void fit(const BatchShape& shape) {
+    const std::int64_t slices = group_ == nullptr ? 1 : group_->ranks().size();
     shape_ = shape;
-    own_ = group_ == nullptr ? shape : shape.slice(group_->ranks().size());
-    own_.fit(input);
+    chunks_ = shape.chunks(slices);
+    const auto chunks = static_cast<std::int64_t>(chunks_.size());
+    own_ = BatchShape{shape.batch / chunks, shape.sequence}.slice(slices);
+    input.shape = {chunks * own_.batch, own_.sequence, width_};
     shape.fit(output);
-    statistics_.shape = {own_.rows(), statistics()};
+    if (terms_) shape.fit(terms_);
+    statistics_.shape = {chunks * own_.rows(), statistics()};
   }
-  Tensor input;   ///< The stream: [batch, sequence, width], or this rank's slice of the rows.
+  const std::vector<BatchChunk>& chunks() const { return chunks_; }  ///< Of the pass. One if no ranks divide rows.
+  Tensor input;   ///< The stream: [batch, sequence, width], or this rank's rows of each chunk.
   Tensor output;  ///< [batch, sequence, width]; may be e4m3.
 
   /// forward() with a branch then leaves the norm to the linear layer that reads its output, if it is an RMS norm.
@@ -73,23 +81,43 @@ class Norm {
   /// output = norm(input)
   void forward() {
     left_.reset();
-    normalise(own(output));
-    if (group_ != nullptr) group_->run({group_->gather(output)});
+    for (const BatchChunk& chunk : chunks_) {
+      exchange(chunk, [&] {
+        const Tensor y = chunk.of(output);
+        normalise(chunk, own(y));
+        gather(y);
+      });
+    }
   }
   /// input = residual + dropout(branch); output = norm(input). `residual` has the shape of `input`, `branch` the shape
-  /// of `output`. If ranks divide rows, only this rank's rows of `branch` are used.
-  void forward(const Tensor& residual, const Tensor& branch, const Dropout& dropout) {
+  /// of `output`. If ranks divide rows, each has a term of the branch, or with `is_summed` its rows of the sum.
+  void forward(const Tensor& residual, const Tensor& branch, const Dropout& dropout, bool is_summed = false) {
     left_.reset();
     if (left_to_reader_ && group_ == nullptr && dropout.rate <= 0.0f) {
       left_ = {residual, branch, weight_, epsilon_, input, output, statistics_};
       return;
     }
-    add_and_normalise(residual, own(branch), of_own(dropout), own(output));
-    if (group_ != nullptr) group_->run({group_->gather(output)});
+    for (const BatchChunk& chunk : chunks_) {
+      exchange(chunk, [&] {
+        const Tensor y = chunk.of(output);
+        const Terms added = is_summed ? Terms(own(chunk.of(branch))) : terms(chunk, branch);
+        add_and_normalise(chunk, chunk.of(residual), added, dropout, own(y));
+        gather(y);
+      });
+    }
+  }
+  /// For ranks that divide rows: leaves each with its rows of the sum of the branch, for forward() in the next stage.
+  void sum_branch(const Tensor& branch) {
+    if (group_ == nullptr) return;
+    for (const BatchChunk& chunk : chunks_) {
+      exchange(chunk, [&] { reduction_.add_up(terms(chunk, branch), device_.compute_stream()); });
+    }
+    group_->await_all();
   }
   /// d_input = d_residual (if it has data) + the gradient through the norm. All have the shape of `output`. For
-  /// `d_input_sums` see NormOps; it has no data if ranks divide rows. Such ranks first reduce d_output while `first`
-  /// runs, and at the end gather d_input while `second` runs. Without a group neither is called.
+  /// `d_input_sums` see NormOps; it has no data if ranks divide rows. Such ranks first sum d_output, and at the end
+  /// gather d_input. In the last chunk, `first` runs at the same time as the sum and `second` at the same time as the
+  /// gathering. Without a group neither is called.
   using Work = std::function<void()>;
   void backward(const Tensor& d_output, const Tensor& d_residual, const Tensor& d_input, const Tensor& d_input_sums,
                 bool accumulate, const Work& first = {}, const Work& second = {}) {
@@ -97,14 +125,13 @@ class Norm {
       backward_rows(d_output, d_residual, d_input, accumulate, first, second);
       return;
     }
-    normalise_backward(d_output, d_residual, d_input, {dweight_, dbias_}, d_input_sums, accumulate);
+    normalise_backward({}, d_output, d_residual, d_input, {dweight_, dbias_}, d_input_sums, accumulate);
   }
-  /// This rank's rows of an activation.
-  Tensor own(const Tensor& activation) const {
-    if (group_ == nullptr || !activation) return activation;
-    Tensor own = group_->own(activation);
-    own.shape = {own_.batch, own_.sequence, width_};
-    return own;
+  /// This rank's rows of an activation, chunk by chunk.
+  std::vector<Tensor> own_rows(const Tensor& activation) const {
+    std::vector<Tensor> rows;
+    for (const BatchChunk& chunk : chunks_) rows.push_back(own(chunk.of(activation)));
+    return rows;
   }
 
  private:
@@ -115,51 +142,110 @@ class Norm {
 
   void backward_rows(const Tensor& d_output, const Tensor& d_residual, const Tensor& d_input, bool accumulate,
                      const Work& first, const Work& second) {
-    group_->run({group_->sum_shard(d_output)}, first);
-    const Tensor dweight = partial_.stretch(0, width_);
-    const Tensor dbias = layer_ != nullptr ? partial_.stretch(width_, width_) : Tensor{};
-    normalise_backward(own(d_output), own(d_residual), own(d_input), {dweight, dbias}, Tensor{}, false);
-    group_->run({group_->gather(d_input), TensorGroup::sum(partial_)}, second);
-    for (const auto& [mine, all] : {std::pair{dweight, dweight_}, {dbias, dbias_}}) {
-      if (!mine) continue;
-      reduction_.add_nodes(accumulate ? std::vector{mine, all} : std::vector{mine}, all, device_.compute_stream());
+    const Tensor mine = group_->own(partial_);
+    const Tensor dweight = mine.stretch(0, width_);
+    const Tensor dbias = layer_ != nullptr ? mine.stretch(width_, width_) : Tensor{};
+    for (const BatchChunk& chunk : chunks_) {
+      exchange(chunk, [&] {
+        const Tensor dx = chunk.of(d_input);
+        const Terms dy = terms(chunk, d_output, chunk.is_last() ? first : Work{});
+        normalise_backward(chunk, dy, own(chunk.of(d_residual)), own(dx), {dweight, dbias}, Tensor{},
+                           !chunk.is_first());
+        std::vector<TensorGroup::Collective> last = {group_->gather(dx)};
+        if (chunk.is_last()) last.push_back(group_->gather(partial_));
+        group_->run(last, chunk.is_last() ? second : Work{});
+      });
     }
+    group_->await_all();
+    add_partials(dweight_, 0, accumulate);
+    if (dbias_) add_partials(dbias_, width_, accumulate);
+  }
+  /// all (+)= the ranks' partial gradients that begin at `first`. Ranks add them in the same order.
+  void add_partials(const Tensor& all, std::int64_t first, bool accumulate) {
+    std::vector<Tensor> of_ranks;
+    const std::int64_t size = partial_.size() / group_->ranks().size();
+    for (int rank = 0; rank < group_->ranks().size(); ++rank) {
+      of_ranks.push_back(partial_.stretch(rank * size + first, width_));
+    }
+    if (accumulate) of_ranks.push_back(all);
+    reduction_.add_nodes(of_ranks, all, device_.compute_stream());
   }
 
   // The two kinds of norms.
   std::int64_t statistics() const { return layer_ != nullptr ? 2 : 1; }  ///< Numbers per row.
-  void normalise(const Tensor& y) {
+  void normalise(const BatchChunk& chunk, const Tensor& y) {
+    const Span span = this->span("norm");
+    const Tensor x = chunk.of(input), statistics = chunk.of(statistics_);
     if (rms_ != nullptr) {
-      rms_->rms_norm(input, weight_, epsilon_, y, statistics_);
+      rms_->rms_norm(x, weight_, epsilon_, y, statistics);
       return;
     }
-    layer_->layer_norm(input, weight_, bias_, epsilon_, y, statistics_);
+    layer_->layer_norm(x, weight_, bias_, epsilon_, y, statistics);
   }
-  void add_and_normalise(const Tensor& residual, const Tensor& branch, const Dropout& dropout, const Tensor& y) {
+  void add_and_normalise(const BatchChunk& chunk, const Tensor& residual, const Terms& branch, const Dropout& dropout,
+                         const Tensor& y) {
+    const Span span = this->span("add and norm");
+    const Dropout mine = of_own(chunk, dropout);
+    const Tensor x = chunk.of(input), statistics = chunk.of(statistics_);
     if (rms_ != nullptr) {
-      rms_->add_rms_norm(residual, branch, dropout, weight_, epsilon_, input, y, statistics_);
+      rms_->add_rms_norm(residual, branch, mine, weight_, epsilon_, x, y, statistics);
       return;
     }
-    layer_->add_layer_norm(residual, branch, dropout, weight_, bias_, epsilon_, input, y, statistics_);
+    layer_->add_layer_norm(residual, branch, mine, weight_, bias_, epsilon_, x, y, statistics);
   }
-  void normalise_backward(const Tensor& dy, const Tensor& d_residual, const Tensor& dx, const Gradients& gradients,
-                          const Tensor& dx_sums, bool accumulate) {
+  void normalise_backward(const BatchChunk& chunk, const Terms& dy, const Tensor& d_residual, const Tensor& dx,
+                          const Gradients& gradients, const Tensor& dx_sums, bool accumulate) {
+    const Span span = this->span("d norm");
+    const Tensor x = chunk.of(input), statistics = chunk.of(statistics_);
     if (rms_ != nullptr) {
-      rms_->rms_norm_backward(input, weight_, statistics_, dy, d_residual, dx, gradients.weight, dx_sums, accumulate);
+      rms_->rms_norm_backward(x, weight_, statistics, dy, d_residual, dx, gradients.weight, dx_sums, accumulate);
       return;
     }
-    layer_->layer_norm_backward(input, weight_, statistics_, dy, d_residual, dx, gradients.weight, gradients.bias,
-                                dx_sums, accumulate);
+    layer_->layer_norm_backward(x, weight_, statistics, dy, d_residual, dx, gradients.weight, gradients.bias, dx_sums,
+                                accumulate);
   }
 
-  Dropout of_own(Dropout dropout) const {
+  // What ranks that divide rows do with a chunk; nothing without a group.
+  void exchange(const BatchChunk& chunk, const Work& work) {
+    group_ != nullptr ? group_->exchange(chunk.index, work) : work();
+  }
+  /// All ranks' terms of this rank's rows of a chunk of `values`, its own first. Without a group, all of `values`. Not
+  /// their sum from a reduce-scatter, whose kernels would wait for multiprocessors that layers occupy.
+  Terms terms(const BatchChunk& chunk, const Tensor& values, const Work& during = {}) {
+    if (group_ == nullptr) return values;
+    const Tensor mine = chunk.of(values), of_others = chunk.of(terms_);
+    group_->run({TensorGroup::swap_shards(mine, of_others)}, during);
+    std::vector<Tensor> terms = {own(mine)};
+    for (int rank = 0; rank < group_->ranks().size(); ++rank) {
+      if (rank == group_->ranks().rank()) continue;
+      Tensor& term = terms.emplace_back(of_others.stretch(rank * terms.front().size(), terms.front().size()));
+      term.shape = terms.front().shape;
+    }
+    return Terms(std::move(terms));
+  }
+  void gather(const Tensor& y) {
+    if (group_ != nullptr) group_->run({group_->gather(y)});
+  }
+  /// This rank's rows of a chunk of an activation.
+  Tensor own(const Tensor& chunk) const {
+    if (group_ == nullptr || !chunk) return chunk;
+    Tensor own = group_->own(chunk);
+    own.shape = {own_.batch, own_.sequence, width_};
+    return own;
+  }
+  Dropout of_own(const BatchChunk& chunk, Dropout dropout) const {
     if (group_ == nullptr || dropout.rate <= 0.0f) return dropout;
     DDP_CHECK(own_.rows() % shape_.sequence == 0 || shape_.sequence % own_.rows() == 0,
               "norm: dropout of slices of {} rows, windows have {}", own_.rows(), shape_.sequence);
     const std::int64_t row = group_->ranks().rank() * own_.rows();
-    dropout.position += static_cast<std::uint32_t>(row / shape_.sequence);
+    dropout.position += chunk.first_window(shape_.batch) + static_cast<std::uint32_t>(row / shape_.sequence);
     dropout.first = static_cast<std::uint32_t>(row % shape_.sequence * width_);
     return dropout;
+  }
+
+  Span span(const char* name) const {
+    return {device_.timeline(), group_ != nullptr ? Lane::communication : Lane::compute, device_.compute_stream(),
+            name};
   }
 
   Device& device_;
@@ -175,10 +261,12 @@ class Norm {
   Tensor statistics_;             ///< [rows, statistics()]
   TensorGroup* group_ = nullptr;  ///< Null: this rank has all rows.
   BatchShape shape_;              ///< All rows.
-  BatchShape own_;                ///< This rank's rows.
+  std::vector<BatchChunk> chunks_;
+  BatchShape own_;  ///< This rank's rows of a chunk.
   bool left_to_reader_ = false;
   std::optional<AddedNorm> left_;
-  Tensor partial_;  ///< [parameters(), width]: gradients from this rank's rows, if it does not have all.
+  Tensor terms_;    ///< [batch, sequence, width]: of other ranks, of this rank's rows. This and the next with a group.
+  Tensor partial_;  ///< [ranks, parameters(), width]: gradients from the rows of each rank.
 };
 
 }  // namespace ddptrain

@@ -33,8 +33,9 @@ struct SublayerGradients {
 /// The next norm adds it to the residual stream.
 ///
 /// Ranks may split a sublayer (Shoeybi et al., "Megatron-LM", arXiv:1909.08053): each rank has some outputs of `in` and
-/// the matching inputs of `out`. The branch is the sum over the ranks, and so is the gradient of the norm's output.
-/// Each rank gets its slice of the rows of both sums.
+/// the matching inputs of `out`. The branch is the sum over the ranks, and so is the gradient of the norm's output. The
+/// norms add both up, and a sublayer computes one chunk of the batch after the other: while a chunk is computed, the
+/// norm exchanges the one before it.
 class Sublayer {
  public:
   static constexpr std::size_t kScales = 2 * Linear::kScaleFormats.size();
@@ -78,19 +79,17 @@ class Sublayer {
   virtual void fit(const BatchShape& shape) { norm_.fit(shape); }
   void set_dropout(const Dropout& dropout) { dropout_ = dropout; }
 
-  /// Computes `branch` from the norm's output. If ranks split the layer, each gets its slice of the rows.
-  virtual void forward(const Tensor& branch) = 0;
-  /// The forward pass of the next norm, which adds the branch to the stream.
-  void add(const Tensor& branch, Norm& next) {
-    const Span span = this->span("add and norm");
-    next.forward(norm_.input, branch, dropout_);
+  /// Computes `branch`, or this rank's term of it, from the norm's output.
+  void forward(const Tensor& branch) {
+    for_chunks([&](const BatchChunk& chunk) { inner_forward(chunk, chunk.of(branch)); });
   }
+  /// The forward pass of the next norm, which adds the branch to the stream.
+  void add(const Tensor& branch, Norm& next) { next.forward(norm_.input, branch, dropout_); }
 
   /// Computes g.d_input from g.d_output, the gradients of the norm, and some bias gradients. If `previous_dbias` has
   /// data, it gets the sums of d_input: the bias gradient of the layer before this sublayer.
   void backward_data(const SublayerGradients& g, const Tensor& previous_dbias, bool accumulate) {
     backward_to_norm(g, accumulate);
-    const Span span = this->span("d norm");
     norm_.backward(g.d_norm, g.d_output, g.d_input, previous_dbias, accumulate);
   }
   /// Computes the remaining gradients from g as backward_data() has left it. Reports all parameters.
@@ -109,8 +108,8 @@ class Sublayer {
     }
     backward_to_norm(g, accumulate);
     norm_.backward(
-        g.d_norm, g.d_output, g.d_input, Tensor{}, accumulate, [&] { weight_gradient_of_out(g, accumulate); },
-        [&] { weight_gradient_of_in(g, accumulate); });
+        g.d_norm, g.d_output, g.d_input, Tensor{}, accumulate, [&] { weight_gradient_of_in(g, accumulate); },
+        [&] { weight_gradient_of_out(g, accumulate); });
     for (std::size_t i = 0; i < parameters(); ++i) ready(first_ + i);
   }
   /// Whether a sublayer computes the gradient of the bias of `out`. If not, the next norm does.
@@ -129,18 +128,29 @@ class Sublayer {
 
   Span span(const char* name) const { return {device_.timeline(), Lane::compute, device_.compute_stream(), name}; }
 
-  /// Computes g.d_norm from the gradient of the branch.
-  virtual void inner_backward(const SublayerGradients& g, const Tensor& d_branch, bool accumulate) = 0;
+  /// Computes a chunk of the branch, `branch`. Ends with project().
+  virtual void inner_forward(const BatchChunk& chunk, const Tensor& branch) = 0;
+  /// Computes a chunk of g.d_norm from that of the gradient of the branch, `d_branch`.
+  virtual void inner_backward(const BatchChunk& chunk, const SublayerGradients& g, const Tensor& d_branch,
+                              bool accumulate) = 0;
   /// The input of `out`, and the gradient of the output of `in` as Linear::gradient() returns it.
   virtual Tensor inner_output() const = 0;
   virtual Tensor inner_gradient(const SublayerGradients& g) const = 0;
   /// The bias gradient of `in` for backward_weights(). Without data if inner_backward() computes it.
   virtual Tensor in_dbias() const = 0;
 
-  /// branch = out(x), summed over all slices.
+  /// Calls work(chunk) for each chunk, as soon as its norm's output, and gradients of later layers, are there.
+  template <class Work>
+  void for_chunks(const Work& work) {
+    for (const BatchChunk& chunk : norm_.chunks()) {
+      if (group_ != nullptr) group_->await(chunk.index);
+      work(chunk);
+      if (group_ != nullptr) group_->computed(chunk.index);
+    }
+  }
+  /// branch = out(x), or this rank's term of it.
   void project(const Tensor& x, const Tensor& branch) {
     out_.forward(x, branch, group_ == nullptr || group_->is_first());
-    if (group_ != nullptr) group_->run({group_->sum_shard(branch)});
   }
   Tensor dbias_from_branch() const { return gives_dbias(dropout_.rate, group_) ? out_.dbias() : Tensor{}; }
 
@@ -154,8 +164,15 @@ class Sublayer {
  private:
   /// Computes g.d_norm from g.d_output; if ranks split the layer, this rank's term of it.
   void backward_to_norm(const SublayerGradients& g, bool accumulate) {
-    if (dropout_.rate > 0.0f) activation_.dropout(g.d_output, dropout_, g.d_branch);
-    inner_backward(g, d_branch(g), accumulate);
+    for_chunks([&](const BatchChunk& chunk) {
+      const Tensor d_branch = chunk.of(this->d_branch(g));
+      if (dropout_.rate > 0.0f) {
+        Dropout dropout = dropout_;
+        dropout.position += chunk.first_window(g.d_output.dim(0));
+        activation_.dropout(chunk.of(g.d_output), dropout, d_branch);
+      }
+      inner_backward(chunk, g, d_branch, accumulate || !chunk.is_first());
+    });
   }
   void weight_gradient_of_out(const SublayerGradients& g, bool accumulate) {
     const Span span = this->span("weight gradient");

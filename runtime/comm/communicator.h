@@ -83,6 +83,10 @@ class Communicator {
   /// allocate() or neither: NCCL sends registered memory without a copy, and waits forever for a receiver with other
   /// memory.
   virtual Ticket all_to_all(const Tensor& from, const Tensor& to, Stream stream) = 0;
+  /// The same, but shard rank() of `to` is unspecified afterwards.
+  virtual Ticket swap_shards(const Tensor& from, const Tensor& to, Stream stream) {
+    return all_to_all(from, to, stream);
+  }
   /// to = the `from` of rank `root`. Any type.
   virtual Ticket broadcast(const Tensor& from, const Tensor& to, int root, Stream stream) = 0;
 
@@ -117,7 +121,9 @@ struct CommunicatorOptions {
   CommLibrary library = CommLibrary::automatic;  ///< automatic: MPI for CPUs, NCCL for GPUs.
   bool symmetric = true;                         ///< NCCL: use symmetric memory if possible.
   int comm_ctas = 0;                             ///< NCCL: maximum of thread blocks per collective; 0: NCCL chooses.
-  bool scatters_sums = false;                    ///< reduce_scatter_sum() and all_gather() will be called.
+  /// NCCL 2.28 and newer: copy engines gather and swap shards of symmetric memory. Multiprocessors go on computing.
+  bool copy_engines = false;
+  bool scatters_sums = false;  ///< reduce_scatter_sum() and all_gather() will be called.
   /// MPI: send f32 sums in bf16 between hosts. With one host, between ranks.
   bool bf16_between_hosts = false;
   /// MPI: number of this rank's host; empty: the world's. If ranks have different hosts, each sends for itself.

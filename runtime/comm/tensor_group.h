@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "runtime/comm/communicator.h"
@@ -29,27 +31,54 @@ class TensorGroup {
     Tensor from;
     Tensor to;
   };
+  /// Zeroed memory for which collectives are fastest. Collective.
+  Buffer allocate(std::size_t bytes) const { return communicator_.allocate(bytes); }
+
   /// values = the sum of all ranks' values. All ranks get the same bits.
   static Collective sum(const Tensor& values) { return {&Communicator::all_reduce_sum, values, values}; }
-  /// `from` has one equal shard per rank. to = the sum of all ranks' values of this rank's shard. In place, the other
-  /// shards are unspecified afterwards.
+  /// `from` has one equal shard per rank. to = the sum of all ranks' values of this rank's shard.
   static Collective sum_shard(const Tensor& from, const Tensor& to) {
     return {&Communicator::reduce_scatter_sum, from, to};
   }
-  Collective sum_shard(const Tensor& values) const { return sum_shard(values, own(values)); }
   /// to = the `from` of all ranks, in the order of ranks.
   static Collective gather(const Tensor& from, const Tensor& to) { return {&Communicator::all_gather, from, to}; }
   Collective gather(const Tensor& values) const { return gather(own(values), values); }
 
+  /// Shard r of `to` = this rank's shard of the `from` of rank r, for all other ranks r. This rank's own shard of `to`
+  /// is unspecified afterwards.
+  static Collective swap_shards(const Tensor& from, const Tensor& to) { return {&Communicator::swap_shards, from, to}; }
+
   /// Runs the collectives one after the other. `work` queues operations on the compute stream that run at the same
   /// time; they must not use the collectives' tensors.
   void run(const std::vector<Collective>& collectives, const std::function<void()>& work = {});
+
+  // Chunks of a pass (BatchChunk): one is exchanged while another is computed.
+
+  /// What the exchange of `chunk` needs has been queued on the compute stream.
+  void computed(std::size_t chunk);
+  /// Calls `work`, which queues operations and run()s collectives. They follow earlier exchanges and what computed()
+  /// has noted since the chunk's last exchange; without a note, all that is queued. Later work on the compute stream
+  /// may overlap with them, until await().
+  void exchange(std::size_t chunk, const std::function<void()>& work);
+  /// The compute stream's later work follows the exchange of `chunk`.
+  void await(std::size_t chunk);
+  void await_all();
+
   double seconds_waited() const { return seconds_waited_; }  ///< How long the host has waited in all.
 
  private:
+  struct Chunk {
+    std::unique_ptr<Event> computed;
+    std::unique_ptr<Event> exchanged;
+  };
+
+  Chunk& chunk(std::size_t index);
+
   const World& ranks_;
   Communicator& communicator_;
   Device& device_;
+  std::vector<Chunk> chunks_;
+  bool exchanging_ = false;
   double seconds_waited_ = 0.0;
 };
 

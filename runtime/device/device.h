@@ -109,6 +109,8 @@ class Device {
   /// so far. The compute stream's later work waits for it. Collectives of several communicators share this stream:
   /// NCCL's kernels wait for other ranks, and in two branches of a CUDA graph they could block each other.
   void in_communication_stream(const std::function<void(Stream)>& work);
+  /// Calls `work`. Meanwhile, compute_stream() is the stream of `lane`, so that operations are queued there.
+  virtual void queue_in(Lane /*lane*/, const std::function<void()>& work) { work(); }
   /// Calls `work`. In a captured graph, its work on compute_stream() starts after earlier work and overlaps with work
   /// that is queued from now on until wait_concurrent(). Outside a graph, and if there is a timeline(), there is no
   /// overlap.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "runtime/ops/family.h"
+#include "runtime/ops/terms.h"
 
 namespace ddptrain {
 
@@ -12,13 +13,14 @@ class NormOps : public Family<NormOps> {
   virtual void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float epsilon, const Tensor& y,
                           const Tensor& statistics) = 0;
   /// sum = residual + dropout(branch); y = layer_norm(sum). Dropout as in embed_tokens. `sum` is memory of its own.
-  virtual void add_layer_norm(const Tensor& residual, const Tensor& branch, const Dropout& dropout,
-                              const Tensor& weight, const Tensor& bias, float epsilon, const Tensor& sum,
-                              const Tensor& y, const Tensor& statistics) = 0;
-  /// dx = (dresidual if it has data) + the gradient through layer_norm; dx may be the memory of dresidual or dy.
+  virtual void add_layer_norm(const Tensor& residual, const Terms& branch, const Dropout& dropout, const Tensor& weight,
+                              const Tensor& bias, float epsilon, const Tensor& sum, const Tensor& y,
+                              const Tensor& statistics) = 0;
+  /// dx = (dresidual if it has data) + the gradient through layer_norm; dx may be the memory of dresidual, or of dy's
+  /// first term.
   /// Where dx_sums [width] has data, it gets the sums of dx over the rows: the gradient of the bias of a linear layer
   /// whose output was added to x. It has the type of dweight and dbias.
-  virtual void layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Tensor& dy,
+  virtual void layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Terms& dy,
                                    const Tensor& dresidual, const Tensor& dx, const Tensor& dweight,
                                    const Tensor& dbias, const Tensor& dx_sums, bool accumulate) = 0;
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/ops/optimizers/optimizer.h"
+#include "runtime/ops/terms.h"
 
 namespace ddptrain {
 
@@ -41,6 +42,11 @@ class ReductionOps : public Family<ReductionOps> {
   /// sum = nodes[n - 1] + (... + (nodes[1] + nodes[0])), each addition in the type of master weights, rounded once to
   /// the type of `sum`, which may be one of the nodes. All are of bf16 or the type of master weights.
   virtual void add_nodes(const std::vector<Tensor>& nodes, const Tensor& sum, Stream stream) = 0;
+  /// Adds all terms to the first, and returns it.
+  Tensor add_up(const Terms& terms, Stream stream) {
+    if (!terms.others().empty()) add_nodes(terms.all(), terms.first(), stream);
+    return terms.first();
+  }
   /// sum [count] = the sum of the rows of `leaves` [rows, count] over a binary tree: neighbours in pairs, these sums in
   /// pairs, and so on, each addition in the type of master weights, rounded once to the type of `sum`. Types are those
   /// of add_nodes(). Error unless the number of rows is a power of two.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "runtime/ops/family.h"
+#include "runtime/ops/terms.h"
 
 namespace ddptrain {
 
@@ -23,7 +24,7 @@ class RmsNormOps : public Family<RmsNormOps> {
   virtual void rms_norm(const Tensor& x, const Tensor& weight, float epsilon, const Tensor& y,
                         const Tensor& statistics) = 0;
   /// sum = residual + dropout(branch); y = rms_norm(sum). See NormOps::add_layer_norm().
-  virtual void add_rms_norm(const Tensor& residual, const Tensor& branch, const Dropout& dropout, const Tensor& weight,
+  virtual void add_rms_norm(const Tensor& residual, const Terms& branch, const Dropout& dropout, const Tensor& weight,
                             float epsilon, const Tensor& sum, const Tensor& y, const Tensor& statistics) = 0;
   /// The same. Returns y as a matrix.
   Tensor add_rms_norm(const AddedNorm& norm) {
@@ -32,9 +33,9 @@ class RmsNormOps : public Family<RmsNormOps> {
     y.shape = {y.size() / y.shape.back(), y.shape.back()};
     return y;
   }
-  /// dx = (dresidual if it has data) + the gradient through rms_norm; dx may be the memory of dresidual or dy. For
-  /// dx_sums, which may have no data, see NormOps::layer_norm_backward().
-  virtual void rms_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Tensor& dy,
+  /// dx = (dresidual if it has data) + the gradient through rms_norm; dx may be the memory of dresidual, or of dy's
+  /// first term. For dx_sums, which may have no data, see NormOps::layer_norm_backward().
+  virtual void rms_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Terms& dy,
                                  const Tensor& dresidual, const Tensor& dx, const Tensor& dweight,
                                  const Tensor& dx_sums, bool accumulate) = 0;
 

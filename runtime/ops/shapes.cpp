@@ -291,24 +291,24 @@ MatrixShape check_layer_norm(const char* operation, const Tensor& x, const Tenso
   return s;
 }
 
-MatrixShape check_add_layer_norm(const Tensor& residual, const Tensor& branch, const Dropout& dropout,
+MatrixShape check_add_layer_norm(const Tensor& residual, const Terms& branch, const Dropout& dropout,
                                  const Tensor& weight, const Tensor& bias, const Tensor& sum, const Tensor& y,
                                  const Tensor& statistics, DType dtype) {
   const Check check{"add_layer_norm", dtype};
   if (dropout.rate > 0.0f) check.has_dimensions(sum, "sum", 3);
   check.is(residual, "residual", sum.shape);
-  check.is(branch, "branch", sum.shape);
+  for (const Tensor& term : branch.all()) check.is(term, "branch", sum.shape);
   return check_layer_norm(check.operation, sum, weight, bias, y, statistics, dtype);
 }
 
-MatrixShape check_layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Tensor& dy,
+MatrixShape check_layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Terms& dy,
                                       const Tensor& dresidual, const Tensor& dx, const Tensor& dweight,
                                       const Tensor& dbias, const Tensor& dx_sums, DType dtype) {
   const Check check{"layer_norm_backward", dtype};
   const MatrixShape s = check.matrix(x, "x");
   check.is(weight, "weight", {s.columns});
   check.is(statistics, "statistics", wide(dtype), {s.rows, 2});
-  check.is(dy, "dy", x.shape);
+  for (const Tensor& term : dy.all()) check.is(term, "dy", x.shape);
   check.may_be(dresidual, "dresidual", x.shape);
   check.is(dx, "dx", x.shape);
   check.is_gradient(dweight, "dweight", {s.columns});
@@ -327,24 +327,24 @@ MatrixShape check_rms_norm(const char* operation, const Tensor& x, const Tensor&
   return s;
 }
 
-MatrixShape check_add_rms_norm(const Tensor& residual, const Tensor& branch, const Dropout& dropout,
+MatrixShape check_add_rms_norm(const Tensor& residual, const Terms& branch, const Dropout& dropout,
                                const Tensor& weight, const Tensor& sum, const Tensor& y, const Tensor& statistics,
                                DType dtype) {
   const Check check{"add_rms_norm", dtype};
   if (dropout.rate > 0.0f) check.has_dimensions(sum, "sum", 3);
   check.is(residual, "residual", sum.shape);
-  check.is(branch, "branch", sum.shape);
+  for (const Tensor& term : branch.all()) check.is(term, "branch", sum.shape);
   return check_rms_norm(check.operation, sum, weight, y, statistics, dtype);
 }
 
-MatrixShape check_rms_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Tensor& dy,
+MatrixShape check_rms_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Terms& dy,
                                     const Tensor& dresidual, const Tensor& dx, const Tensor& dweight,
                                     const Tensor& dx_sums, DType dtype) {
   const Check check{"rms_norm_backward", dtype};
   const MatrixShape s = check.matrix(x, "x");
   check.is(weight, "weight", {s.columns});
   check.is(statistics, "statistics", wide(dtype), {s.rows, 1});
-  check.is(dy, "dy", x.shape);
+  for (const Tensor& term : dy.all()) check.is(term, "dy", x.shape);
   check.may_be(dresidual, "dresidual", x.shape);
   check.is(dx, "dx", x.shape);
   check.is_gradient(dweight, "dweight", {s.columns});

@@ -8,6 +8,7 @@
 #include "runtime/ops/grouped_attention.h"
 #include "runtime/ops/image_batch.h"
 #include "runtime/ops/optimizers/optimizer.h"
+#include "runtime/ops/terms.h"
 #include "runtime/ops/token_batch.h"
 
 /// The checks of tensors that CPUs and GPUs share. Each throws Error, which names operation and tensor, unless all
@@ -146,18 +147,18 @@ MatrixShape check_predictions(const char* operation, const Tensor& logits, const
                               const Tensor& dlogits, DType dtype);
 MatrixShape check_layer_norm(const char* operation, const Tensor& x, const Tensor& weight, const Tensor& bias,
                              const Tensor& y, const Tensor& statistics, DType dtype);
-MatrixShape check_add_layer_norm(const Tensor& residual, const Tensor& branch, const Dropout& dropout,
+MatrixShape check_add_layer_norm(const Tensor& residual, const Terms& branch, const Dropout& dropout,
                                  const Tensor& weight, const Tensor& bias, const Tensor& sum, const Tensor& y,
                                  const Tensor& statistics, DType dtype);
-MatrixShape check_layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Tensor& dy,
+MatrixShape check_layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Terms& dy,
                                       const Tensor& dresidual, const Tensor& dx, const Tensor& dweight,
                                       const Tensor& dbias, const Tensor& dx_sums, DType dtype);
 MatrixShape check_rms_norm(const char* operation, const Tensor& x, const Tensor& weight, const Tensor& y,
                            const Tensor& statistics, DType dtype);
-MatrixShape check_add_rms_norm(const Tensor& residual, const Tensor& branch, const Dropout& dropout,
+MatrixShape check_add_rms_norm(const Tensor& residual, const Terms& branch, const Dropout& dropout,
                                const Tensor& weight, const Tensor& sum, const Tensor& y, const Tensor& statistics,
                                DType dtype);
-MatrixShape check_rms_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Tensor& dy,
+MatrixShape check_rms_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Terms& dy,
                                     const Tensor& dresidual, const Tensor& dx, const Tensor& dweight,
                                     const Tensor& dx_sums, DType dtype);
 /// Both passes. Returns the shape of y.

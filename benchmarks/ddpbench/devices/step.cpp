@@ -182,7 +182,7 @@ void run_step(const World& world, const CommonOptions& common, const StepOptions
   });
   const bool gpu = device->kind() == DeviceKind::cuda;
   const auto communicator = make_communicator(mesh.replicas(), *device, replica_communicator_options(plan, world));
-  const ReplicaRanks replica(mesh, *device, plan);
+  const ReplicaRanks replica(mesh, *device, plan, true);
   TrainerOptions trainer_options = plan.trainer;
   trainer_options.optimizer.schedule.total_steps = 1'000'000;
   trainer_options.graph = true;  // times the device, not the host

@@ -18,7 +18,8 @@ bool uses_nccl(const RunPlan& plan, const World& world);
 /// The other ranks of this rank's replica, and the communicators to them. The mesh and the device outlive it.
 class ReplicaRanks {
  public:
-  ReplicaRanks(const Mesh& mesh, Device& device, const RunPlan& plan);  ///< Collective.
+  /// `training`: exchanges of split layers are large, and overlap with computation. Collective.
+  ReplicaRanks(const Mesh& mesh, Device& device, const RunPlan& plan, bool training);
   Stages stages() const { return {mesh_.stages(), stages_.get(), group_.get()}; }
 
  private:

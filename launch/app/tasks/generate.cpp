@@ -245,7 +245,7 @@ void generate_text(Job job) {
     if (world.rank() == 0 && !options.metrics.empty()) metrics = std::make_unique<MetricsFile>(options.metrics, true);
   });
   run_or_end_job("ddptrain", world, [&] {
-    const ReplicaRanks ranks(mesh, device, *plan);
+    const ReplicaRanks ranks(mesh, device, *plan, false);
     const auto replicas = make_communicator(mesh.replicas(), device, replica_communicator_options(*plan, world));
     std::unique_ptr<TextModel> made = workload.make_text_model(device);
     const std::int64_t max_tokens = made->longest_text() - longest_of(prompts);

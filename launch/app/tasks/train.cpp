@@ -147,7 +147,7 @@ void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator&
   Device& device = *rank.device;
   log_ranks(world, plan.mesh, rank);
   std::future<std::string> topology = find_topology(world, rank.pci_bus_id);
-  const ReplicaRanks replica(job.mesh, device, plan);
+  const ReplicaRanks replica(job.mesh, device, plan, true);
   Trainer trainer(plan.trainer, workload.make_model(device, plan.trainer.batch), workload.data(), job.mesh.replicas(),
                   device, communicator, replica.stages());
   if (start.resumed) restore(job, *start.resumed, trainer);

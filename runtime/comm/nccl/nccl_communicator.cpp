@@ -16,6 +16,7 @@
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/nccl/nccl_compat.h"
 #include "runtime/comm/nccl/nccl_peer_addresses.h"
+#include "runtime/comm/nccl/peer_copies.h"
 #include "runtime/comm/nccl/refusal.h"
 #include "runtime/core/error.h"
 #include "runtime/core/text.h"
@@ -234,9 +235,13 @@ class NcclCommunicator final : public Communicator {
         why_not_symmetric_(why_not_to_ask(world, options.symmetric)) {
     if (is_set("NCCL_ALGO") || is_set("NCCL_PROTO")) try_collectives(options.scatters_sums);
     if (why_not_symmetric_.empty()) try_window();
+    if (!options.copy_engines) return;
+    PeerMemory flags = allocate_for_peers(PeerCopies::flag_bytes(static_cast<std::size_t>(size())));
+    if (!flags.of_rank.empty()) copies_.emplace(rank(), std::move(flags));
   }
 
   ~NcclCommunicator() override {
+    copies_.reset();
     if (comm_.use_count() > 1) {
       spdlog::warn("NCCL communicator: {} of its buffers outlive it", comm_.use_count() - 1);
     }
@@ -253,14 +258,17 @@ class NcclCommunicator final : public Communicator {
   Buffer allocate(std::size_t bytes) override {
     if (!symmetric()) return device_.allocate(bytes);
     Window window = allocate_window(bytes);
-    DDP_CHECK(is_symmetric(window.handle), "NCCL gave a window of {} bytes that is not symmetric", bytes);
+    DDP_CHECK(is_symmetric(*window.handle), "NCCL gave a window of {} bytes that is not symmetric", bytes);
+    if (copies_) {
+      copies_->add(window.memory, nccl_peer_addresses(comm_->get(), *window.handle, size()), window.handle);
+    }
     return std::move(window.memory);
   }
 
   PeerMemory allocate_for_peers(std::size_t bytes) override {
     if (!symmetric() || !on_all_ranks(bytes > 0)) return {};
     Window window = allocate_window(std::max(bytes, static_cast<std::size_t>(size()) * sizeof(std::uint64_t)));
-    PeerMemory memory{std::move(window.memory), nccl_peer_addresses(comm_->get(), window.handle, size())};
+    PeerMemory memory{std::move(window.memory), nccl_peer_addresses(comm_->get(), *window.handle, size())};
     if (!on_all_ranks(!memory.of_rank.empty())) return {};
     const bool good = peers_exchange(memory.of_rank, rank(), [this] { world_.barrier(); });
     if (on_all_ranks(good)) return memory;
@@ -306,6 +314,10 @@ class NcclCommunicator final : public Communicator {
   Ticket all_gather(const Tensor& from, const Tensor& to, Stream stream) override {
     note("all-gather", to.bytes());
     check_shard(from);
+    if (copies_ && from.data == own_shard(*this, to).data && copies_->reach(to)) {
+      copies_->gather_shards(to, stream);
+      return next_++;
+    }
     comm_->check(ncclAllGather(from.data, to.data, from.bytes(), ncclUint8, comm_->get(), cuda(stream)),
                  "ncclAllGather");
     return next_++;
@@ -322,6 +334,13 @@ class NcclCommunicator final : public Communicator {
       comm_->check(ncclRecv(to.as<char>() + at, bytes, ncclUint8, peer, comm_->get(), cuda(stream)), "ncclRecv");
     }
     comm_->check(ncclGroupEnd(), "ncclGroupEnd");
+    return next_++;
+  }
+
+  Ticket swap_shards(const Tensor& from, const Tensor& to, Stream stream) override {
+    if (!copies_ || !copies_->reach(to)) return all_to_all(from, to, stream);
+    note("exchange of shards", to.bytes());
+    copies_->swap_shards(from, to, stream);
     return next_++;
   }
 
@@ -403,7 +422,7 @@ class NcclCommunicator final : public Communicator {
 
   void try_window() {
     const Window window = allocate_window(1);
-    if (!on_all_ranks(is_symmetric(window.handle))) why_not_symmetric_ = why_not_mapped();
+    if (!on_all_ranks(is_symmetric(*window.handle))) why_not_symmetric_ = why_not_mapped();
   }
 
   /// Throws OutOfMemory if the GPU has fewer than `bytes` bytes free. NCCL has no error code for that.
@@ -418,7 +437,7 @@ class NcclCommunicator final : public Communicator {
 
   struct Window {
     Buffer memory;
-    ncclWindow_t handle = nullptr;  ///< Valid as long as the memory.
+    std::shared_ptr<ncclWindow_t> handle;  ///< The memory keeps it alive.
   };
 
   Window allocate_window(std::size_t bytes) {
@@ -435,7 +454,7 @@ class NcclCommunicator final : public Communicator {
     comm_->check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     comm_->check(ncclCommWindowRegister(comm_->get(), memory, padded, handle.get(), NCCL_WIN_COLL_SYMMETRIC),
                  "ncclCommWindowRegister");
-    return {std::move(buffer), *handle};
+    return {std::move(buffer), handle};
   }
 
   const World& world_;
@@ -443,6 +462,7 @@ class NcclCommunicator final : public Communicator {
   std::shared_ptr<const NcclComm> comm_;
   std::string why_not_symmetric_;
   std::string algorithm_;
+  std::optional<PeerCopies> copies_;
   Ticket next_ = 0;
 };
 

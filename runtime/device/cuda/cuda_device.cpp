@@ -89,7 +89,7 @@ CudaDevice::CudaDevice(DeviceOptions options, int device) : Device(checked(optio
   DDP_CUDA(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
   DDP_CUDA(cudaStreamCreateWithPriority(compute_.stream.out(), cudaStreamNonBlocking, lowest));
   DDP_CUDA(cudaStreamCreateWithPriority(concurrent_.stream.out(), cudaStreamNonBlocking, lowest));
-  DDP_CUDA(cudaStreamCreateWithPriority(communication_.out(), cudaStreamNonBlocking, highest));
+  DDP_CUDA(cudaStreamCreateWithPriority(communication_.stream.out(), cudaStreamNonBlocking, highest));
   DDP_CUDA(cudaEventCreateWithFlags(order_.out(), cudaEventDisableTiming));
 }
 
@@ -193,17 +193,24 @@ void CudaDevice::wait_for(Stream later, Stream earlier) {
   DDP_CUDA(cudaStreamWaitEvent(static_cast<cudaStream_t>(later.handle), order_.get(), 0));
 }
 
+void CudaDevice::queue_in(ComputeLane& lane, const std::function<void()>& work) {
+  struct Restored {
+    ComputeLane*& lane;
+    ComputeLane* before;
+    ~Restored() { lane = before; }
+  };
+  const Restored restored{lane_, std::exchange(lane_, &lane)};
+  work();
+}
+
+void CudaDevice::queue_in(Lane lane, const std::function<void()>& work) {
+  queue_in(lane == Lane::compute ? compute_ : communication_, work);
+}
+
 void CudaDevice::run_concurrently(const std::function<void()>& work) {
   wait_for({concurrent_.stream.get()}, {compute_.stream.get()});
   must_wait_concurrent_ = true;
-  lane_ = &concurrent_;
-  try {
-    work();
-  } catch (...) {
-    lane_ = &compute_;
-    throw;
-  }
-  lane_ = &compute_;
+  queue_in(concurrent_, work);
   if (!cuda::is_capturing(compute_.stream.get()) || timeline() != nullptr) wait_concurrent();
 }
 
@@ -224,7 +231,7 @@ void CudaDevice::wait_until(Stream later, const Event& event) {
 void CudaDevice::synchronize() {
   const Watch::Wait wait(watch(), kWait);
   DDP_CUDA(cudaStreamSynchronize(compute_.stream.get()));
-  DDP_CUDA(cudaStreamSynchronize(communication_.get()));
+  DDP_CUDA(cudaStreamSynchronize(communication_.stream.get()));
   watch().all_finished();
 }
 

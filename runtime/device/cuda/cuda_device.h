@@ -38,9 +38,10 @@ class CudaDevice final : public Device {
   void convert(const Tensor& src, const Tensor& dst, Stream stream) override;
 
   Stream compute_stream() override { return {stream()}; }
-  Stream communication_stream() override { return {communication_.get()}; }
+  Stream communication_stream() override { return {communication_.stream.get()}; }
   void wait_for(Stream later, Stream earlier) override;
   void wait_until(Stream later, const Event& event) override;
+  void queue_in(Lane lane, const std::function<void()>& work) override;
   void run_concurrently(const std::function<void()>& work) override;
   void wait_concurrent() override;
   void synchronize() override;
@@ -58,6 +59,7 @@ class CudaDevice final : public Device {
     cuda::Scratch scratch;
   };
 
+  void queue_in(ComputeLane& lane, const std::function<void()>& work);
   /// UsageError if the GPU cannot run this program or does not have the requested precision.
   void check_abilities(int device) const;
 
@@ -65,9 +67,9 @@ class CudaDevice final : public Device {
   GpuProperties gpu_;
   ComputeLane compute_;
   ComputeLane concurrent_;
+  ComputeLane communication_;
   ComputeLane* lane_ = &compute_;  ///< Its stream is the compute stream.
   bool must_wait_concurrent_ = false;
-  cuda::StreamHandle communication_;
   cuda::EventHandle order_;
   std::vector<cuda::RegisteredMemory> shared_;  ///< Host memory of share_host_memory().
 };

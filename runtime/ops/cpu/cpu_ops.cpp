@@ -1,5 +1,7 @@
 #include "runtime/ops/cpu/cpu_ops.h"
 
+#include "runtime/ops/reduction.h"
+
 namespace ddptrain {
 namespace {
 
@@ -13,6 +15,10 @@ constexpr std::ptrdiff_t kL3Bytes = 32 << 20;
 
 CpuOps::CpuOps(Device& device) : device_(dynamic_cast<CpuDevice&>(device)) {
   Eigen::setCpuCacheSizes(kL1Bytes, kL2Bytes, kL3Bytes);
+}
+
+Tensor CpuOps::add_up(const Terms& terms) {
+  return device_.get<ReductionOps>().add_up(terms, device_.compute_stream());
 }
 
 void CpuOps::store_sums(const std::vector<double>& partial, const Tensor& sum, bool accumulate) {

@@ -49,6 +49,8 @@ class CpuOps {
       }
     });
   }
+  /// All terms, in the memory of the first.
+  Tensor add_up(const Terms& terms);
   /// Adds the rows of `partial` [threads, columns] in order to `sum` (f32 or f64), or writes it.
   void store_sums(const std::vector<double>& partial, const Tensor& sum, bool accumulate);
 

@@ -58,10 +58,11 @@ class CpuNorm final : public NormOps, CpuOps {
     });
   }
 
-  void add_layer_norm(const Tensor& residual, const Tensor& branch, const Dropout& dropout, const Tensor& weight,
+  void add_layer_norm(const Tensor& residual, const Terms& branch, const Dropout& dropout, const Tensor& weight,
                       const Tensor& bias, float epsilon, const Tensor& sum, const Tensor& y,
                       const Tensor& statistics) override {
     const MatrixShape s = check_add_layer_norm(residual, branch, dropout, weight, bias, sum, y, statistics, dtype());
+    const Tensor of_branch = add_up(branch);
     const bool drops = dropout.rate > 0.0f;
     const std::int64_t samples = drops ? sum.dim(0) : s.rows;
     const std::int64_t features = sum.size() / samples;
@@ -78,7 +79,7 @@ class CpuNorm final : public NormOps, CpuOps {
                       for (std::int64_t i = 0; i < features; i += s.columns) {
                         const std::int64_t at = sample * features + i;
                         RowView<T> total(sum.as<T>() + at, s.columns);
-                        const ConstRowView<T> added(branch.as<T>() + at, s.columns);
+                        const ConstRowView<T> added(of_branch.as<T>() + at, s.columns);
                         total = ConstRowView<T>(residual.as<T>() + at, s.columns);
                         if (drops) {
                           total += added * ConstRowView<T>(factors + i, s.columns);
@@ -92,11 +93,12 @@ class CpuNorm final : public NormOps, CpuOps {
     });
   }
 
-  void layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Tensor& dy,
+  void layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Terms& gradient,
                            const Tensor& dresidual, const Tensor& dx, const Tensor& dweight, const Tensor& dbias,
                            const Tensor& dx_sums, bool accumulate) override {
     const MatrixShape s =
-        check_layer_norm_backward(x, weight, statistics, dy, dresidual, dx, dweight, dbias, dx_sums, dtype());
+        check_layer_norm_backward(x, weight, statistics, gradient, dresidual, dx, dweight, dbias, dx_sums, dtype());
+    const Tensor dy = add_up(gradient);
     std::vector<double> weight_sums(static_cast<std::size_t>(threads() * s.columns), 0.0);
     std::vector<double> bias_sums(weight_sums.size(), 0.0);
     std::vector<double> sums_of_dx(weight_sums.size(), 0.0);

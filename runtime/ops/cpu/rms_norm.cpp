@@ -32,9 +32,10 @@ class CpuRmsNorm final : public RmsNormOps, CpuOps {
     });
   }
 
-  void add_rms_norm(const Tensor& residual, const Tensor& branch, const Dropout& dropout, const Tensor& weight,
+  void add_rms_norm(const Tensor& residual, const Terms& branch, const Dropout& dropout, const Tensor& weight,
                     float epsilon, const Tensor& sum, const Tensor& y, const Tensor& statistics) override {
     check_add_rms_norm(residual, branch, dropout, weight, sum, y, statistics, dtype());
+    const Tensor of_branch = add_up(branch);
     const std::int64_t samples = sum.dim(0);
     const std::int64_t features = sum.size() / samples;
     const bool drops = dropout.rate > 0.0f;
@@ -45,7 +46,7 @@ class CpuRmsNorm final : public RmsNormOps, CpuOps {
         const std::int64_t at = sample * features;
         RowView<T> total(sum.as<T>() + at, features);
         const ConstRowView<T> stream(residual.as<T>() + at, features);
-        const ConstRowView<T> added(branch.as<T>() + at, features);
+        const ConstRowView<T> added(of_branch.as<T>() + at, features);
         if (drops) {
           T* factors = memory + thread * drawn;
           dropout_factors(dropout, static_cast<std::uint32_t>(sample), drawn, factors);
@@ -58,10 +59,12 @@ class CpuRmsNorm final : public RmsNormOps, CpuOps {
     rms_norm(sum, weight, epsilon, y, statistics);
   }
 
-  void rms_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Tensor& dy,
+  void rms_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Terms& gradient,
                          const Tensor& dresidual, const Tensor& dx, const Tensor& dweight, const Tensor& dx_sums,
                          bool accumulate) override {
-    const MatrixShape s = check_rms_norm_backward(x, weight, statistics, dy, dresidual, dx, dweight, dx_sums, dtype());
+    const MatrixShape s =
+        check_rms_norm_backward(x, weight, statistics, gradient, dresidual, dx, dweight, dx_sums, dtype());
+    const Tensor dy = add_up(gradient);
     std::vector<double> weight_sums(static_cast<std::size_t>(threads() * s.columns), 0.0);
     std::vector<double> sums_of_dx(weight_sums.size(), 0.0);
     with_scalar([&]<class T>(T) {

@@ -14,25 +14,27 @@ class ReluFeedForward final : public Sublayer {
         columns_(hidden / slices) {}
 
   void request(Activations& memory, const std::string& name, const Lifetime& lifetime) {
-    norm_.request(memory, name + " norm", lifetime);
+    norm_.request(memory, name + " norm", lifetime, lifetime);
     memory.add(name + " hidden", columns_, lifetime, hidden_);
   }
   void fit(const BatchShape& shape) override {
     Sublayer::fit(shape);
     shape.fit(hidden_);
   }
-  void forward(const Tensor& branch) override {
-    in_.forward(norm_.output, hidden_, false);
-    relu_.bias_relu_dropout(flat(hidden_), in_.bias(), Dropout{});
-    project(hidden_, branch);
-  }
 
  private:
-  void inner_backward(const SublayerGradients& g, const Tensor& d_branch, bool accumulate) override {
-    const Tensor d_hidden = inner_gradient(g);
+  void inner_forward(const BatchChunk& chunk, const Tensor& branch) override {
+    const Tensor hidden = chunk.of(hidden_);
+    in_.forward(chunk.of(norm_.output), hidden, false);
+    relu_.bias_relu_dropout(flat(hidden), in_.bias(), Dropout{});
+    project(hidden, branch);
+  }
+  void inner_backward(const BatchChunk& chunk, const SublayerGradients& g, const Tensor& d_branch,
+                      bool accumulate) override {
+    const Tensor d_hidden = chunk.of(inner_gradient(g));
     out_.backward_data(flat(d_branch), d_hidden);
-    relu_.bias_relu_backward(flat(hidden_), d_hidden, 1.0f, in_.dbias(), accumulate);
-    in_.backward_data(d_hidden, g.d_norm);
+    relu_.bias_relu_backward(flat(chunk.of(hidden_)), d_hidden, 1.0f, in_.dbias(), accumulate);
+    in_.backward_data(d_hidden, chunk.of(g.d_norm));
   }
   Tensor inner_output() const override { return hidden_; }
   Tensor inner_gradient(const SublayerGradients& g) const override { return flat(g.d_hidden); }

@@ -52,9 +52,9 @@ class Half {
     const Lifetime always(0, 1);
     layer_->norm().request_input(memory_, "norm", always);
     if constexpr (std::is_same_v<Layer, Mlp>) {
-      layer_->request(memory_, "layer", always, always, always, false);
+      layer_->request(memory_, "layer", always, always, always, always, false);
     } else if constexpr (std::is_same_v<Layer, Attention>) {
-      layer_->request(memory_, "layer", always, always);
+      layer_->request(memory_, "layer", always, always, always);
     } else {
       layer_->request(memory_, "layer", always);
     }
@@ -65,7 +65,8 @@ class Half {
     g_.d_norm.shape.back() = kWidth;
     memory_.add("d_hidden", shape.in.at(0) / slice.count, always, g_.d_hidden);
     memory_.add("d_activated", shape.out.at(1) / slice.count, always, g_.d_activated);
-    memory_.allocate();
+    memory_.place();
+    memory_.use(device.allocate(memory_.bytes()));
     add_parameters(shape);
     ModelTensors tensors;
     for (const ParameterSpec& spec : specs_) {
@@ -83,6 +84,7 @@ class Half {
     set(layer_->norm().input, own(x));
     layer_->norm().forward();
     layer_->forward(branch_);
+    layer_->norm().sum_branch(branch_);
   }
 
   /// `at_once`: the two halves of the backward pass.
@@ -100,8 +102,14 @@ class Half {
   const std::vector<ParameterSpec>& specs() const { return specs_; }
   /// This rank's rows of what a whole layer gives, and what it has of them.
   std::vector<double> own(const std::vector<double>& values) const {
-    const auto count = static_cast<std::ptrdiff_t>(values.size()) / slice_.count;
-    return {values.begin() + slice_.index * count, values.begin() + (slice_.index + 1) * count};
+    const std::ptrdiff_t chunks = std::ssize(BatchShape{kBatch, kSequence}.chunks(slice_.count));
+    const std::ptrdiff_t count = std::ssize(values) / chunks / slice_.count;
+    std::vector<double> own;
+    for (std::ptrdiff_t chunk = 0; chunk < chunks; ++chunk) {
+      const auto first = values.begin() + (chunk * slice_.count + slice_.index) * count;
+      own.insert(own.end(), first, first + count);
+    }
+    return own;
   }
   std::vector<double> branch() const { return values_of(branch_); }
   std::vector<double> d_output() const { return values_of(g_.d_output); }

@@ -26,6 +26,7 @@ struct Forward {
   std::uint32_t rows, width, sequence;
   float epsilon;
   Dropout dropout;
+  Others<T> others;  ///< Of the branch.
 };
 
 /// A pack as it is in memory: bf16 takes half of a register.
@@ -49,11 +50,13 @@ __device__ __forceinline__ void add_branch(const Forward<T>& a, std::uint32_t ro
     eight_factors(a.dropout, row % a.sequence * a.width + column, row / a.sequence, a.width, factor);
   }
   if (column >= a.width) return;
+  const std::size_t at = static_cast<std::size_t>(row) * a.width + column;
   float branch[kPack];
   load<kPack>(reinterpret_cast<const T*>(&stored), branch);
+  a.others.add(at, branch);
 #pragma unroll
   for (int k = 0; k < kPack; ++k) x[k] = to_float(from_float<T>(x[k] + branch[k] * factor[k]));
-  store<kPack>(x, a.sum + static_cast<std::size_t>(row) * a.width + column);
+  store<kPack>(x, a.sum + at);
 }
 
 /// Sum over the warps of a group. `shared` is of the group.
@@ -203,6 +206,12 @@ bool has_packs(const Forward<T>& a) {
   return in_packs(a.width, kMaxWidth, a.x, a.branch, a.weight, a.bias, a.sum, a.y);
 }
 
+/// Whether the kernel for these rows adds the other terms of the branch.
+template <Kind kKind, class T>
+bool adds_terms(const Forward<T>& a) {
+  return has_packs(a) && (kKind == Kind::layer || a.rows > kFewRows);
+}
+
 /// work(std::integral_constant<int, packs per lane>{}, std::integral_constant<int, warps per row>{})
 template <class Work>
 void with_packs(std::int64_t width, Work&& work) {
@@ -271,31 +280,34 @@ void forward(Forward<__nv_bfloat16> a, const Fp8Matrix& y, Scratch& scratch, cud
 namespace norm = cuda::norm;
 
 template <norm::Kind kKind>
-void CudaNorms::forward(const Tensor& x, const Tensor& branch, const Dropout& dropout, const Tensor& weight,
+void CudaNorms::forward(const Tensor& x, const Terms& branch, const Dropout& dropout, const Tensor& weight,
                         const Tensor& bias, float epsilon, const Tensor& sum, const Tensor& y,
                         const Tensor& statistics) {
   if (x.size() == 0) return;
   const std::int64_t rows = statistics.dim(0), sequence = dropout.rate > 0.0f ? x.dim(1) : 1;
   cuda::with_element(dtype(), [&]<class T>(T) {
-    const norm::Forward<T> a{x.as<T>(),
-                             branch.as<T>(),
-                             weight.as<T>(),
-                             bias.as<T>(),
-                             sum.as<T>(),
-                             y.as<T>(),
-                             statistics.as<float>(),
-                             static_cast<std::uint32_t>(rows),
-                             static_cast<std::uint32_t>(weight.dim(0)),
-                             static_cast<std::uint32_t>(sequence),
-                             epsilon,
-                             dropout};
+    norm::Forward<T> a{x.as<T>(),
+                       branch.first().as<T>(),
+                       weight.as<T>(),
+                       bias.as<T>(),
+                       sum.as<T>(),
+                       y.as<T>(),
+                       statistics.as<float>(),
+                       static_cast<std::uint32_t>(rows),
+                       static_cast<std::uint32_t>(weight.dim(0)),
+                       static_cast<std::uint32_t>(sequence),
+                       epsilon,
+                       dropout,
+                       {}};
+    a.others = others<T>(branch, !is_fp8(y.dtype) && norm::adds_terms<kKind>(a));
+    const bool adds = static_cast<bool>(branch.first());
     if constexpr (sizeof(T) == 2) {
       if (is_fp8(y.dtype)) {
-        const auto run = branch ? norm::forward<kKind, true> : norm::forward<kKind, false>;
+        const auto run = adds ? norm::forward<kKind, true> : norm::forward<kKind, false>;
         return run(a, cuda::fp8_output(y, stream()), scratch(), stream());
       }
     }
-    const auto run = branch ? norm::forward<T, kKind, true> : norm::forward<T, kKind, false>;
+    const auto run = adds ? norm::forward<T, kKind, true> : norm::forward<T, kKind, false>;
     run(a, stream());
   });
 }
@@ -303,12 +315,12 @@ void CudaNorms::forward(const Tensor& x, const Tensor& branch, const Dropout& dr
 void CudaNorm::layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float epsilon, const Tensor& y,
                           const Tensor& statistics) {
   check_layer_norm("layer_norm", x, weight, bias, y, statistics, dtype());
-  forward<norm::Kind::layer>(x, {}, {}, weight, bias, epsilon, {}, y, statistics);
+  forward<norm::Kind::layer>(x, Tensor{}, {}, weight, bias, epsilon, {}, y, statistics);
 }
 
-void CudaNorm::add_layer_norm(const Tensor& residual, const Tensor& branch, const Dropout& dropout,
-                              const Tensor& weight, const Tensor& bias, float epsilon, const Tensor& sum,
-                              const Tensor& y, const Tensor& statistics) {
+void CudaNorm::add_layer_norm(const Tensor& residual, const Terms& branch, const Dropout& dropout, const Tensor& weight,
+                              const Tensor& bias, float epsilon, const Tensor& sum, const Tensor& y,
+                              const Tensor& statistics) {
   check_add_layer_norm(residual, branch, dropout, weight, bias, sum, y, statistics, dtype());
   forward<norm::Kind::layer>(residual, branch, dropout, weight, bias, epsilon, sum, y, statistics);
 }
@@ -316,10 +328,10 @@ void CudaNorm::add_layer_norm(const Tensor& residual, const Tensor& branch, cons
 void CudaRmsNorm::rms_norm(const Tensor& x, const Tensor& weight, float epsilon, const Tensor& y,
                            const Tensor& statistics) {
   check_rms_norm("rms_norm", x, weight, y, statistics, dtype());
-  forward<norm::Kind::rms>(x, {}, {}, weight, {}, epsilon, {}, y, statistics);
+  forward<norm::Kind::rms>(x, Tensor{}, {}, weight, {}, epsilon, {}, y, statistics);
 }
 
-void CudaRmsNorm::add_rms_norm(const Tensor& residual, const Tensor& branch, const Dropout& dropout,
+void CudaRmsNorm::add_rms_norm(const Tensor& residual, const Terms& branch, const Dropout& dropout,
                                const Tensor& weight, float epsilon, const Tensor& sum, const Tensor& y,
                                const Tensor& statistics) {
   check_add_rms_norm(residual, branch, dropout, weight, sum, y, statistics, dtype());

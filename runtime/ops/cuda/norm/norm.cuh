@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <type_traits>
 
@@ -9,6 +10,7 @@
 #include "runtime/ops/cuda/cuda_ops.h"
 #include "runtime/ops/cuda/reduce.cuh"
 #include "runtime/ops/norm.h"
+#include "runtime/ops/reduction.h"
 #include "runtime/ops/rms_norm.h"
 
 /// Code that forward and backward of layer norm and RMS norm share. One warp or a few take a row. If rows are made of
@@ -56,6 +58,25 @@ __device__ __forceinline__ void put_statistics(float mean, float inverse, float*
   }
 }
 
+/// The terms of a sum behind the first.
+template <class T>
+struct Others {
+  static constexpr std::size_t kMost = 7;
+
+  const T* term[kMost] = {};
+  int count = 0;
+
+  /// Adds element `at` and those behind it to a pack.
+  __device__ __forceinline__ void add(std::size_t at, float (&value)[kPack]) const {
+    for (int i = 0; i < count; ++i) {
+      float other[kPack];
+      load<kPack>(term[i] + at, other);
+#pragma unroll
+      for (int k = 0; k < kPack; ++k) value[k] += other[k];
+    }
+  }
+};
+
 /// Waits for the warps that share this thread's row.
 template <int kGroup>
 __device__ __forceinline__ void meet_group() {
@@ -74,10 +95,24 @@ class CudaNorms : protected CudaOps {
  protected:
   /// x + dropout(branch) becomes `sum` before it is normalised if `branch` has data.
   template <cuda::norm::Kind kKind>
-  void forward(const Tensor& x, const Tensor& branch, const Dropout& dropout, const Tensor& weight, const Tensor& bias,
+  void forward(const Tensor& x, const Terms& branch, const Dropout& dropout, const Tensor& weight, const Tensor& bias,
                float epsilon, const Tensor& sum, const Tensor& y, const Tensor& statistics);
+  /// The terms behind the first, for a kernel that adds them. Unless it can, they are added to the first.
+  template <class T>
+  cuda::norm::Others<T> others(const Terms& terms, bool kernel_adds) {
+    using Others = cuda::norm::Others<T>;
+    const auto is_pack = [](const Tensor& term) { return cuda::is_aligned(term.data, 16); };
+    kernel_adds = kernel_adds && terms.others().size() <= Others::kMost && std::ranges::all_of(terms.others(), is_pack);
+    Others others;
+    if (!kernel_adds) {
+      device_.get<ReductionOps>().add_up(terms, device_.compute_stream());
+    } else {
+      for (const Tensor& term : terms.others()) others.term[others.count++] = term.as<T>();
+    }
+    return others;
+  }
   template <cuda::norm::Kind kKind>
-  void backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Tensor& dy,
+  void backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Terms& dy,
                 const Tensor& dresidual, const Tensor& dx, const Tensor& dweight, const Tensor& dbias,
                 const Tensor& dx_sums, bool accumulate);
 };
@@ -88,10 +123,10 @@ class CudaNorm final : public NormOps, CudaNorms {
 
   void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float epsilon, const Tensor& y,
                   const Tensor& statistics) override;
-  void add_layer_norm(const Tensor& residual, const Tensor& branch, const Dropout& dropout, const Tensor& weight,
+  void add_layer_norm(const Tensor& residual, const Terms& branch, const Dropout& dropout, const Tensor& weight,
                       const Tensor& bias, float epsilon, const Tensor& sum, const Tensor& y,
                       const Tensor& statistics) override;
-  void layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Tensor& dy,
+  void layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Terms& dy,
                            const Tensor& dresidual, const Tensor& dx, const Tensor& dweight, const Tensor& dbias,
                            const Tensor& dx_sums, bool accumulate) override;
 };
@@ -102,9 +137,9 @@ class CudaRmsNorm final : public RmsNormOps, CudaNorms {
 
   void rms_norm(const Tensor& x, const Tensor& weight, float epsilon, const Tensor& y,
                 const Tensor& statistics) override;
-  void add_rms_norm(const Tensor& residual, const Tensor& branch, const Dropout& dropout, const Tensor& weight,
+  void add_rms_norm(const Tensor& residual, const Terms& branch, const Dropout& dropout, const Tensor& weight,
                     float epsilon, const Tensor& sum, const Tensor& y, const Tensor& statistics) override;
-  void rms_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Tensor& dy,
+  void rms_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Terms& dy,
                          const Tensor& dresidual, const Tensor& dx, const Tensor& dweight, const Tensor& dx_sums,
                          bool accumulate) override;
 };

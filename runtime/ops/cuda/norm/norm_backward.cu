@@ -24,6 +24,7 @@ struct Backward {
   float* partials;  ///< [kSums, blocks, width]: of dweight, of dbias if it is a layer norm, of dx_sums.
   std::uint32_t rows, width;
   bool has_dx_sums;
+  Others<T> others;  ///< Of dy.
 };
 
 /// Sums over the rows that a norm has at most.
@@ -142,6 +143,10 @@ __global__ void __launch_bounds__(kThreads, kBackwardBlocks) backward_kernel(con
       float x[kPack], dy[kPack];
       input(0, i, x);
       input(1, i, dy);
+      if (a.others.count > 0) {
+        a.others.add(static_cast<std::size_t>(row) * a.width + place.column(i), dy);
+        store<kPack>(dy, stages[at].pack[1][i][place.lane].value);  // for the second round
+      }
 #pragma unroll
       for (int k = 0; k < kPack; ++k) {
         const float normal = (x[k] - statistics.x) * statistics.y;
@@ -303,7 +308,7 @@ void any_width_backward(const Backward<T>& a, const Tensor& dweight, const Tenso
 namespace norm = cuda::norm;
 
 template <norm::Kind kKind>
-void CudaNorms::backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Tensor& dy,
+void CudaNorms::backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Terms& dy,
                          const Tensor& dresidual, const Tensor& dx, const Tensor& dweight, const Tensor& dbias,
                          const Tensor& dx_sums, bool accumulate) {
   const std::int64_t width = weight.dim(0);
@@ -311,14 +316,17 @@ void CudaNorms::backward(const Tensor& x, const Tensor& weight, const Tensor& st
     norm::Backward<T> a{x.as<T>(),
                         weight.as<T>(),
                         statistics.as<const float>(),
-                        dy.as<T>(),
+                        dy.first().as<T>(),
                         dresidual.as<T>(),
                         dx.as<T>(),
                         nullptr,
                         static_cast<std::uint32_t>(statistics.dim(0)),
                         static_cast<std::uint32_t>(width),
-                        static_cast<bool>(dx_sums)};
-    if (!norm::in_packs(width, norm::max_width<T>(), a.x, a.weight, a.dy, a.dresidual, a.dx)) {
+                        static_cast<bool>(dx_sums),
+                        {}};
+    const bool in_packs = norm::in_packs(width, norm::max_width<T>(), a.x, a.weight, a.dy, a.dresidual, a.dx);
+    a.others = others<T>(dy, in_packs);
+    if (!in_packs) {
       return norm::any_width_backward<T, kKind>(a, dweight, dbias, dx_sums, accumulate, scratch(), stream());
     }
     const auto most_blocks = static_cast<std::size_t>(norm::kBackwardBlocks * device_.multiprocessors());
@@ -336,14 +344,14 @@ void CudaNorms::backward(const Tensor& x, const Tensor& weight, const Tensor& st
   });
 }
 
-void CudaNorm::layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Tensor& dy,
+void CudaNorm::layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Terms& dy,
                                    const Tensor& dresidual, const Tensor& dx, const Tensor& dweight,
                                    const Tensor& dbias, const Tensor& dx_sums, bool accumulate) {
   check_layer_norm_backward(x, weight, statistics, dy, dresidual, dx, dweight, dbias, dx_sums, dtype());
   backward<norm::Kind::layer>(x, weight, statistics, dy, dresidual, dx, dweight, dbias, dx_sums, accumulate);
 }
 
-void CudaRmsNorm::rms_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Tensor& dy,
+void CudaRmsNorm::rms_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& statistics, const Terms& dy,
                                     const Tensor& dresidual, const Tensor& dx, const Tensor& dweight,
                                     const Tensor& dx_sums, bool accumulate) {
   check_rms_norm_backward(x, weight, statistics, dy, dresidual, dx, dweight, dx_sums, dtype());
