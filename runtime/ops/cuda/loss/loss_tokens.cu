@@ -3,6 +3,7 @@
 #include "runtime/device/cuda/elements.cuh"
 #include "runtime/device/cuda/launch.cuh"
 #include "runtime/ops/cuda/loss/kept_rows.cuh"
+#include "runtime/ops/cuda/loss/resident_rows.cuh"
 
 namespace ddptrain {
 
@@ -115,6 +116,27 @@ std::uint32_t launch(Kernel kernel, int threads, std::size_t shared_bytes, const
   return blocks;
 }
 
+template <int kThreads, int kCluster>
+void launch_resident_rows(const Problem<bf16>& p, const Predictions& predictions, std::size_t bytes,
+                          cudaStream_t stream) {
+  const auto kernel = resident_rows_kernel<kThreads, kCluster, kStores, kLastRowFirst, Predictions>;
+  reserve_shared_memory(kernel, bytes);
+  launch_clusters_early(kernel, kCluster, p.rows * kCluster, kThreads, bytes, stream, p, predictions);
+}
+
+std::uint32_t launch_resident_rows(const ResidentPlan& plan, const Problem<bf16>& p, const Predictions& predictions,
+                                   cudaStream_t stream) {
+  const auto start = [&]<int kThreads>() {
+    const auto launch = plan.cluster == 1   ? launch_resident_rows<kThreads, 1>
+                        : plan.cluster == 2 ? launch_resident_rows<kThreads, 2>
+                        : plan.cluster == 4 ? launch_resident_rows<kThreads, 4>
+                                            : launch_resident_rows<kThreads, 8>;
+    launch(p, predictions, plan.bytes, stream);
+  };
+  plan.threads == 256 ? start.operator()<256>() : start.operator()<512>();
+  return p.rows;
+}
+
 template <int kThreads, int kPacks>
 std::uint32_t launch_kept_rows(const Problem<bf16>& p, const Predictions& predictions, int multiprocessors,
                                cudaStream_t stream) {
@@ -140,6 +162,8 @@ std::uint32_t launch_predictions(const Problem<T>& p, const Predictions& predict
   }
   if (p.columns <= 2048 * kWide) return start(rows_kernel<T, kWide, 128>, 128);
   if constexpr (kWide == 8) {
+    const auto plan = plan_resident_rows(p.columns, shared_memory_limit());
+    if (launches_early() && plan) return launch_resident_rows(*plan, p, predictions, stream);
     if (p.columns <= 5 * 512 * 8) return launch_kept_rows<512, 5>(p, predictions, multiprocessors, stream);
     constexpr std::uint32_t kKept = 7 * 1024 * 8;
     if (p.columns <= kKept) return launch_kept_rows<1024, 7>(p, predictions, multiprocessors, stream);
@@ -160,15 +184,16 @@ void CudaLoss::token_cross_entropy(const Tensor& logits, const TokenBatch& batch
   const MatrixShape s =
       check_predictions("token_cross_entropy", logits, batch, first_row, vocabulary, {}, dlogits, dtype());
   if (s.rows == 0) return;
-  auto* partials = scratch().reserve_elements<cuda::MetricPartial>(cuda::kMaxBlocks, stream());
-  std::uint32_t blocks = 0;
+  auto* partials =
+      scratch().reserve_elements<cuda::MetricPartial>(std::max<std::int64_t>(s.rows, cuda::kMaxBlocks), stream());
+  std::uint32_t count = 0;
   cuda::with_element(dtype(), [&]<class T>(T) {
-    blocks = cuda::launch_predictions<T>(
+    count = cuda::launch_predictions<T>(
         {logits.as<T>(), dlogits.as<T>(), partials, static_cast<std::uint32_t>(s.rows),
          static_cast<std::uint32_t>(s.columns), static_cast<std::uint32_t>(vocabulary), gradient_scale},
         {batch, static_cast<std::uint32_t>(first_row)}, multiprocessors(), stream());
   });
-  cuda::add_metric_partials(partials, blocks, s.rows, batch.step, sums, stream());
+  cuda::add_metric_partials(partials, count, s.rows, batch.step, sums, stream());
 }
 
 }  // namespace ddptrain

@@ -43,6 +43,23 @@ __device__ __forceinline__ Part part_of_warp(float largest, float total) {
   const float of_warp = warp_max(largest);
   return {of_warp, warp_sum(total * change_of_base(largest, of_warp))};
 }
+/// The part of the row that has these parts. All threads of the warp get the same.
+template <int kParts>
+__device__ __forceinline__ Part combined(const Part* parts) {
+  static_assert(kParts < 32 || kParts % 32 == 0);
+  const int lane = threadIdx.x % 32;
+  Part mine{-INFINITY, 0.0f};
+  if (kParts % 32 == 0 || lane < kParts) mine = parts[lane];
+#pragma unroll
+  for (int i = 32; i < kParts; i += 32) {
+    const Part other = parts[i + lane];
+    const float largest = fmaxf(mine.largest, other.largest);
+    mine.total =
+        mine.total * change_of_base(mine.largest, largest) + other.total * change_of_base(other.largest, largest);
+    mine.largest = largest;
+  }
+  return part_of_warp(mine.largest, mine.total);
+}
 
 // A thread keeps the exponentials of its logits in bf16 as f16, relative to the largest of these and times 2^14: down
 // to 2^-28 of the largest they have three bits more than bf16; below 2^-38 they become 0.
