@@ -144,7 +144,7 @@ TEST(EmulatedTokenRowsTest, LossAndGradientEqualDoublePrecision) {
 
 /// The plans of the mini GPT, GPT-2 and Qwen on an H200.
 TEST(EmulatedTokenRowsTest, RowsOfRealVocabularies) {
-  check<256, 1>({2, 20096, 20000});
+  check<512, 1>({2, 20096, 20000});
   check<512, 1>({1, 50304, 50257});
   check<512, 4>({1, 151936, 151936});
 }
@@ -218,12 +218,12 @@ TEST(EmulatedTokenRowsTest, AMultiprocessorHasTwoBlocks) {
   const auto plan = [](std::uint32_t columns, std::size_t kib) { return plan_resident_rows(columns, kib * 1024); };
   constexpr std::size_t kHopper = 227, kSmall = 99;
   EXPECT_EQ(plan(16384, kHopper), std::nullopt);
-  EXPECT_EQ(plan(20096, kHopper), (ResidentPlan{256, 1, 128 + 40192}));
-  EXPECT_EQ(plan(50304, kHopper), (ResidentPlan{512, 1, 256 + 100608}));
+  EXPECT_EQ(plan(20096, kHopper), (ResidentPlan{1, 256 + 40192}));
+  EXPECT_EQ(plan(50304, kHopper), (ResidentPlan{1, 256 + 100608}));
   EXPECT_EQ(plan(50257, kHopper), std::nullopt);
-  EXPECT_EQ(plan(128256, kHopper), (ResidentPlan{512, 4, 640 + 64128}));
-  EXPECT_EQ(plan(151936, kHopper), (ResidentPlan{512, 4, 640 + 75968}));
-  EXPECT_EQ(plan(256000, kHopper), (ResidentPlan{512, 8, 1152 + 64000}));
+  EXPECT_EQ(plan(128256, kHopper), (ResidentPlan{4, 640 + 64128}));
+  EXPECT_EQ(plan(151936, kHopper), (ResidentPlan{4, 640 + 75968}));
+  EXPECT_EQ(plan(256000, kHopper), (ResidentPlan{8, 1152 + 64000}));
   EXPECT_EQ(plan(1 << 20, kHopper), std::nullopt);
   EXPECT_EQ(plan(50304, kSmall)->cluster, 4);
   for (std::uint32_t columns = 16392; columns < 500'000; columns += 8) {

@@ -116,24 +116,20 @@ std::uint32_t launch(Kernel kernel, int threads, std::size_t shared_bytes, const
   return blocks;
 }
 
-template <int kThreads, int kCluster>
-void launch_resident_rows(const Problem<bf16>& p, const Predictions& predictions, std::size_t bytes,
-                          cudaStream_t stream) {
-  const auto kernel = resident_rows_kernel<kThreads, kCluster, kStores, kLastRowFirst, Predictions>;
+template <int kCluster>
+void launch_clusters(const Problem<bf16>& p, const Predictions& predictions, std::size_t bytes, cudaStream_t stream) {
+  const auto kernel = resident_rows_kernel<kResidentThreads, kCluster, kStores, kLastRowFirst, Predictions>;
   reserve_shared_memory(kernel, bytes);
-  launch_clusters_early(kernel, kCluster, p.rows * kCluster, kThreads, bytes, stream, p, predictions);
+  launch_clusters_early(kernel, kCluster, p.rows * kCluster, kResidentThreads, bytes, stream, p, predictions);
 }
 
 std::uint32_t launch_resident_rows(const ResidentPlan& plan, const Problem<bf16>& p, const Predictions& predictions,
                                    cudaStream_t stream) {
-  const auto start = [&]<int kThreads>() {
-    const auto launch = plan.cluster == 1   ? launch_resident_rows<kThreads, 1>
-                        : plan.cluster == 2 ? launch_resident_rows<kThreads, 2>
-                        : plan.cluster == 4 ? launch_resident_rows<kThreads, 4>
-                                            : launch_resident_rows<kThreads, 8>;
-    launch(p, predictions, plan.bytes, stream);
-  };
-  plan.threads == 256 ? start.operator()<256>() : start.operator()<512>();
+  const auto launch = plan.cluster == 1   ? launch_clusters<1>
+                      : plan.cluster == 2 ? launch_clusters<2>
+                      : plan.cluster == 4 ? launch_clusters<4>
+                                          : launch_clusters<8>;
+  launch(p, predictions, plan.bytes, stream);
   return p.rows;
 }
 

@@ -21,12 +21,14 @@ enum class Stores {
   bulk,      ///< By a copy of the whole part of the row that a block has.
 };
 inline constexpr Stores kStores = Stores::streamed;
-/// Whether the last row comes first: the kernel before has written it last, so it may still be in the L2 cache.
-inline constexpr bool kLastRowFirst = false;
+/// Whether the last row comes first: the kernel before has probably written it last, and it is still in the L2 cache.
+inline constexpr bool kLastRowFirst = true;
 
-/// Threads of a block, blocks of a cluster, and shared memory of a block.
+inline constexpr int kResidentThreads = 512;  // of a block
+
+/// Blocks of a cluster, and shared memory of a block.
 struct ResidentPlan {
-  int threads, cluster;
+  int cluster;
   std::size_t bytes;
 
   bool operator==(const ResidentPlan&) const = default;
@@ -43,14 +45,13 @@ constexpr std::size_t bytes_before_row(int threads, int cluster) {
 /// multiprocessor has two blocks. None for rows that are too short or too long. The sums of a row depend on the plan,
 /// and on nothing else.
 constexpr std::optional<ResidentPlan> plan_resident_rows(std::uint32_t columns, std::size_t most_bytes) {
-  constexpr std::uint32_t kShort = 16384, kFewPacks = 3072;
+  constexpr std::uint32_t kShort = 16384;
   constexpr std::size_t kReserved = 1024;  // bytes that each block takes besides its own, as the largest block does
   if (columns <= kShort || columns % kPack != 0) return std::nullopt;
   for (const int cluster : {1, 2, 4, 8}) {
     const std::uint32_t packs = (columns / kPack + cluster - 1) / cluster;
-    const int threads = packs <= kFewPacks ? 256 : 512;
-    const std::size_t bytes = bytes_before_row(threads, cluster) + std::size_t{packs} * sizeof(uint4);
-    if (2 * (bytes + kReserved) <= most_bytes + kReserved) return ResidentPlan{threads, cluster, bytes};
+    const std::size_t bytes = bytes_before_row(kResidentThreads, cluster) + std::size_t{packs} * sizeof(uint4);
+    if (2 * (bytes + kReserved) <= most_bytes + kReserved) return ResidentPlan{cluster, bytes};
   }
   return std::nullopt;
 }
