@@ -67,7 +67,7 @@ struct Outcome {
 
 enum class Output { apart, in_place, none };
 
-template <int kThreads, int kCluster, Stores kWay = Stores::streamed, bool kBackwards = false>
+template <int kThreads, int kCluster, bool kBackwards = false>
 Outcome run(const Rows& rows, Output output, unsigned seed) {
   const std::uint32_t packs = rows.columns / kPack;
   const std::size_t used = bytes_before_row(kThreads, kCluster) + (packs + kCluster - 1) / kCluster * sizeof(uint4);
@@ -86,7 +86,7 @@ Outcome run(const Rows& rows, Output output, unsigned seed) {
     settings.blocks = kCluster;
     settings.shared_bytes = bytes;
     emulated::Block(settings).run(
-        [&] { resident_rows_kernel<kThreads, kCluster, kWay, kBackwards>(problem, Targets{&rows.targets}); });
+        [&] { resident_rows_kernel<kThreads, kCluster, kBackwards>(problem, Targets{&rows.targets}); });
     for (int block = 0; block < kCluster; ++block) {
       const char* const begin = memory + block * bytes;
       EXPECT_TRUE(std::all_of(begin + used, begin + bytes, [](char byte) { return byte == '\xFF'; }));
@@ -120,13 +120,13 @@ void expect_row(const Rows& rows, std::uint32_t row, const Outcome& outcome) {
   EXPECT_EQ(outcome.metrics[row].correct, best == target ? 1u : 0u);
 }
 
-template <int kThreads, int kCluster, Stores kWay = Stores::streamed, bool kBackwards = false>
+template <int kThreads, int kCluster, bool kBackwards = false>
 void check(const Rows& rows) {
   SCOPED_TRACE(std::to_string(rows.rows) + " x " + std::to_string(rows.columns));
   unsigned seed = rows.columns;
   std::vector<Outcome> outcomes;
   for (const Output output : {Output::apart, Output::in_place, Output::none}) {
-    outcomes.push_back(run<kThreads, kCluster, kWay, kBackwards>(rows, output, seed += 100));
+    outcomes.push_back(run<kThreads, kCluster, kBackwards>(rows, output, seed += 100));
     for (std::uint32_t row = 0; row < rows.rows; ++row) expect_row(rows, row, outcomes.back());
   }
   EXPECT_TRUE(outcomes[0] == outcomes[1]) << "the bits of a row depend on the order of the warps";
@@ -134,11 +134,10 @@ void check(const Rows& rows) {
 
 TEST(EmulatedTokenRowsTest, LossAndGradientEqualDoublePrecision) {
   check<64, 1>({7, 1504, 1497});
-  check<96, 1, Stores::streamed, true>({5, 1504, 1504});
-  check<64, 1, Stores::bulk>({7, 1504, 1497});
+  check<96, 1, true>({5, 1504, 1504});
   check<64, 2>({7, 1512, 1505});
   check<64, 4>({7, 2088, 2000});
-  check<64, 4, Stores::bulk, true>({7, 1504, 1097});  // the last block has padding alone
+  check<64, 4, true>({7, 1504, 1097});  // the last block has padding alone
   check<64, 8>({7, 4504, 4497});
 }
 

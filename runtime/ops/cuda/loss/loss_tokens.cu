@@ -118,7 +118,7 @@ std::uint32_t launch(Kernel kernel, int threads, std::size_t shared_bytes, const
 
 template <int kCluster>
 void launch_clusters(const Problem<bf16>& p, const Predictions& predictions, std::size_t bytes, cudaStream_t stream) {
-  const auto kernel = resident_rows_kernel<kResidentThreads, kCluster, kStores, kLastRowFirst, Predictions>;
+  const auto kernel = resident_rows_kernel<kResidentThreads, kCluster, kLastRowFirst, Predictions>;
   reserve_shared_memory(kernel, bytes);
   launch_clusters_early(kernel, kCluster, p.rows * kCluster, kResidentThreads, bytes, stream, p, predictions);
 }

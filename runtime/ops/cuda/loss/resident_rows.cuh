@@ -6,7 +6,6 @@
 #include "runtime/device/cuda/launch.cuh"
 #include "runtime/ops/cuda/loss/token_rows.cuh"
 #include "runtime/ops/cuda/ptx/bulk_copy.cuh"
-#include "runtime/ops/cuda/ptx/wgmma.cuh"
 
 /// Cross-entropy of tokens in bf16 for GPUs and code of 9.0 and newer. A thread block, or a cluster of blocks, has one
 /// row in shared memory: its logits, then their exponentials. A multiprocessor has at least two blocks, and the copies
@@ -15,12 +14,6 @@
 
 namespace ddptrain::cuda::token_rows {
 
-/// How gradients get to memory.
-enum class Stores {
-  streamed,  ///< By the threads, as data that is not read again soon.
-  bulk,      ///< By a copy of the whole part of the row that a block has.
-};
-inline constexpr Stores kStores = Stores::streamed;
 /// Whether the last row comes first: the kernel before has probably written it last, and it is still in the L2 cache.
 inline constexpr bool kLastRowFirst = true;
 
@@ -62,11 +55,11 @@ struct ResidentMemory {
   float target_logit;
   std::uint32_t target;
   std::uint32_t has_earlier;  ///< In the first block: whether a column before the target's is as large.
-  alignas(8) Part parts[kCluster * (kThreads / 32)];
+  Part parts[kCluster * (kThreads / 32)];
 };
 
 /// The part of a row that a block has. A thread has packs of eight neighbouring columns, kThreads packs apart.
-template <int kThreads, int kCluster, Stores kStores>
+template <int kThreads, int kCluster>
 class ResidentRow {
  public:
   using Memory = ResidentMemory<kThreads, kCluster>;
@@ -162,29 +155,16 @@ class ResidentRow {
   __device__ __forceinline__ void write_gradient() {
     const float target_logit = shared_.target_logit, scale = scale_of(target_logit, p_.gradient_scale);
     const float factor = scale / all_.total * change_of_base(largest_, all_.largest);
-    uint4* const out = kStores == Stores::bulk ? kept_ : reinterpret_cast<uint4*>(p_.dlogits + start());
+    bf16* const gradient = p_.dlogits + start();
 #pragma unroll 2
     for (int pack = threadIdx.x; pack < packs_; pack += kThreads) {
       const uint4 x = kept_[pack];
       const Words words = {x.x, x.y, x.z, x.w};
-      if constexpr (kStores == Stores::bulk) {
-        store_shared(shared_address(out + pack), scaled(words, factor));
-      } else {
-        __stcs(out + pack, scaled(words, factor));
-      }
+      __stcs(reinterpret_cast<uint4*>(gradient) + pack, scaled(words, factor));
     }
     const int target = column_of_target(), thread = threadIdx.x;
     if (target >= 0 && target < packs_ * kPack && target / kPack % kThreads == thread) {
-      const float gradient = exponential(target_logit, shift_) * factor - scale;
-      reinterpret_cast<bf16*>(out)[target] = from_float<bf16>(gradient);
-    }
-    if constexpr (kStores == Stores::bulk) {
-      fence_async_proxy();
-      __syncthreads();
-      if (threadIdx.x == 0) {
-        store_bytes(p_.dlogits + start(), kept_, packs_ * static_cast<int>(sizeof(uint4)));
-        await_stores();
-      }
+      gradient[target] = from_float<bf16>(exponential(target_logit, shift_) * factor - scale);
     }
   }
 
@@ -234,13 +214,12 @@ class ResidentRow {
   Part all_;
 };
 
-template <int kThreads, int kCluster, Stores kStores, bool kLastRowFirst, class Targets>
+template <int kThreads, int kCluster, bool kBackwards, class Targets>
 __global__ void __launch_bounds__(kThreads, resident_at_most(kThreads, 1536 / kThreads))
     resident_rows_kernel(const Problem<bf16> p, const Targets targets) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   const std::uint32_t number = blockIdx.x / kCluster;
-  ResidentRow<kThreads, kCluster, kStores> row(p, kLastRowFirst ? p.rows - 1 - number : number,
-                                               dynamic_shared_memory());
+  ResidentRow<kThreads, kCluster> row(p, kBackwards ? p.rows - 1 - number : number, dynamic_shared_memory());
   row.load(targets);
   row.exponentiate();
   row.combine();

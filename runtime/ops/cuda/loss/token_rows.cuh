@@ -31,7 +31,7 @@ struct Problem {
 constexpr float kLog2e = std::numbers::log2e_v<float>;
 
 /// Exponentials of some logits, relative to the largest of these.
-struct Part {
+struct alignas(8) Part {
   float largest, total;
 };
 /// Factor that turns exponentials relative to `from` into exponentials relative to `to`.

@@ -31,11 +31,6 @@ __device__ __forceinline__ uint4 load_shared(std::uint32_t address) {
   return x;
 }
 
-__device__ __forceinline__ void store_shared(std::uint32_t address, const uint4& x) {
-  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
-               : "memory");
-}
-
 /// Warp-level d += A B of shape m16n8k16.
 __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
                                              std::uint32_t b1) {

@@ -18,12 +18,6 @@ inline uint4 load_shared(std::uint32_t address) {
   std::memcpy(&x, emulated::Block::current().shared_memory() + address, 16);
   return x;
 }
-inline void store_shared(std::uint32_t address, const uint4& x) {
-  if (address % 16 != 0) emulated::Block::current().fail("16 bytes of shared memory are not aligned");
-  char* const place = emulated::Block::current().shared_memory() + address;
-  std::memcpy(place, &x, 16);
-  emulated::Block::current().note_write(place);
-}
 inline int uniform(int x) { return emulated::Block::current().exchange(x)[0]; }
 
 inline float2 unpack_bf16(std::uint32_t pair) {
