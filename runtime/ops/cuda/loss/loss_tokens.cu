@@ -158,6 +158,7 @@ std::uint32_t launch_predictions(const Problem<T>& p, const Predictions& predict
   }
   if (p.columns <= 2048 * kWide) return start(rows_kernel<T, kWide, 128>, 128);
   if constexpr (kWide == 8) {
+    // Code that may start early is that of 9.0 and newer.
     const auto plan = plan_resident_rows(p.columns, shared_memory_limit());
     if (launches_early() && plan) return launch_resident_rows(*plan, p, predictions, stream);
     if (p.columns <= 5 * 512 * 8) return launch_kept_rows<512, 5>(p, predictions, multiprocessors, stream);
