@@ -17,6 +17,7 @@ Block::Block(const Settings& settings)
     : settings_(settings),
       random_(settings.seed),
       ended_of_block_(static_cast<std::size_t>(settings_.blocks)),
+      started_blocks_(static_cast<std::size_t>(settings_.blocks)),
       exchanged_(static_cast<std::size_t>(settings_.blocks * settings_.threads)),
       unfenced_(static_cast<std::size_t>(settings_.blocks) * kMostShared / 16) {}
 
@@ -30,6 +31,7 @@ void Block::fail(const std::string& what) {
 
 void Block::enter() {
   Block& block = current();
+  block.started_blocks_[static_cast<std::size_t>(block.rank())] = true;
   block.kernel_();
   if (!block.self().stores.empty()) block.fail("a thread ends without waiting for its stores");
   block.self().ended = true;
@@ -134,19 +136,27 @@ void Block::give_way_at_times() {
   --late_;
 }
 
-void Block::meet(int block, int place, int threads, const char* whom) {
+Block::Arrival Block::arrive(int block, int place, int threads) {
   Meeting& meeting = meetings_[{block, place}];
-  const long mine = meeting.generation;
+  const Arrival arrival{&meeting, meeting.generation};
   if (++meeting.count == threads) {
     meeting.count = 0;
     ++meeting.generation;
-    return;
   }
-  wait_until(whom, [&meeting, mine] { return meeting.generation != mine; });
+  return arrival;
+}
+
+void Block::meet(int block, int place, int threads, const char* whom) {
+  wait_until(whom, [arrival = arrive(block, place, threads)] { return arrival.has_ended(); });
+}
+
+void Block::await_cluster() {
+  wait_until("its cluster", [arrival = self().at_cluster] { return arrival.has_ended(); });
 }
 
 char* Block::there(int block, const void* address) {
   if (has_ended(block)) fail("a thread uses a block that has ended");
+  if (!has_started(block)) fail("a thread uses a block that may not have started");
   return shared_memory(block) + (static_cast<const char*>(address) - shared_memory());
 }
 

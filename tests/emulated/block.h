@@ -57,7 +57,15 @@ class Block {
   void meet(int place, int threads) { meet(rank(), place, threads, "threads of its block"); }
   void meet_warp() { meet(kOfAll, running_ / kWarp, kWarp, "its warp"); }
   void meet_all() { meet(kBlockMeeting, settings_.threads); }
-  void meet_cluster() { meet(kOfAll, kClusterMeeting, settings_.blocks * settings_.threads, "its cluster"); }
+  void meet_cluster() {
+    arrive_at_cluster();
+    await_cluster();
+  }
+  /// meet_cluster() in two steps.
+  void arrive_at_cluster() {
+    self().at_cluster = arrive(kOfAll, kClusterMeeting, settings_.blocks * settings_.threads);
+  }
+  void await_cluster();
   /// What each lane of the warp gave.
   template <class T>
   std::vector<T> exchange(const T& mine);
@@ -98,6 +106,17 @@ class Block {
     std::size_t bytes;
     std::optional<std::vector<char>> read;
   };
+  struct Meeting {
+    int count = 0;
+    long generation = 0;
+  };
+  /// A meeting at which a thread has arrived.
+  struct Arrival {
+    const Meeting* meeting = nullptr;
+    long generation = 0;
+
+    bool has_ended() const { return meeting->generation != generation; }
+  };
   struct Fiber {
     ucontext_t context{};
     std::vector<char> stack;
@@ -106,13 +125,10 @@ class Block {
     std::deque<std::vector<std::function<void()>>> groups;
     std::vector<std::function<void()>> open_group;
     std::vector<Store> stores;          ///< Under way.
+    Arrival at_cluster;                 ///< The last one.
     int compared = 0;                   ///< Calls of require_same_in_warpgroup().
     std::vector<std::size_t> unfenced;  ///< Rows of 16 bytes that it has written.
     bool ended = false;
-  };
-  struct Meeting {
-    int count = 0;
-    long generation = 0;
   };
   struct Barrier {
     int arrivals = 0, arrived = 0, phase = 0;
@@ -130,6 +146,7 @@ class Block {
   static void enter();
   void start_fibers();
   bool run_warp(int warp, int rounds);
+  Arrival arrive(int block, int place, int threads);
   void meet(int block, int place, int threads, const char* whom);
   void wait_until(const char* what, std::function<bool()> ready);
   void give_way_at_times();
@@ -141,6 +158,7 @@ class Block {
   std::size_t row_of(const char* address) const {
     return static_cast<std::size_t>(address - settings_.shared_memory) / 16;
   }
+  bool has_started(int block) const { return started_blocks_[static_cast<std::size_t>(block)]; }
   bool has_ended(int block) const { return ended_of_block_[static_cast<std::size_t>(block)] == settings_.threads; }
   Fiber& self() { return *fibers_[static_cast<std::size_t>(running_)]; }
 
@@ -155,6 +173,7 @@ class Block {
   int late_ = 0;  ///< Threads in give_way_at_times().
   std::string error_;
   std::vector<int> ended_of_block_;
+  std::vector<bool> started_blocks_;
   std::map<std::pair<int, int>, Meeting> meetings_;  ///< By block, or kOfAll, and place.
   std::vector<Copy> copies_;                         ///< Under way.
   std::map<const void*, Barrier> barriers_;

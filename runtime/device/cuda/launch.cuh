@@ -61,20 +61,34 @@ void launch_kernel(void (*kernel)(Parameters...), dim3 blocks, int threads, std:
   DDP_CUDA(cudaGetLastError());
 }
 
+/// Clusters of `cluster` neighbouring blocks may start early.
 template <class... Parameters, class... Arguments>
-void launch_early(void (*kernel)(Parameters...), dim3 blocks, int threads, std::size_t shared_bytes,
-                  cudaStream_t stream, const Arguments&... arguments) {
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+void launch_clusters_early(void (*kernel)(Parameters...), int cluster, dim3 blocks, int threads,
+                           std::size_t shared_bytes, cudaStream_t stream, const Arguments&... arguments) {
+  cudaLaunchAttribute attributes[2] = {};
+  unsigned count = 0;
+  if (launches_early()) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (cluster > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count++].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+  }
   cudaLaunchConfig_t config = {};
   config.gridDim = blocks;
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = launches_early() ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = count;
   DDP_CUDA(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
+}
+
+template <class... Parameters, class... Arguments>
+void launch_early(void (*kernel)(Parameters...), dim3 blocks, int threads, std::size_t shared_bytes,
+                  cudaStream_t stream, const Arguments&... arguments) {
+  launch_clusters_early(kernel, 1, blocks, threads, shared_bytes, stream, arguments...);
 }
 
 /// Rows that leave most of a GPU idle, so kernels start early and share the work of a row.

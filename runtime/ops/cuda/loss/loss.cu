@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(32 * kWarps)
   if (threadIdx.x % 32 == 0) partials[warp] = metrics;
 }
 
-constexpr std::uint32_t kSumThreads = 256;
+constexpr std::uint32_t kSumThreads = 1024;
 
 __global__ void __launch_bounds__(kSumThreads)
     sum_kernel(const MetricPartial* partials, std::uint32_t count, std::uint32_t rows, StepRef step, MetricSums* sums) {
@@ -135,6 +135,7 @@ __global__ void __launch_bounds__(kSumThreads)
   const LoggedStep logged(step);
   wait_for_predecessor();
   MetricPartial mine{};
+#pragma unroll 4
   for (std::uint32_t i = threadIdx.x; i < count; i += kSumThreads) {
     mine.loss += partials[i].loss;
     mine.correct += partials[i].correct;

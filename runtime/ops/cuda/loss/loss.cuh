@@ -11,7 +11,7 @@ namespace ddptrain {
 
 namespace cuda {
 
-/// Loss and hits of the rows that one block took.
+/// Loss and hits of one row, or of the rows that a block or a warp took.
 struct MetricPartial {
   double loss;
   std::uint32_t correct;

@@ -73,6 +73,19 @@ __device__ __forceinline__ std::uint32_t block_in_cluster() {
 __device__ __forceinline__ void synchronize_cluster() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
+/// synchronize_cluster() in two steps, which all threads take.
+__device__ __forceinline__ void arrive_at_cluster() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void await_cluster() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+/// The object that block `block` of the cluster, which must have started, has at the place of `object` in its shared
+/// memory.
+template <class T>
+__device__ __forceinline__ T* in_block(std::uint32_t block, T* object) {
+  T* there;
+  asm volatile("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(object), "r"(block));
+  return there;
+}
 /// Arrives at a barrier of this block.
 __device__ __forceinline__ void arrive(std::uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");

@@ -64,5 +64,11 @@ inline void arrive_in(std::uint32_t block, std::uint64_t* barrier) {
   running.arrive(running.there(static_cast<int>(block), barrier), 0);
 }
 inline void synchronize_cluster() { emulated::Block::current().meet_cluster(); }
+inline void arrive_at_cluster() { emulated::Block::current().arrive_at_cluster(); }
+inline void await_cluster() { emulated::Block::current().await_cluster(); }
+template <class T>
+T* in_block(std::uint32_t block, T* object) {
+  return reinterpret_cast<T*>(emulated::Block::current().there(static_cast<int>(block), object));
+}
 
 }  // namespace ddptrain::cuda
