@@ -21,8 +21,7 @@ void Decoder::forward(std::size_t unit) {
 
 void Decoder::forward_embedding() {
   const Dropout dropout = this->dropout(kEmbeddingSite);
-  Norm& norm = block(0).norm();
-  embedding_.forward(batch_, dropout, norm.chunks(), workspace_.branch(), norm.input);
+  embedding_.forward(batch_, dropout, block(0).norm().chunks(), workspace_.branch(), block(0).norm().input);
 }
 
 void Decoder::forward_block(std::int64_t layer) {
@@ -36,7 +35,6 @@ void Decoder::forward_block(std::int64_t layer) {
 /// Logits, loss and, if a backward pass follows, the gradient of the final norm's output, in `branch`.
 void Decoder::forward_head() {
   enter(config_.layers, final_norm_);
-  if (group_ != nullptr) group_->await_all();
   if (longest_text() > 0) return;  // next_logits() computes a row
   const Tensor d_weight = overlap_.overlaps() ? Tensor{} : workspace_.d_head();
   head_.forward(batch_, final_norm_.output, micro_batch_.gradient_scale, micro_batch_.sums, workspace_.branch(),

@@ -155,6 +155,7 @@ std::vector<Sent> decoder_sends(const DecoderConfig& config, const StageBlocks& 
 
   const std::int64_t heads = stage.has_head() ? 1 : 0;
   const std::int64_t norms = 2 * stage.blocks() + heads;
+  const std::int64_t chunks = std::ssize(BatchShape{pass.batch, config.sequence}.chunks(slices));
   std::int64_t forward = 4 * stage.blocks() + (stage.has_embedding() ? 1 : 0) + heads;  // sums of rows, and gathers
   if (pass.recompute == Recompute::selective) forward += 2 * stage.restored_blocks();   // gathers of the norms' outputs
   if (pass.recompute == Recompute::block) forward += 3 * stage.restored_blocks();
@@ -162,14 +163,14 @@ std::vector<Sent> decoder_sends(const DecoderConfig& config, const StageBlocks& 
   const std::int64_t rows_of_others = activation * others / slices;
   const auto number = static_cast<std::int64_t>(sizeof(float));
   const std::int64_t softmax = LossOps::kSoftmaxStatistics * number * rows * others;
-  sends.push_back(
-      {"tensor", "forward", passes * (forward + heads), passes * (forward * rows_of_others + heads * softmax)});
+  sends.push_back({"tensor", "forward", passes * (chunks * forward + heads),
+                   passes * (forward * rows_of_others + heads * softmax)});
   const std::int64_t norm_gradients = (config.norm == NormKind::layer ? 2 : 1) * config.width;
-  const std::int64_t all_reduce = 2 * number * norm_gradients * others / slices;
+  const std::int64_t gathered = number * norm_gradients * others;
   const std::int64_t head_norms = config.normalises_heads ? stage.blocks() : 0;  // of queries and keys
-  const std::int64_t head_norm_bytes = 2 * number * 2 * config.head_size * others / slices;
-  sends.push_back({"tensor", "backward", passes * (3 * norms + head_norms),
-                   passes * (norms * (2 * rows_of_others + all_reduce) + head_norms * head_norm_bytes)});
+  const std::int64_t head_norm_bytes = chunks * 2 * number * 2 * config.head_size * others / slices;
+  sends.push_back({"tensor", "backward", passes * ((2 * chunks + 1) * norms + chunks * head_norms),
+                   passes * (norms * (2 * rows_of_others + gathered) + head_norms * head_norm_bytes)});
   return sends;
 }
 

@@ -103,6 +103,7 @@ class Head {
   Tensor logits(std::int64_t rows) const { return {logits_.data, logits_.dtype, {rows, rows_.padded}}; }
 
   void compute_logits(const Tensor& x) {
+    if (group_ != nullptr) group_->await_all();  // the norm has exchanged x
     const Span span = this->span("logits");
     linear_.linear(x, weight_, Tensor{}, logits(x.dim(0)));
   }

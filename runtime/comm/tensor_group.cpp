@@ -39,9 +39,14 @@ void TensorGroup::exchange(std::size_t index, const std::function<void()>& work)
   } else {
     device_.wait_for(stream, device_.compute_stream());
   }
-  exchanging_ = true;
-  device_.queue_in(Lane::communication, work);
-  exchanging_ = false;
+  struct Exchanging {
+    bool& now;
+    ~Exchanging() { now = false; }
+  };
+  {
+    const Exchanging exchanging{exchanging_ = true};
+    device_.queue_in(Lane::communication, work);
+  }
   chunk.exchanged = device_.mark(stream);
 }
 

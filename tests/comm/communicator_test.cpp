@@ -38,7 +38,8 @@ const Setup kSetups[] = {
     {"mpi_gpu", DeviceKind::cuda, Library::mpi},
     {"mpi_gpu_hosts_of_one", DeviceKind::cuda, Library::mpi, {}, [](int rank) { return rank; }},
     {"nccl_plain", DeviceKind::cuda, Library::nccl, {.symmetric = false}},
-    {"nccl_symmetric", DeviceKind::cuda, Library::nccl, {.symmetric = true}}};
+    {"nccl_symmetric", DeviceKind::cuda, Library::nccl, {.symmetric = true}},
+    {"nccl_copy_engines", DeviceKind::cuda, Library::nccl, {.symmetric = true, .copy_engines = true}}};
 
 std::unique_ptr<Communicator> make(const Setup& setup, Device& device) {
   if (setup.library == Library::self) return make_self_communicator(device);
@@ -192,6 +193,43 @@ class CommunicatorTest : public testing::TestWithParam<Setup> {
     }
   }
 
+  /// The same with swap_shards(), which leaves the part of this rank unspecified, and then a gathering of all. Twice,
+  /// in a graph as well if `captured`.
+  void check_swaps(std::int64_t part, bool captured) {
+    const auto mine = contribution<float>(rank(), part * ranks());
+    const Shape shape{part * ranks()};
+    const Buffer from = device_copy(mine);
+    const Buffer to = device_copy(std::vector<float>(mine.size(), 7.0f)), all = device_copy(mine);
+    const auto swap_and_gather = [&] {
+      communicator_->wait(
+          communicator_->swap_shards(from.view(DType::f32, shape), to.view(DType::f32, shape), stream()));
+      communicator_->wait(communicator_->all_gather(all.view(DType::f32, shape), stream()));
+      communicator_->wait(
+          communicator_->swap_shards(from.view(DType::f32, shape), to.view(DType::f32, shape), stream()));
+    };
+    swap_and_gather();
+    device_->synchronize();
+    const auto graph = captured ? device_->capture([&] {
+      device_->wait_for(stream(), device_->compute_stream());
+      swap_and_gather();
+      device_->wait_for(device_->compute_stream(), stream());
+    })
+                                : nullptr;
+    for (int launch = 0; graph != nullptr && launch < 3; ++launch) {
+      device_->copy_to_device(to.data(), mine.data(), to.bytes());
+      device_->synchronize();
+      graph->launch();
+    }
+    device_->synchronize();
+    auto found = host_copy<float>(to), expected = expected_exchanged<float>(part);
+    for (auto* values : {&found, &expected}) {
+      std::fill_n(values->begin() + rank() * part, part, 0.0f);
+    }
+    EXPECT_EQ(found, expected) << part << " elements for each rank";
+    EXPECT_EQ(host_copy<float>(all), expected_gathered<float>(part));
+    EXPECT_EQ(host_copy<float>(from), mine);
+  }
+
   /// As ZeRO-1 and virtual ranks do: if one rank gathers between two operations, another one may gather after both.
   /// `operation` works on contributions with this part for each rank, and `check` sees what they became.
   void check_gathering_between(std::int64_t part, const std::function<Communicator::Ticket(const Tensor&)>& operation,
@@ -327,6 +365,13 @@ TEST_P(CommunicatorTest, SumsASliceAndLeavesItsNeighboursAlone) {
 TEST_P(CommunicatorTest, WorksInsideAGraph) {
   check_sums_in_a_graph(777, [&](const Tensor& values) { sum(values); });
   check_sums_in_a_graph(784 * ranks(), [&](const Tensor& values) { scatter_sums_and_gather(values); });
+}
+
+TEST_P(CommunicatorTest, SwapsShardsOfAnySize) {
+  for (const std::int64_t part : {4, 1000, 65536, 262148}) {  // symmetric shards have a multiple of kShardBytes
+    check_swaps(part, false);
+    if (GetParam().kind == DeviceKind::cuda && communicator_->capturable()) check_swaps(part, true);
+  }
 }
 
 TEST_P(CommunicatorTest, RanksMayGatherAtDifferentPointsOfTheSums) {

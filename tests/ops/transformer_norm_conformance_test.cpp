@@ -41,6 +41,49 @@ TEST_P(TransformerConformanceTest, AddLayerNorm) {
   }
 }
 
+/// `count` terms of a sum, in memory of their own.
+Terms put_terms(Bench& bench, const Shape& shape, int count) {
+  std::vector<Tensor> terms;
+  for (int i = 0; i < count; ++i) terms.push_back(put(bench, shape, 11 + static_cast<std::uint32_t>(i)));
+  return Terms(std::move(terms));
+}
+
+/// Some kernels add the terms themselves; for others the terms are added before: of odd widths, and of more than eight.
+TEST_P(TransformerConformanceTest, NormsOfSumsOfTerms) {
+  for (const std::int64_t width : {7, 64, 1000, 1280, 2048, 5128}) {
+    if (width > 2048 && GetParam().kind == DeviceKind::cpu) continue;
+    for (const int count : {2, 3, 8, 9}) {
+      const Shape shape{3, 5, width};
+      const Shape rows{15, width};
+      compare(describe(shape), [&](Bench& bench) -> Outputs {
+        const Tensor weight = put(bench, {width}, 3), bias = put(bench, {width}, 4);
+        const Tensor sum = bench.poisoned(shape), y = bench.poisoned(shape), rms_sum = bench.poisoned(shape),
+                     rms_y = bench.poisoned(shape), of_layer = put_statistics(bench, {15, 2}),
+                     of_rms = put_statistics(bench, {15, 1});
+        auto& layer = bench.device().get<NormOps>();
+        auto& rms = bench.device().get<RmsNormOps>();
+        const Dropout dropout = make_dropout(bench, 0.25f);
+        layer.add_layer_norm(put(bench, shape, 1, 2.0), put_terms(bench, shape, count), dropout, weight, bias, kEpsilon,
+                             sum, y, of_layer);
+        rms.add_rms_norm(put(bench, shape, 1, 2.0), put_terms(bench, shape, count), dropout, weight, kEpsilon, rms_sum,
+                         rms_y, of_rms);
+        const Tensor dx = bench.poisoned(rows), rms_dx = bench.poisoned(rows), dweight = bench.poisoned({width}),
+                     dbias = bench.poisoned({width}), rms_dweight = bench.poisoned({width});
+        const Tensor x = put(bench, rows, 5);
+        layer.layer_norm(x, weight, bias, kEpsilon, bench.poisoned(rows), of_layer);
+        layer.layer_norm_backward(x, weight, of_layer, put_terms(bench, rows, count), put(bench, rows, 6), dx, dweight,
+                                  dbias, Tensor{}, false);
+        rms.rms_norm(x, weight, kEpsilon, bench.poisoned(rows), of_rms);
+        rms.rms_norm_backward(x, weight, of_rms, put_terms(bench, rows, count), put(bench, rows, 6), rms_dx,
+                              rms_dweight, Tensor{}, false);
+        return {{"sum", bench.take(sum)},     {"y", bench.take(y)},           {"rms sum", bench.take(rms_sum)},
+                {"rms y", bench.take(rms_y)}, {"dx", bench.take(dx)},         {"dweight", bench.take(dweight)},
+                {"dbias", bench.take(dbias)}, {"rms dx", bench.take(rms_dx)}, {"rms dweight", bench.take(rms_dweight)}};
+      });
+    }
+  }
+}
+
 /// GPUs treat ranges of widths differently, and the CPU has one loop for all.
 bool is_tested_backward(std::int64_t width, DeviceKind kind) { return kind == DeviceKind::cuda || width <= 1024; }
 

@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <array>
 #include <ranges>
 #include <utility>
 
@@ -54,13 +55,28 @@ CUstreamBatchMemOpParams wait_for(std::uint32_t* flag, std::uint32_t value) {
 
 }  // namespace
 
-PeerCopies::PeerCopies(int rank, PeerMemory flags) : rank_(static_cast<std::size_t>(rank)), flags_(std::move(flags)) {
-  DDP_CUDA(cudaEventCreateWithFlags(ready_.out(), cudaEventDisableTiming));
-  for (Queue& queue : queues_) {
-    DDP_CUDA(cudaStreamCreateWithFlags(queue.stream.out(), cudaStreamNonBlocking));
-    DDP_CUDA(cudaEventCreateWithFlags(queue.copied.out(), cudaEventDisableTiming));
+/// Several, because one copy engine is slow beside kernels that use the memory.
+struct PeerCopies::Queues {
+  struct Queue {
+    cuda::StreamHandle stream;
+    cuda::EventHandle copied;
+  };
+
+  cuda::EventHandle ready;
+  std::array<Queue, 3> all;
+
+  Queues() {
+    DDP_CUDA(cudaEventCreateWithFlags(ready.out(), cudaEventDisableTiming));
+    for (Queue& queue : all) {
+      DDP_CUDA(cudaStreamCreateWithFlags(queue.stream.out(), cudaStreamNonBlocking));
+      DDP_CUDA(cudaEventCreateWithFlags(queue.copied.out(), cudaEventDisableTiming));
+    }
   }
-}
+};
+
+PeerCopies::PeerCopies(int rank, PeerMemory flags)
+    : rank_(static_cast<std::size_t>(rank)), flags_(std::move(flags)), queues_(std::make_unique<Queues>()) {}
+PeerCopies::~PeerCopies() = default;
 
 void PeerCopies::add(const Buffer& mine, std::vector<void*> of_rank, const std::weak_ptr<void>& owner) {
   std::erase_if(memories_, [](const Memory& memory) { return memory.owner.expired(); });
@@ -94,15 +110,15 @@ void PeerCopies::gather_shards(const Tensor& to, Stream stream) {
 
 template <class Shard>
 void PeerCopies::send(char* place, std::size_t bytes, Stream stream, const Shard& shard_for) {
-  const std::size_t ranks = flags_.of_rank.size(), pieces = queues_.size();
+  const std::size_t ranks = flags_.of_rank.size(), pieces = queues_->all.size();
   meet(0, stream);
-  DDP_CUDA(cudaEventRecord(ready_.get(), queue(stream)));
+  DDP_CUDA(cudaEventRecord(queues_->ready.get(), queue(stream)));
   for (std::size_t i = 0; i < pieces; ++i) {
-    const Queue& of_piece = queues_[i];
+    const Queues::Queue& of_piece = queues_->all[i];
     const std::size_t first = bytes * i / pieces / kPieceUnit * kPieceUnit;
     const std::size_t end = i + 1 < pieces ? bytes * (i + 1) / pieces / kPieceUnit * kPieceUnit : bytes;
     if (first == end) continue;
-    DDP_CUDA(cudaStreamWaitEvent(of_piece.stream.get(), ready_.get(), 0));
+    DDP_CUDA(cudaStreamWaitEvent(of_piece.stream.get(), queues_->ready.get(), 0));
     for (std::size_t step = 1; step < ranks; ++step) {
       const std::size_t peer = (rank_ + step) % ranks;
       DDP_CUDA(cudaMemcpyAsync(static_cast<char*>(address_on(peer, place)) + first, shard_for(peer) + first,

@@ -1,13 +1,11 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "runtime/comm/communicator.h"
-#include "runtime/device/cuda/cuda_utils.h"
 
 namespace ddptrain {
 
@@ -19,6 +17,7 @@ class PeerCopies {
  public:
   /// `flags`: flag_bytes(ranks) bytes of each rank.
   PeerCopies(int rank, PeerMemory flags);
+  ~PeerCopies();
   static std::size_t flag_bytes(std::size_t ranks) { return 2 * ranks * sizeof(std::uint32_t); }
 
   /// Tells where the memory of each rank is that corresponds to `mine`. All of it is there as long as `owner`.
@@ -40,10 +39,7 @@ class PeerCopies {
     std::weak_ptr<void> owner;
   };
 
-  struct Queue {
-    cuda::StreamHandle stream;
-    cuda::EventHandle copied;
-  };
+  struct Queues;
 
   const Memory* find(const void* address) const;
   void* address_on(std::size_t rank, const void* address) const;
@@ -55,8 +51,7 @@ class PeerCopies {
   std::size_t rank_;
   PeerMemory flags_;  ///< Two phases of a flag per rank.
   std::vector<Memory> memories_;
-  std::array<Queue, 3> queues_;  ///< One copy engine is slow beside kernels that use the memory.
-  cuda::EventHandle ready_;
+  std::unique_ptr<Queues> queues_;
 };
 
 }  // namespace ddptrain

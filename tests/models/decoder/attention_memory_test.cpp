@@ -69,9 +69,10 @@ TEST(AttentionMemory, IsThatOfOneLayer) {
   EXPECT_EQ(rows(memory_of(*device, deep, 8)), shallow);
 }
 
+/// And of a chunk of the windows.
 TEST(AttentionMemory, IsThatOfTheHeadsOfARank) {
   const auto device = make_meta_device({.precision = Precision::bf16}, DeviceKind::cuda);
-  const AttentionBackwardPlan half = plan_attention_backward({8, 14, 2, 1024, 128}, DType::bf16, device->gpu().value());
+  const AttentionBackwardPlan half = plan_attention_backward({4, 14, 2, 1024, 128}, DType::bf16, device->gpu().value());
   const auto memory = memory_of(*device, llama(1024), 8, {.count = 2});
   EXPECT_EQ(memory.at(half.kernels == AttentionKernels::cudnn ? "cuDNN" : "attention"), half.scratch_bytes);
 }
