@@ -120,7 +120,9 @@ void Decoder::bind(const ModelTensors& tensors) {
   check_fits("decoder", parameters_.specs, tensors, true);
   DDP_CHECK((tensors.group != nullptr) == (options_.slice.count > 1), "decoder: slices of a model without a group");
   group_ = tensors.group;
-  if (group_ != nullptr && !memory_.has_memory()) use_memory(group_->allocate(memory_.bytes()));
+  if (group_ != nullptr && !memory_.has_memory()) {  // texts have small messages, for which kernels are faster
+    use_memory(longest_text() > 0 ? device_.allocate(memory_.bytes()) : group_->allocate(memory_.bytes()));
+  }
   for (std::int64_t layer = stage_.first_block(); layer <= stage_.last_block(); ++layer) {
     block(layer).bind(tensors, parameters_.blocks[static_cast<std::size_t>(layer)].first);
   }

@@ -1,5 +1,6 @@
 #include "runtime/ops/activation.h"
 #include "runtime/ops/norm.h"
+#include "runtime/ops/reduction.h"
 #include "runtime/ops/rms_norm.h"
 #include "tests/ops/transformer_conformance.h"
 
@@ -46,6 +47,32 @@ Terms put_terms(Bench& bench, const Shape& shape, int count) {
   std::vector<Tensor> terms;
   for (int i = 0; i < count; ++i) terms.push_back(put(bench, shape, 11 + static_cast<std::uint32_t>(i)));
   return Terms(std::move(terms));
+}
+
+/// Some GPU kernels add the terms themselves, others get the sum. Their bits are those of the sum in memory.
+TEST_P(TransformerConformanceTest, NormsOfTermsHaveTheBitsOfNormsOfTheirSum) {
+  Bench bench(*tested_);
+  for (const std::int64_t width : {64, 1000, 1280, 5128}) {
+    const Shape shape{3, 5, width}, rows{15, width};
+    const auto add = [&](const Terms& branch) {
+      const Tensor sum = bench.poisoned(shape), y = bench.poisoned(shape);
+      tested_->get<NormOps>().add_layer_norm(put(bench, shape, 1, 2.0), branch, {}, put(bench, {width}, 3),
+                                             put(bench, {width}, 4), kEpsilon, sum, y, put_statistics(bench, {15, 2}));
+      return std::pair{bench.take(sum), bench.take(y)};
+    };
+    const auto backward = [&](const Terms& dy) {
+      const Tensor x = put(bench, rows, 5), statistics = put_statistics(bench, {15, 1}), dx = bench.poisoned(rows),
+                   dweight = bench.poisoned({width}), weight = put(bench, {width}, 3);
+      tested_->get<RmsNormOps>().rms_norm(x, weight, kEpsilon, bench.poisoned(rows), statistics);
+      tested_->get<RmsNormOps>().rms_norm_backward(x, weight, statistics, dy, Tensor{}, dx, dweight, Tensor{}, false);
+      return std::pair{bench.take(dx), bench.take(dweight)};
+    };
+    const auto sum_of = [&](const Shape& of) {
+      return tested_->get<ReductionOps>().add_up(put_terms(bench, of, 3), tested_->compute_stream());
+    };
+    EXPECT_EQ(add(put_terms(bench, shape, 3)), add(sum_of(shape))) << width;
+    EXPECT_EQ(backward(put_terms(bench, rows, 3)), backward(sum_of(rows))) << width;
+  }
 }
 
 /// Some kernels add the terms themselves; for others the terms are added before: of odd widths, and of more than eight.

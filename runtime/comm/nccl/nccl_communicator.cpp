@@ -235,9 +235,7 @@ class NcclCommunicator final : public Communicator {
         why_not_symmetric_(why_not_to_ask(world, options.symmetric)) {
     if (is_set("NCCL_ALGO") || is_set("NCCL_PROTO")) try_collectives(options.scatters_sums);
     if (why_not_symmetric_.empty()) try_window();
-    if (!options.copy_engines) return;
-    PeerMemory flags = allocate_for_peers(PeerCopies::flag_bytes(static_cast<std::size_t>(size())));
-    if (!flags.of_rank.empty()) copies_.emplace(rank(), std::move(flags));
+    if (options.copy_engines) try_copies();
   }
 
   ~NcclCommunicator() override {
@@ -260,7 +258,8 @@ class NcclCommunicator final : public Communicator {
     Window window = allocate_window(bytes);
     DDP_CHECK(is_symmetric(*window.handle), "NCCL gave a window of {} bytes that is not symmetric", bytes);
     if (copies_) {
-      copies_->add(window.memory, nccl_peer_addresses(comm_->get(), *window.handle, size()), window.handle);
+      std::vector<void*> addresses = nccl_peer_addresses(comm_->get(), *window.handle, size());
+      if (on_all_ranks(!addresses.empty())) copies_->add(window.memory, std::move(addresses), window.handle);
     }
     return std::move(window.memory);
   }
@@ -313,11 +312,11 @@ class NcclCommunicator final : public Communicator {
 
   Ticket all_gather(const Tensor& from, const Tensor& to, Stream stream) override {
     note("all-gather", to.bytes());
-    check_shard(from);
     if (copies_ && from.data == own_shard(*this, to).data && copies_->reach(to)) {
       copies_->gather_shards(to, stream);
       return next_++;
     }
+    check_shard(from);
     comm_->check(ncclAllGather(from.data, to.data, from.bytes(), ncclUint8, comm_->get(), cuda(stream)),
                  "ncclAllGather");
     return next_++;
@@ -392,7 +391,8 @@ class NcclCommunicator final : public Communicator {
 
   void note(const char* name, std::size_t bytes) { device_.watch().started(device_.watch().queued(name, bytes)); }
   void check_shard(const Tensor& shard) const {
-    DDP_CHECK(!symmetric() || shard.bytes() % kShardBytes == 0,
+    const bool is_symmetric = copies_ ? copies_->reach(shard) : symmetric();
+    DDP_CHECK(!is_symmetric || shard.bytes() % kShardBytes == 0,
               "shards of {} bytes in symmetric memory: not a multiple of {}", shard.bytes(), kShardBytes);
   }
   static cudaStream_t cuda(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
@@ -423,6 +423,29 @@ class NcclCommunicator final : public Communicator {
   void try_window() {
     const Window window = allocate_window(1);
     if (!on_all_ranks(is_symmetric(*window.handle))) why_not_symmetric_ = why_not_mapped();
+  }
+
+  /// Sets copies_ if copy engines swap a few values.
+  void try_copies() {
+    PeerMemory flags = allocate_for_peers(PeerCopies::flag_bytes(static_cast<std::size_t>(size())));
+    if (flags.of_rank.empty() || !on_all_ranks(PeerCopies::are_supported())) return;
+    copies_.emplace(rank(), std::move(flags));
+    const Shape shape{size()};
+    const Buffer from = allocate(static_cast<std::size_t>(size()) * sizeof(float)), to = allocate(from.bytes());
+    const auto number = [&](int sender, int receiver) { return static_cast<float>(1 + sender * size() + receiver); };
+    std::vector<float> values;
+    for (int peer = 0; peer < size(); ++peer) values.push_back(number(rank(), peer));
+    device_.copy_to_device(from.data(), values.data(), from.bytes());
+    if (!copies_->reach(to.view(DType::f32, shape))) return copies_.reset();
+    copies_->swap_shards(from.view(DType::f32, shape), to.view(DType::f32, shape), device_.compute_stream());
+    device_.copy_to_host(values.data(), to.data(), to.bytes());
+    bool good = true;
+    for (int peer = 0; peer < size(); ++peer) {
+      good = good && (peer == rank() || values[static_cast<std::size_t>(peer)] == number(peer, rank()));
+    }
+    if (on_all_ranks(good)) return;
+    if (rank() == 0) spdlog::warn("Copy engines do not reach other GPUs' memory. NCCL exchanges split layers.");
+    copies_.reset();
   }
 
   /// Throws OutOfMemory if the GPU has fewer than `bytes` bytes free. NCCL has no error code for that.

@@ -19,7 +19,7 @@ constexpr std::size_t kPieceUnit = 64 * 1024;  // bytes
 
 cudaStream_t queue(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
 
-void run_in_order(Stream stream, std::vector<CUstreamBatchMemOpParams>& operations) {
+CUresult queue_in_order(cudaStream_t stream, std::vector<CUstreamBatchMemOpParams>& operations) {
   static const auto function = [] {
     void* function = nullptr;
     cudaDriverEntryPointQueryResult found{};
@@ -28,11 +28,11 @@ void run_in_order(Stream stream, std::vector<CUstreamBatchMemOpParams>& operatio
 #else
     DDP_CUDA(cudaGetDriverEntryPoint("cuStreamBatchMemOp", &function, cudaEnableDefault, &found));
 #endif
-    if (found != cudaDriverEntryPointSuccess) fail("the CUDA driver has no cuStreamBatchMemOp");
-    return reinterpret_cast<CUresult (*)(CUstream, unsigned, CUstreamBatchMemOpParams*, unsigned)>(function);
+    using Function = CUresult (*)(CUstream, unsigned, CUstreamBatchMemOpParams*, unsigned);
+    return found == cudaDriverEntryPointSuccess ? reinterpret_cast<Function>(function) : nullptr;
   }();
-  const CUresult result = function(queue(stream), static_cast<unsigned>(operations.size()), operations.data(), 0);
-  if (result != CUDA_SUCCESS) fail("cuStreamBatchMemOp failed with error {}", static_cast<int>(result));
+  if (function == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  return function(stream, static_cast<unsigned>(operations.size()), operations.data(), 0);
 }
 
 CUstreamBatchMemOpParams write(std::uint32_t* flag, std::uint32_t value) {
@@ -78,9 +78,17 @@ PeerCopies::PeerCopies(int rank, PeerMemory flags)
     : rank_(static_cast<std::size_t>(rank)), flags_(std::move(flags)), queues_(std::make_unique<Queues>()) {}
 PeerCopies::~PeerCopies() = default;
 
+bool PeerCopies::are_supported() {
+  cuda::DeviceMemory flag;
+  DDP_CUDA(cudaMalloc(flag.out(), sizeof(std::uint32_t)));
+  std::vector<CUstreamBatchMemOpParams> operations = {write(static_cast<std::uint32_t*>(flag.get()), kArrived)};
+  const CUresult result = queue_in_order(nullptr, operations);
+  DDP_CUDA(cudaDeviceSynchronize());
+  return result == CUDA_SUCCESS;
+}
+
 void PeerCopies::add(const Buffer& mine, std::vector<void*> of_rank, const std::weak_ptr<void>& owner) {
   std::erase_if(memories_, [](const Memory& memory) { return memory.owner.expired(); });
-  if (of_rank.empty()) return;
   memories_.push_back({static_cast<const char*>(mine.data()), mine.bytes(), std::move(of_rank), owner});
 }
 
@@ -145,7 +153,8 @@ void PeerCopies::meet(std::size_t phase, Stream stream) {
     operations.push_back(wait_for(mine + phase * ranks + peer, kArrived));
     operations.push_back(write(mine + phase * ranks + peer, 0));
   }
-  run_in_order(stream, operations);
+  const CUresult result = queue_in_order(queue(stream), operations);
+  if (result != CUDA_SUCCESS) fail("cuStreamBatchMemOp failed with error {}", static_cast<int>(result));
 }
 
 }  // namespace ddptrain

@@ -18,6 +18,8 @@ class PeerCopies {
   /// `flags`: flag_bytes(ranks) bytes of each rank.
   PeerCopies(int rank, PeerMemory flags);
   ~PeerCopies();
+  /// Whether the driver lets streams write and wait for flags here.
+  static bool are_supported();
   static std::size_t flag_bytes(std::size_t ranks) { return 2 * ranks * sizeof(std::uint32_t); }
 
   /// Tells where the memory of each rank is that corresponds to `mine`. All of it is there as long as `owner`.

@@ -66,7 +66,7 @@ struct Others {
   const T* term[kMost] = {};
   int count = 0;
 
-  /// Adds element `at` and those behind it to a pack.
+  /// Adds element `at` and those behind it to a pack, and rounds as if the sum had been stored.
   __device__ __forceinline__ void add(std::size_t at, float (&value)[kPack]) const {
     for (int i = 0; i < count; ++i) {
       float other[kPack];
@@ -74,6 +74,9 @@ struct Others {
 #pragma unroll
       for (int k = 0; k < kPack; ++k) value[k] += other[k];
     }
+    if (count == 0) return;
+#pragma unroll
+    for (float& v : value) v = to_float(from_float<T>(v));
   }
 };
 
