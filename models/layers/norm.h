@@ -21,9 +21,10 @@ namespace ddptrain {
 /// batch.
 ///
 /// Ranks that split layers also divide the rows of the stream (sequence parallelism: Korthikanti et al., "Reducing
-/// activation recomputation", arXiv:2205.05198). Each rank sums and normalises its own rows of the branch. Then the
-/// output is gathered; in the backward pass the gradient of the output is summed, and that of the input gathered. They
-/// do so chunk by chunk, on the communication stream: the reader of `output` awaits a chunk (TensorGroup).
+/// activation recomputation", arXiv:2205.05198). A swap brings each rank the terms of its rows of the branch. The rank
+/// adds and normalises them, and an all-gather gives the output to all ranks. The backward pass does the same with the
+/// gradients of output and input. All this happens chunk by chunk in TensorGroup::exchange(): the reader of `output`
+/// awaits a chunk.
 class Norm {
  public:
   Norm(Device& device, NormKind kind, std::int64_t width, float epsilon)
@@ -48,8 +49,8 @@ class Norm {
   void request_input(Activations& memory, const std::string& name, const Lifetime& lifetime) {
     memory.add_rows(name + " input", width_, lifetime, input);
   }
-  /// Asks for the memory of `output`, and of what the backward pass needs besides `input`. `exchanged`: the lifetime of
-  /// what ranks that divide rows receive from each other, in each pass over the layer.
+  /// Asks for the memory of `output`, and of what the backward pass needs besides `input`. `exchanged` is the lifetime
+  /// of the terms that a rank receives.
   void request(Activations& memory, const std::string& name, const Lifetime& lifetime, const Lifetime& exchanged) {
     memory.add(name + " output", width_, lifetime, output);
     memory.add_statistics(name + " statistics", {memory.slice_rows(), statistics()}, lifetime, statistics_);
@@ -115,9 +116,8 @@ class Norm {
     group_->await_all();
   }
   /// d_input = d_residual (if it has data) + the gradient through the norm. All have the shape of `output`. For
-  /// `d_input_sums` see NormOps; it has no data if ranks divide rows. Such ranks first sum d_output, and at the end
-  /// gather d_input. In the last chunk, `first` runs at the same time as the sum and `second` at the same time as the
-  /// gathering. Without a group neither is called.
+  /// `d_input_sums` see NormOps; it has no data if ranks divide rows. In the last chunk, `first` overlaps with the swap
+  /// of d_output's terms, and `second` with the all-gather of d_input. Without a group neither is called.
   using Work = std::function<void()>;
   void backward(const Tensor& d_output, const Tensor& d_residual, const Tensor& d_input, const Tensor& d_input_sums,
                 bool accumulate, const Work& first = {}, const Work& second = {}) {
@@ -205,12 +205,13 @@ class Norm {
                                 accumulate);
   }
 
-  // What ranks that divide rows do with a chunk; nothing without a group.
+  // Steps of ranks that divide rows. Without a group, exchange() only calls `work`, terms() and own() return all that
+  // they are given, and gather() does nothing.
   void exchange(const BatchChunk& chunk, const Work& work) {
     group_ != nullptr ? group_->exchange(chunk.index, work) : work();
   }
-  /// All ranks' terms of this rank's rows of a chunk of `values`, its own first. Without a group, all of `values`. Not
-  /// their sum from a reduce-scatter, whose kernels would wait for multiprocessors that layers occupy.
+  /// Swaps terms, and returns those of this rank's rows of a chunk of `values`, its own first. Copy engines swap. A
+  /// reduce-scatter would need multiprocessors, which the layers of the other chunk occupy.
   Terms terms(const BatchChunk& chunk, const Tensor& values, const Work& during = {}) {
     if (group_ == nullptr) return values;
     const Tensor mine = chunk.of(values), of_others = chunk.of(terms_);
@@ -265,7 +266,7 @@ class Norm {
   BatchShape own_;  ///< This rank's rows of a chunk.
   bool left_to_reader_ = false;
   std::optional<AddedNorm> left_;
-  Tensor terms_;    ///< [batch, sequence, width]: of other ranks, of this rank's rows. This and the next with a group.
+  Tensor terms_;    ///< [batch, sequence, width]: received, of this rank's rows. This and the next with a group only.
   Tensor partial_;  ///< [ranks, parameters(), width]: gradients from the rows of each rank.
 };
 

@@ -34,8 +34,8 @@ struct SublayerGradients {
 ///
 /// Ranks may split a sublayer (Shoeybi et al., "Megatron-LM", arXiv:1909.08053): each rank has some outputs of `in` and
 /// the matching inputs of `out`. The branch is the sum over the ranks, and so is the gradient of the norm's output. The
-/// norms add both up, and a sublayer computes one chunk of the batch after the other: while a chunk is computed, the
-/// norm exchanges the one before it.
+/// next norm adds the terms of the branch, this sublayer's norm those of the gradient. A sublayer computes chunk after
+/// chunk (BatchChunk). The exchange of a chunk overlaps with the computation of the next.
 class Sublayer {
  public:
   static constexpr std::size_t kScales = 2 * Linear::kScaleFormats.size();
@@ -99,7 +99,8 @@ class Sublayer {
     weight_gradient_of_in(g, accumulate);
     for (std::size_t i = out_.parameters(); i < parameters(); ++i) ready(first_ + i);
   }
-  /// Both. The gradients of weights overlap with the collectives of ranks that split the layer.
+  /// backward_data() and backward_weights(). If ranks split the layer, the gradients of weights overlap with the
+  /// exchange of the last chunk.
   void backward(const SublayerGradients& g, const Tensor& previous_dbias, bool accumulate, const Model::Ready& ready) {
     if (group_ == nullptr) {
       backward_data(g, previous_dbias, accumulate);
@@ -130,7 +131,8 @@ class Sublayer {
 
   /// Computes a chunk of the branch, `branch`. Ends with project().
   virtual void inner_forward(const BatchChunk& chunk, const Tensor& branch) = 0;
-  /// Computes a chunk of g.d_norm from that of the gradient of the branch, `d_branch`.
+  /// Computes a chunk of g.d_norm from that of the gradient of the branch, `d_branch`. `accumulate` is true for every
+  /// chunk after the first.
   virtual void inner_backward(const BatchChunk& chunk, const SublayerGradients& g, const Tensor& d_branch,
                               bool accumulate) = 0;
   /// The input of `out`, and the gradient of the output of `in` as Linear::gradient() returns it.
@@ -139,7 +141,7 @@ class Sublayer {
   /// The bias gradient of `in` for backward_weights(). Without data if inner_backward() computes it.
   virtual Tensor in_dbias() const = 0;
 
-  /// Calls work(chunk) for each chunk, as soon as its norm's output, and gradients of later layers, are there.
+  /// Calls work(chunk) for each chunk, in the order of the compute stream after the chunk's exchange.
   template <class Work>
   void for_chunks(const Work& work) {
     for (const BatchChunk& chunk : norm_.chunks()) {

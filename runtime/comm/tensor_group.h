@@ -12,8 +12,9 @@
 namespace ddptrain {
 
 /// The ranks that share the layers of one stage (tensor parallelism). They work on the same samples; between layers,
-/// each keeps some rows of the activations. Collectives run in the order of the compute stream. The host waits only if
-/// the communicator needs it (MPI).
+/// each keeps some rows of the activations. run() keeps the order of the compute stream. exchange() queues work on the
+/// communication stream instead, which overlaps with later work on the compute stream until await(). The host waits
+/// only if the communicator needs it (MPI).
 class TensorGroup {
  public:
   /// `communicator` connects `ranks`. All outlive the group.
@@ -54,13 +55,13 @@ class TensorGroup {
 
   // Chunks of a pass (BatchChunk): one is exchanged while another is computed.
 
-  /// What the exchange of `chunk` needs has been queued on the compute stream.
+  /// Marks the point of the compute stream for which the next exchange of `chunk` waits.
   void computed(std::size_t chunk);
-  /// Calls `work`, which queues operations and run()s collectives. They follow earlier exchanges and what computed()
-  /// has noted since the chunk's last exchange; without a note, all that is queued. Later work on the compute stream
-  /// may overlap with them, until await().
+  /// Calls `work`, which queues operations and run()s collectives. Inside it, Device::compute_stream() is the
+  /// communication stream. The work starts after earlier exchanges and after the mark of computed(); without a mark,
+  /// after everything on the compute stream.
   void exchange(std::size_t chunk, const std::function<void()>& work);
-  /// The compute stream's later work follows the exchange of `chunk`.
+  /// Makes later work on the compute stream wait for the exchange of `chunk`.
   void await(std::size_t chunk);
   void await_all();
 

@@ -8,8 +8,9 @@
 
 namespace ddptrain {
 
-/// A sum: tensors of one shape and type that are added in this order. Usually one; with more, an operation may write
-/// partial sums to the first.
+/// The terms of a sum, such as the terms of ranks that split a layer: tensors of one shape and type, which are added in
+/// this order. The sum is rounded to their type. Usually there is one; if there are several, an operation may overwrite
+/// the first.
 class Terms {
  public:
   Terms(const Tensor& one) : terms_{one} {}  // NOLINT(google-explicit-constructor)

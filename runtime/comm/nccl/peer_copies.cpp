@@ -55,7 +55,7 @@ CUstreamBatchMemOpParams wait_for(std::uint32_t* flag, std::uint32_t value) {
 
 }  // namespace
 
-/// Several, because one copy engine is slow beside kernels that use the memory.
+/// Several, because one copy engine is slow while kernels use the memory.
 struct PeerCopies::Queues {
   struct Queue {
     cuda::StreamHandle stream;
@@ -138,8 +138,8 @@ void PeerCopies::send(char* place, std::size_t bytes, Stream stream, const Shard
   meet(1, stream);
 }
 
-/// Goes on when all ranks have come here. A rank that is ahead cannot set the flag of a phase again before the others
-/// have taken it: the other phase lies between.
+/// A rank that is ahead cannot set the flag of a phase again before the others have taken it: the other phase lies
+/// between.
 void PeerCopies::meet(std::size_t phase, Stream stream) {
   const std::size_t ranks = flags_.of_rank.size();
   auto* const mine = static_cast<std::uint32_t*>(flags_.mine.data());

@@ -9,10 +9,10 @@
 
 namespace ddptrain {
 
-/// Copies between the memories of GPUs that reach each other, by the copy engines. These copies run beside kernels that
-/// fill a GPU; a collective's kernel would wait until multiprocessors are free. All ranks make the same calls in the
-/// same order. Each copy starts when all ranks have reached it, and ends when all ranks have. CUDA graphs may capture
-/// copies.
+/// Copies between the memories of GPUs that reach each other, by the copy engines. These copies run at the same time as
+/// kernels that fill a GPU; a collective's kernel would wait until multiprocessors are free. All ranks make the same
+/// calls in the same order. A call's copies start when all ranks have reached the call, and later work on the stream
+/// starts when the copies of all ranks have arrived. CUDA graphs may capture the calls.
 class PeerCopies {
  public:
   /// `flags`: flag_bytes(ranks) bytes of each rank.
@@ -22,15 +22,15 @@ class PeerCopies {
   static bool are_supported();
   static std::size_t flag_bytes(std::size_t ranks) { return 2 * ranks * sizeof(std::uint32_t); }
 
-  /// Tells where the memory of each rank is that corresponds to `mine`. All of it is there as long as `owner`.
+  /// Makes `mine` known: of_rank[r] is the address of the corresponding memory of rank r. Valid while `owner` exists.
   void add(const Buffer& mine, std::vector<void*> of_rank, const std::weak_ptr<void>& owner);
-  /// Whether add() has told where this is on all ranks.
+  /// Whether this lies in memory that add() has made known.
   bool reach(const Tensor& values) const { return find(values.data) != nullptr; }
 
-  // reach(to) is true. Errors throw Error.
-  /// Shard r of `to` = shard rank() of the `from` of rank r, for each other rank r.
+  // Both require reach(to). Errors throw Error.
+  /// Shard r of `to` = this rank's shard of the `from` of rank r, for each other rank r.
   void swap_shards(const Tensor& from, const Tensor& to, Stream stream);
-  /// Shard r of `to` = that shard of rank r, for each other rank r.
+  /// Shard r of `to` = that shard of the `to` of rank r, for each other rank r.
   void gather_shards(const Tensor& to, Stream stream);
 
  private:
@@ -45,9 +45,10 @@ class PeerCopies {
 
   const Memory* find(const void* address) const;
   void* address_on(std::size_t rank, const void* address) const;
-  /// Copies each other rank's shard of `from` to `place`, an address of this rank, on that rank.
+  /// Copies shard_for(r) to the memory of rank r that corresponds to `place`, for each other rank r.
   template <class Shard>
   void send(char* place, std::size_t bytes, Stream stream, const Shard& shard_for);
+  /// Later work on the stream waits until all ranks have come here. Phases 0 and 1 alternate.
   void meet(std::size_t phase, Stream stream);
 
   std::size_t rank_;
