@@ -90,12 +90,12 @@ class DescribeTest(unittest.TestCase):
             (4, ["--zero=3", "--pp=2"], {"bucket N weights": 3},
              {("pipeline", "forward"): lambda n, tied: 2 * 2 * activation + tied,
               ("pipeline", "backward"): lambda n, tied: 2 * (activation + tied)}),
-            (2, ["--tp=2"], {"exchange of split layers": 2 * (19 + 18)},
+            (2, ["--tp=2"], {"exchange of split layers": 2 * (2 * 17 + 2 + 2 * 18)},  # each in two chunks but two
              {("tensor", "forward"): lambda n, tied: 2 * (18 * activation / 2 + 16 * 4 * 16),
               ("tensor", "backward"): lambda n, tied: 2 * (18 * activation / 2 + 9 * 16 * 32 / 2)}),
-            (2, ["--tp=2", "--recompute=selective"], {"exchange of split layers": 2 * (19 + 18 + 6)},
+            (2, ["--tp=2", "--recompute=selective"], {"exchange of split layers": 2 * (2 * 17 + 2 + 2 * 18 + 2 * 6)},
              {("tensor", "forward"): lambda n, tied: 2 * (24 * activation / 2 + 16 * 4 * 16)}),
-            (2, ["--tp=2", "--recompute=block"], {"exchange of split layers": 2 * (19 + 18 + 9)},
+            (2, ["--tp=2", "--recompute=block"], {"exchange of split layers": 2 * (2 * 17 + 2 + 2 * 18 + 2 * 9)},
              {("tensor", "forward"): lambda n, tied: 2 * (27 * activation / 2 + 16 * 4 * 16)}),
         ):  # fmt: skip
             with self.subTest(flags=flags), tempfile.TemporaryDirectory() as folder:
@@ -115,7 +115,7 @@ class DescribeTest(unittest.TestCase):
                         for name, of in (("bucket N gradients", "data"), ("bucket N weights", "gather"))}  # fmt: skip
                 for name in told.keys() & spans.keys():
                     self.assertEqual(told[name], spans[name], name)
-                together = 2 * 9 if "--tp=2" in flags else 0  # a gather and a sum in one
+                together = 2 * 10 if "--tp=2" in flags else 0  # two gathers in one, and two sums of the embedding
                 self.assertEqual(sum(sent["times"] for (axis, _), sent in sends.items() if axis == "tensor"),
                                  spans.get("exchange of split layers", 0) + together)  # fmt: skip
         self.assertEqual(described(*shape)["sends"], [])
@@ -164,7 +164,8 @@ class DescribeTest(unittest.TestCase):
         self.assertEqual(described(*GPT, "--device=cuda", "--precision=bf16")["memory"]["attention"], 0)
         deep = [flag for flag in GPT if "layers" not in flag] + ["--layers=8", "--device=cuda", "--precision=fp32"]
         self.assertEqual(described(*deep)["memory"]["attention"], gpu["attention"])
-        self.assertEqual(described(*deep, "--tp=2", "--ranks=2")["memory"]["attention"], gpu["attention"] // 2)
+        of_half = described(*deep, "--tp=2", "--ranks=2")["memory"]["attention"]  # of the heads, and of the samples
+        self.assertEqual(of_half, gpu["attention"] // 4)
         self.assertNotIn("attention", described(*GPT, "--device=cpu")["memory"])
         table = run_ranks(1, *deep, "--dry-run").stdout
         self.assertRegex(table, r"(?m)^attention +1\.02 kB$")
