@@ -131,8 +131,8 @@ class Sublayer {
 
   /// Computes a chunk of the branch, `branch`. Ends with project().
   virtual void inner_forward(const BatchChunk& chunk, const Tensor& branch) = 0;
-  /// Computes a chunk of g.d_norm from that of the gradient of the branch, `d_branch`. `accumulate` is true for every
-  /// chunk after the first.
+  /// Computes a chunk of g.d_norm from `d_branch`, the same chunk of the gradient of the branch. `accumulate` is true
+  /// for every chunk after the first.
   virtual void inner_backward(const BatchChunk& chunk, const SublayerGradients& g, const Tensor& d_branch,
                               bool accumulate) = 0;
   /// The input of `out`, and the gradient of the output of `in` as Linear::gradient() returns it.

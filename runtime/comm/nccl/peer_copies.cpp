@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "runtime/core/error.h"
-#include "runtime/device/cuda/cuda_utils.h"
+#include "runtime/device/cuda/driver_function.h"
 
 namespace ddptrain {
 namespace {
@@ -20,17 +20,8 @@ constexpr std::size_t kPieceUnit = 64 * 1024;  // bytes
 cudaStream_t queue(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
 
 CUresult queue_in_order(cudaStream_t stream, std::vector<CUstreamBatchMemOpParams>& operations) {
-  static const auto function = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-#if CUDART_VERSION >= 12050
-    DDP_CUDA(cudaGetDriverEntryPointByVersion("cuStreamBatchMemOp", &function, 12000, cudaEnableDefault, &found));
-#else
-    DDP_CUDA(cudaGetDriverEntryPoint("cuStreamBatchMemOp", &function, cudaEnableDefault, &found));
-#endif
-    using Function = CUresult (*)(CUstream, unsigned, CUstreamBatchMemOpParams*, unsigned);
-    return found == cudaDriverEntryPointSuccess ? reinterpret_cast<Function>(function) : nullptr;
-  }();
+  using Function = CUresult(CUstream, unsigned, CUstreamBatchMemOpParams*, unsigned);
+  static Function* const function = cuda::driver_function<Function>("cuStreamBatchMemOp");
   if (function == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   return function(stream, static_cast<unsigned>(operations.size()), operations.data(), 0);
 }

@@ -3,7 +3,7 @@
 #include <array>
 
 #include "runtime/core/error.h"
-#include "runtime/device/cuda/cuda_utils.h"
+#include "runtime/device/cuda/driver_function.h"
 
 namespace ddptrain::cuda {
 
@@ -11,17 +11,10 @@ namespace {
 
 constexpr cuuint32_t kTileColumns = 64;
 
-/// Function of the driver, which programs are not linked with.
 decltype(&cuTensorMapEncodeTiled) encoder() {
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult found{};
-#if CUDART_VERSION >= 12050
-  DDP_CUDA(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found));
-#else
-  DDP_CUDA(cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &found));
-#endif
-  DDP_CHECK(found == cudaDriverEntryPointSuccess, "the CUDA driver has no cuTensorMapEncodeTiled: it needs CUDA 12");
-  return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
+  const auto function = driver_function<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
+  DDP_CHECK(function != nullptr, "the CUDA driver has no cuTensorMapEncodeTiled: it needs CUDA 12");
+  return function;
 }
 
 }  // namespace
