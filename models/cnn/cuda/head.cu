@@ -201,7 +201,7 @@ struct Reductions {
 
 /// A block sums 32 neighbouring columns: every warp takes each eighth row. The last block adds the metrics.
 __global__ void __launch_bounds__(kReduceThreads) reduce_kernel(Reductions reductions, bool accumulate) {
-  wait_for_predecessor();
+  follow_predecessor();
   if (blockIdx.x == gridDim.x - 1) {
     if (threadIdx.x < 32) add_metrics(reductions.metrics);
     return;

@@ -180,16 +180,19 @@ ncclDataType_t nccl_type(DType dtype) {
   }
 }
 
-/// Whether NCCL_P2P_LEVEL lets no GPU reach another on any machine. Not seen: levels that only PCIe makes too small,
-/// and levels of /etc/nccl.conf.
-bool keeps_gpus_apart() {
+/// The variable that lets no GPU reach another on any machine, as NCCL reads it; empty: none. Not seen: levels that
+/// only PCIe makes too small, and variables of /etc/nccl.conf.
+std::string keeps_gpus_apart() {
+  const char* disable = std::getenv("NCCL_P2P_DISABLE");
+  if (disable != nullptr && std::strtol(disable, nullptr, 0) == 1) return "NCCL_P2P_DISABLE";
   const char* level = std::getenv("NCCL_P2P_LEVEL");
-  return level != nullptr && (std::string_view(level) == "LOC" || std::string_view(level) == "0");
+  const bool is_lowest = level != nullptr && (std::string_view(level) == "LOC" || std::string_view(level) == "0");
+  return is_lowest ? "NCCL_P2P_LEVEL" : "";
 }
 
 /// Why symmetric memory is not used; empty if NCCL can be asked for it. Symmetric kernels need a single node in NCCL's
-/// view, and ignore the algorithm and protocol of the user. NCCL maps memory of peers even if NCCL_P2P_LEVEL lets no
-/// GPU reach another, and then sums without symmetric kernels. All ranks get the same text.
+/// view, and ignore the algorithm and protocol of the user. NCCL maps memory of peers even if a variable lets no GPU
+/// reach another, and then sums without symmetric kernels. All ranks get the same text.
 std::string why_not_to_ask(const World& world, bool wanted) {
   if (!wanted) return "symmetric memory is off";
   if (!kHasSymmetricWindows) return "this program was compiled with an NCCL older than 2.27.3";
@@ -198,7 +201,7 @@ std::string why_not_to_ask(const World& world, bool wanted) {
   for (const char* name : {"NCCL_ALGO", "NCCL_PROTO", "NCCL_HOSTID"}) {
     if (is_set(name)) mine += fmt::format("{}{}", mine.empty() ? "" : ", ", name);
   }
-  if (mine.empty() && keeps_gpus_apart()) mine = "NCCL_P2P_LEVEL";
+  if (mine.empty()) mine = keeps_gpus_apart();
   for (const std::string& names : world.all_gather(mine)) {
     if (!names.empty()) return names + (names.find(',') == std::string::npos ? " is set" : " are set");
   }

@@ -87,8 +87,9 @@ CudaDevice::CudaDevice(DeviceOptions options, int device) : Device(checked(optio
   int lowest = 0;
   int highest = 0;
   DDP_CUDA(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
-  DDP_CUDA(cudaStreamCreateWithPriority(compute_.stream.out(), cudaStreamNonBlocking, lowest));
-  DDP_CUDA(cudaStreamCreateWithPriority(concurrent_.stream.out(), cudaStreamNonBlocking, lowest));
+  const int compute = std::clamp(lowest - 1, std::min(highest + 1, lowest), lowest);  // a smaller number goes first
+  DDP_CUDA(cudaStreamCreateWithPriority(compute_.stream.out(), cudaStreamNonBlocking, compute));
+  DDP_CUDA(cudaStreamCreateWithPriority(concurrent_.stream.out(), cudaStreamNonBlocking, compute));
   DDP_CUDA(cudaStreamCreateWithPriority(communication_.stream.out(), cudaStreamNonBlocking, highest));
   DDP_CUDA(cudaEventCreateWithFlags(order_.out(), cudaEventDisableTiming));
 }

@@ -113,6 +113,29 @@ __global__ void __launch_bounds__(kRatioThreads)
 
 constexpr int kMostNcclBlocks = 32;  ///< Blocks of a collective, if NCCL is not told.
 
+int lowest_priority() {
+  int lowest = 0;
+  int highest = 0;
+  DDP_CUDA(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+  return lowest;
+}
+
+/// Queues the kernel with a priority that is not the stream's.
+template <class... Parameters, class... Arguments>
+void launch_with_priority(int priority, void (*kernel)(Parameters...), std::uint32_t blocks, cudaStream_t stream,
+                          const Arguments&... arguments) {
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributePriority;
+  attribute.val.priority = priority;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = blocks;
+  config.blockDim = kThreads;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  DDP_CUDA(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
+}
+
 }  // namespace
 }  // namespace cuda::optimizer
 
@@ -122,7 +145,10 @@ namespace optimizer = cuda::optimizer;
 
 class CudaOptimizer final : public OptimizerOps, CudaOps {
  public:
-  explicit CudaOptimizer(Device& device) : CudaOps(device), steps_(device.allocate_pinned(sizeof(std::uint64_t))) {
+  explicit CudaOptimizer(Device& device)
+      : CudaOps(device),
+        update_priority_(optimizer::lowest_priority()),
+        steps_(device.allocate_pinned(sizeof(std::uint64_t))) {
     device.watch().set_device_steps(static_cast<const std::uint64_t*>(steps_.data()));
   }
   ~CudaOptimizer() override { device_.watch().set_device_steps(nullptr); }
@@ -140,8 +166,8 @@ class CudaOptimizer final : public OptimizerOps, CudaOps {
     auto* queue = static_cast<cudaStream_t>(stream.handle);
     const auto launch = [&]<class A>(A) {
       with_kind(settings.kind, [&](auto kind) {
-        cuda::launch_kernel(optimizer::update_kernel<kind.value, A>, slice.chunk_count, optimizer::kThreads, 0, queue,
-                            u);
+        optimizer::launch_with_priority(update_priority_, optimizer::update_kernel<kind.value, A>, slice.chunk_count,
+                                        queue, u);
       });
     };
     slice.rounds_at_random() ? optimizer::with_rounded_types(slice, launch) : optimizer::with_types(slice, launch);
@@ -210,6 +236,9 @@ class CudaOptimizer final : public OptimizerOps, CudaOps {
     return static_cast<int>(optimizer::inbox_layout(slice, ranks).blocks) <= multiprocessors() - kept;
   }
 
+  /// The update of a bucket beside backward takes only multiprocessors that are free: on backward's gradients all ranks
+  /// wait.
+  int update_priority_;
   Buffer steps_;  ///< In the host's memory: the step, for the watch.
 };
 

@@ -136,11 +136,13 @@ __global__ void __launch_bounds__(kThreads)
   const std::uint32_t block = blockIdx.y * (layout.blocks / kRounds) + index;
   const UpdateChunk chunk = u.slice.chunks[index];
   auto* rounds = reinterpret_cast<std::uint32_t*>(static_cast<char*>(peers.of_rank[peers.rank]) + layout.rounds());
-  wait_for_predecessor();
+  // Only the gradients come from kernels that may still run: the last one that wrote the others let none start early.
   const std::uint32_t round = rounds[block] + 1;
-  Elements e = load_elements<rule_of(kKind).slots, A>(u, chunk, blockIdx.y);
+  Elements e = load_weights<rule_of(kKind).slots, A>(u, chunk, blockIdx.y);
+  const StepFactors<float> f = u.factors(chunk);
+  wait_for_predecessor();
+  load_gradients<A>(u, chunk, blockIdx.y, e);
   if (e.count > 0) {
-    const StepFactors<float> f = u.factors(chunk);
     sum_over_ranks<typename A::Gradient>(peers, layout, block, round, e);
     update_elements<kKind, A>(u, f, NoRounding{}, chunk, blockIdx.y, e);
   }

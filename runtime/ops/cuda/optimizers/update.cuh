@@ -97,17 +97,32 @@ __device__ __forceinline__ typename A::State* state_of(const Update& u, int slot
   return static_cast<typename A::State*>(u.slice.state[slot]);
 }
 
+/// All but the gradients.
 template <std::size_t kSlots, class A>
-__device__ __forceinline__ Elements load_elements(const Update& u, const UpdateChunk& chunk, std::uint32_t round) {
+__device__ __forceinline__ Elements load_weights(const Update& u, const UpdateChunk& chunk, std::uint32_t round) {
   Elements e{};
   const std::uint32_t offset = offset_in_chunk(round);
   e.count = count_at(chunk, offset);
   if (e.count == 0) return e;
   const std::size_t at = chunk.offset_from(u.slice.position) + offset;
-  load_some(static_cast<const typename A::Gradient*>(u.slice.gradients) + at, e.count, e.g);
   load_some(static_cast<const typename A::Updated*>(u.slice.master) + at, e.count, e.w);
   load_some(state_of<A>(u, 0) + at, e.count, e.m);
   if constexpr (kSlots > 1) load_some(state_of<A>(u, 1) + at, e.count, e.v);
+  return e;
+}
+
+template <class A>
+__device__ __forceinline__ void load_gradients(const Update& u, const UpdateChunk& chunk, std::uint32_t round,
+                                               Elements& e) {
+  if (e.count == 0) return;
+  const std::size_t at = chunk.offset_from(u.slice.position) + offset_in_chunk(round);
+  load_some(static_cast<const typename A::Gradient*>(u.slice.gradients) + at, e.count, e.g);
+}
+
+template <std::size_t kSlots, class A>
+__device__ __forceinline__ Elements load_elements(const Update& u, const UpdateChunk& chunk, std::uint32_t round) {
+  Elements e = load_weights<kSlots, A>(u, chunk, round);
+  load_gradients<A>(u, chunk, round, e);
   return e;
 }
 
