@@ -36,4 +36,22 @@ PairedDifference compare(const std::vector<StepPair>& pairs) {
   return result;
 }
 
+std::vector<StepGroup> groups_of(const std::vector<StepPair>& pairs) {
+  DDP_CHECK(pairs.size() >= 2, "{} pairs of steps: at least 2 are needed", pairs.size());
+  std::vector<StepGroup> groups;
+  for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) {
+    StepGroup& group = groups.emplace_back();
+    group.compute_step.resize(pairs[i].compute_step.size());
+    for (const StepPair* pair : {&pairs[i], &pairs[i + 1]}) {
+      const double slowest = longest(pair->compute_step);
+      group.exposed += 0.5 * (longest(pair->step) - slowest);
+      group.stragglers += 0.5 * (slowest - mean(pair->compute_step));
+      for (std::size_t rank = 0; rank < group.compute_step.size(); ++rank) {
+        group.compute_step[rank] += 0.5 * pair->compute_step[rank];
+      }
+    }
+  }
+  return groups;
+}
+
 }  // namespace ddptrain

@@ -2,6 +2,8 @@
 
 #include <vector>
 
+#include "runtime/train/results/baseline.h"
+
 namespace ddptrain {
 
 /// A step and a step without communication, one right after the other, in seconds. Per rank.
@@ -21,5 +23,8 @@ struct PairedDifference {
 /// Medians over the pairs. Neighbouring pairs were made in opposite orders, and two of them are one observation, so
 /// that a drift cancels. Error without two pairs.
 PairedDifference compare(const std::vector<StepPair>& pairs);
+
+/// The observations of the pairs: two neighbours are one. Error without two pairs.
+std::vector<StepGroup> groups_of(const std::vector<StepPair>& pairs);
 
 }  // namespace ddptrain

@@ -28,14 +28,19 @@ struct TimedWindow {
   std::vector<double> undelayed;    ///< Seconds per step without waits for cores, where others caused these.
 };
 
+/// Two pairs of single steps in seconds, each with and without communication, in the order A B B A: means of the pairs.
+struct StepGroup {
+  double exposed = 0.0;              ///< Step - compute step of the rank that is slowest in it.
+  double stragglers = 0.0;           ///< That compute step - mean of the ranks.
+  std::vector<double> compute_step;  ///< Per rank.
+};
+
 /// Means over the windows of one round, in seconds per step, without waits for cores.
 struct CalibrationRound {
   double alone = 0.0;
-  double step = 0.0;                 ///< The slowest rank.
-  double communication = 0.0;        ///< The slowest rank.
-  std::vector<double> compute_step;  ///< Per rank.
-  /// The slowest rank of each single step. Only if steps with and without communication alternated one by one.
-  std::optional<double> slowest_compute_step = {};
+  double step = 0.0;                     ///< The slowest rank.
+  double communication = 0.0;            ///< The slowest rank.
+  std::vector<double> compute_step;      ///< Per rank.
   std::vector<double> compute_step_cpu;  ///< Per rank: CPU time / time. Empty if GPUs compute.
   double compute_beside = 0.0;           ///< To the end of backward with communication, mean over the ranks.
   double compute_without = 0.0;          ///< To the end of backward without communication, mean over the ranks.
@@ -43,6 +48,8 @@ struct CalibrationRound {
   double step_sm_mhz = 0.0;              ///< The slowest GPU; 0: unknown.
   bool clock_fell = false;               ///< A clock is more than 3% below its highest in any round.
   std::vector<TimedWindow> windows;
+  std::vector<StepGroup> groups;    ///< Only if steps with and without communication alternated one by one.
+  std::vector<double> slowed_down;  ///< Of each group of traced steps, if steps alternated.
 };
 
 /// The baseline measurement: what a job measures about itself after training. A round has windows of the four kinds of
@@ -99,8 +106,13 @@ struct Calibration {
   std::optional<double> unspent_limit_seconds;
   double seconds = 0.0;  ///< Of all windows.
 
+  /// Of the slowest rank of each step, if steps alternated.
+  std::optional<double> slowest_compute_step_seconds = {};
+
+  /// Without alternating steps, of the rank that is slowest on average.
   double compute_step_slowest_seconds() const {
-    return compute_step_seconds.empty() ? 0.0 : compute_step_seconds[slowest_rank];
+    const double of_rank = compute_step_seconds.empty() ? 0.0 : compute_step_seconds[slowest_rank];
+    return slowest_compute_step_seconds.value_or(of_rank);
   }
 };
 

@@ -33,9 +33,10 @@ class PowerLimitedGpus final : public TimedJob {
     return window;
   }
 
+  bool alternates() const override { return alternates_; }
+
   std::vector<StepPair> time_pairs(std::uint64_t pairs, std::uint64_t lead) override {
-    if (!alternates_) return {};
-    for (std::uint64_t step = 0; step < lead; ++step) once(step % 2 == 0 ? TimedWork::step : TimedWork::compute_step);
+    if (lead > 0) time_pairs(lead, 0);
     std::vector<StepPair> result(pairs);
     for (std::uint64_t i = 0; i < pairs; ++i) {
       if (i % 2 == 0) result[i].step = once(TimedWork::step);
