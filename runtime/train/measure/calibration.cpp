@@ -35,18 +35,22 @@ constexpr double kSlowIfWideSeconds = 60.0;
 
 /// A round in which steps alternate. All ranks have run for seconds before their steps are timed.
 struct AlternatingRound {
-  static constexpr std::array kBefore = {TimedWork::alone, TimedWork::communication, TimedWork::communication};
-  static constexpr std::array kAfter = {TimedWork::step, TimedWork::step, TimedWork::alone};
+  static constexpr std::array kBefore = {TimedWork::alone, TimedWork::alone, TimedWork::communication,
+                                         TimedWork::communication};
+  static constexpr std::array kAfter = {TimedWork::step, TimedWork::step,  TimedWork::step,
+                                        TimedWork::step, TimedWork::alone, TimedWork::alone};
+  static constexpr std::uint64_t kStepWindows = 8;  // of the step and of the baseline
   static constexpr double kFewestInMeasurement = 3.0;
   static constexpr double kShortestSeconds = 5.0;
   static constexpr double kLongestSeconds = 10.0;
   // Parts of a round.
-  static constexpr double kSettles = 0.13;        // before steps alternate, and before the baseline
-  static constexpr double kLead = 0.03;           // before the step
-  static constexpr double kWindow = 0.04;         // four of them
+  static constexpr double kSettles = 0.17;        // before steps alternate: the other ranks have rested
+  static constexpr double kSettlesAlone = 0.08;   // before the baseline: rank 0 has not
+  static constexpr double kLead = 0.01;           // before the step
+  static constexpr double kWindow = 0.02;         // of the step and of the baseline
   static constexpr double kCommunication = 0.01;  // two of them, in which GPUs rest
-  static constexpr double kGroups = 0.5;
-  static constexpr std::uint64_t kGroupsOfATracedOne = 6;
+  static constexpr double kPlanned = 0.95;        // the first round has another settling time
+  static constexpr std::uint64_t kGroupsOfATracedOne = 8;
   static constexpr double kMostBeyondLimit = 0.25;
 
   static double seconds(double limit) {
@@ -118,12 +122,15 @@ class Calibrator {
     const double round = Round::seconds(limit_.seconds);
     may_exceed_ = Round::kMostBeyondLimit * round;
     recovery_steps_ = agreed_steps(Round::kSettles * round, step_seconds);
+    alone_lead_steps_ = agreed_steps(Round::kSettlesAlone * round, step_seconds);
     short_lead_steps_ = agreed_steps(Round::kLead * round, step_seconds);
-    const double groups = std::max(3.0, std::floor(Round::kGroups * round / (4.0 * step_seconds)));
-    groups_ = static_cast<std::uint64_t>(job_.agreed(groups));
-    traced_groups_ = std::max<std::uint64_t>(1, groups_ / Round::kGroupsOfATracedOne);
-    groups_ -= traced_groups_;
     plan_windows(Round::kWindow * round, Round::kCommunication * round, step_seconds);
+    const std::uint64_t others =
+        recovery_steps_ + alone_lead_steps_ + short_lead_steps_ + Round::kStepWindows * steps_of(TimedWork::step);
+    const double left = Round::kPlanned * round - static_cast<double>(others) * step_seconds;
+    const auto groups = static_cast<std::uint64_t>(job_.agreed(std::max(3.0, std::floor(left / (4.0 * step_seconds)))));
+    traced_groups_ = std::max<std::uint64_t>(1, groups / Round::kGroupsOfATracedOne);
+    groups_ = groups - traced_groups_;
   }
 
   std::uint64_t agreed_steps(double window_seconds, double step_seconds) {
@@ -184,7 +191,7 @@ class Calibrator {
 
   /// The steps before a window of an alternating round.
   std::uint64_t settle(TimedWork work) {
-    std::uint64_t steps = work == last_ ? 0 : work == TimedWork::step ? short_lead_steps_ : recovery_steps_;
+    std::uint64_t steps = work == last_ ? 0 : work == TimedWork::step ? short_lead_steps_ : alone_lead_steps_;
     if (work == TimedWork::communication) steps = steps_of(work) / 4;
     if (work == TimedWork::step || work == TimedWork::alone) seconds_ += static_cast<double>(steps) * step_seconds_;
     last_ = work;
@@ -192,10 +199,17 @@ class Calibrator {
   }
 
   void add(CalibrationRound& round, const std::vector<TimedJob::Window>& windows) {
+    std::array<double, kKinds> count{};
+    std::array<double, kKinds> clocks{};
+    for (std::size_t i = 0; i < windows.size(); ++i) {
+      count[index_of(round.windows[i].work)] += 1.0;
+      if (windows[i].sm_mhz > 0.0) clocks[index_of(round.windows[i].work)] += 1.0;
+    }
     for (std::size_t i = 0; i < windows.size(); ++i) {
       TimedWindow& window = round.windows[i];
+      const std::size_t kind = index_of(window.work);
       window.undelayed = undelayed(window.work, windows[i]);
-      add(round, window, windows[i].sm_mhz);
+      add(round, window, 1.0 / count[kind], windows[i].sm_mhz / std::max(1.0, clocks[kind]));
     }
   }
 
@@ -231,25 +245,26 @@ class Calibrator {
     for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += scale * values[i];
   }
 
-  static void add(CalibrationRound& round, const TimedWindow& window, double sm_mhz) {
+  /// Adds a window to the means of its round, of which it is the part `share`. `clock`: its part of the mean clock.
+  static void add(CalibrationRound& round, const TimedWindow& window, double share, double clock) {
     switch (window.work) {
       case TimedWork::alone:
-        round.alone += 0.5 * window.undelayed.front();
-        round.alone_sm_mhz += 0.5 * sm_mhz;
+        round.alone += share * window.undelayed.front();
+        round.alone_sm_mhz += clock;
         break;
       case TimedWork::step:
-        round.step += 0.5 * slowest(window.undelayed);
-        round.step_sm_mhz += 0.5 * sm_mhz;
+        round.step += share * slowest(window.undelayed);
+        round.step_sm_mhz += clock;
         break;
       case TimedWork::compute_step:
-        add(round.compute_step, window.undelayed, 0.5);
+        add(round.compute_step, window.undelayed, share);
         for (std::size_t rank = 0; rank < window.cpu_seconds.size(); ++rank) {
           round.compute_step_cpu.resize(window.cpu_seconds.size());
-          round.compute_step_cpu[rank] += 0.5 * window.cpu_seconds[rank] / window.seconds[rank];
+          round.compute_step_cpu[rank] += share * window.cpu_seconds[rank] / window.seconds[rank];
         }
         break;
       case TimedWork::communication:
-        round.communication += 0.5 * slowest(window.undelayed);
+        round.communication += share * slowest(window.undelayed);
     }
   }
 
@@ -318,15 +333,16 @@ class Calibrator {
   CalibrationLimit limit_;
   std::string crowd_;
   std::array<std::uint64_t, kKinds> steps_{};
-  std::uint64_t recovery_steps_ = 0;  ///< 0: the GPU is not limited by power.
-  std::uint64_t short_lead_steps_ = 0;
-  double step_seconds_ = 0.0;         ///< If a lead takes long.
-  double may_exceed_ = 0.0;           ///< Seconds of a round that begins before the limit.
-  std::uint64_t groups_ = 0;          ///< Of steps that alternate one by one, in a round; 0: none.
-  std::uint64_t traced_groups_ = 0;   ///< Of steps that alternate and are traced, in a round.
-  std::vector<double> waited_;        ///< Per rank, for a core.
-  std::vector<double> had_work_;      ///< Per rank, seconds.
-  std::vector<double> compute_step_;  ///< Per rank: the sum over all windows of compute steps, of seconds per step.
+  std::uint64_t recovery_steps_ = 0;    ///< 0: the GPU is not limited by power.
+  std::uint64_t alone_lead_steps_ = 0;  ///< Of an alternating round, as the next one: before the baseline.
+  std::uint64_t short_lead_steps_ = 0;  ///< Before the step.
+  double step_seconds_ = 0.0;           ///< If a lead takes long.
+  double may_exceed_ = 0.0;             ///< Seconds of a round that begins before the limit.
+  std::uint64_t groups_ = 0;            ///< Of steps that alternate one by one, in a round; 0: none.
+  std::uint64_t traced_groups_ = 0;     ///< Of steps that alternate and are traced, in a round.
+  std::vector<double> waited_;          ///< Per rank, for a core.
+  std::vector<double> had_work_;        ///< Per rank, seconds.
+  std::vector<double> compute_step_;    ///< Per rank: the sum over all windows of compute steps, of seconds per step.
   double compute_step_windows_ = 0.0;
   TimedWork last_ = TimedWork::communication;  ///< The work of the newest window.
   double seconds_ = 0.0;                       ///< The sum over all windows so far.

@@ -1,6 +1,7 @@
 #include "runtime/train/measure/step_pairs.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <utility>
 
@@ -23,6 +24,8 @@ double median_difference(const std::vector<StepPair>& pairs, Difference differen
 }
 
 }  // namespace
+
+bool is_reversed(std::uint64_t pair) { return std::popcount(pair) % 2 == 1; }
 
 PairedDifference compare(const std::vector<StepPair>& pairs) {
   DDP_CHECK(pairs.size() >= 2, "{} pairs of steps: at least 2 are needed", pairs.size());

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "runtime/train/results/baseline.h"
@@ -11,6 +12,11 @@ struct StepPair {
   std::vector<double> step;
   std::vector<double> compute_step;
 };
+
+/// Whether the step without communication comes first in pair number `pair`. Two neighbours from an even number on have
+/// opposite orders, A B B A or B A A B, so that a drift cancels. The Thue-Morse sequence chooses between these two. It has
+/// no period, which a swing of the clocks could have, too.
+bool is_reversed(std::uint64_t pair);
 
 /// What communication adds to a step, in seconds. The clock of a GPU that is limited by power moves by per cents within
 /// seconds, and a step without communication lowers it further. In single steps that alternate, both kinds have the

@@ -125,12 +125,12 @@ class TrainedJob final : public TimedJob {
   /// Of each pair: seconds of the step, and of the compute step.
   std::vector<double> time_alternating(std::uint64_t pairs) {
     std::vector<double> result;
-    for (std::uint64_t pair = 0; pair < pairs; ++pair) {
-      const bool is_reversed = pair % 2 == 1;
-      const double first = time_one(is_reversed ? compute_step_ : step_);
-      const double second = time_one(is_reversed ? step_ : compute_step_);
-      result.push_back(is_reversed ? second : first);
-      result.push_back(is_reversed ? first : second);
+    for (const std::uint64_t end = next_pair_ + pairs; next_pair_ < end; ++next_pair_) {
+      const bool reversed = is_reversed(next_pair_);
+      const double first = time_one(reversed ? compute_step_ : step_);
+      const double second = time_one(reversed ? step_ : compute_step_);
+      result.push_back(reversed ? second : first);
+      result.push_back(reversed ? first : second);
     }
     return result;
   }
@@ -170,6 +170,7 @@ class TrainedJob final : public TimedJob {
   StepGraph communication_;
   TracedSteps traced_;
   TracedSteps traced_compute_step_;
+  std::uint64_t next_pair_ = 0;     ///< Of steps that alternate.
   std::optional<CoreShare> cores_;  ///< If CPUs compute.
   CoreWait core_wait_;
 };

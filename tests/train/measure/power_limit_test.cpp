@@ -39,9 +39,10 @@ class PowerLimitedGpus final : public TimedJob {
     if (lead > 0) time_pairs(lead, 0);
     std::vector<StepPair> result(pairs);
     for (std::uint64_t i = 0; i < pairs; ++i) {
-      if (i % 2 == 0) result[i].step = once(TimedWork::step);
+      const bool reversed = is_reversed(next_pair_++);
+      if (!reversed) result[i].step = once(TimedWork::step);
       result[i].compute_step = once(TimedWork::compute_step);
-      if (i % 2 == 1) result[i].step = once(TimedWork::step);
+      if (reversed) result[i].step = once(TimedWork::step);
     }
     return result;
   }
@@ -88,6 +89,7 @@ class PowerLimitedGpus final : public TimedJob {
     load_[rank] = load_after(rank, work, seconds);
   }
 
+  std::uint64_t next_pair_ = 0;
   std::mt19937& random_;
   bool alternates_;
   std::normal_distribution<> normal_;
