@@ -364,7 +364,9 @@ Calibration calibrate(TimedJob& job, double samples_per_step, double step_second
                       const CalibrationLimit& limit) {
   Calibration result = Calibrator(job, step_seconds, gpu, limit).measure();
   evaluate(result);
-  if (result.by_others || (!result.cpu_share.empty() && is_wide(result.rounds))) evaluate_medians(result);
+  const bool alternated = !result.rounds.front().groups.empty();  // on GPUs, which do not wait for cores
+  const bool disturbed = result.by_others || (!result.cpu_share.empty() && is_wide(result.rounds));
+  if (disturbed && !alternated) evaluate_medians(result);
   const auto ranks = static_cast<double>(result.compute_step_seconds.size());
   result.samples_per_second = samples_per_step / result.step_seconds;
   result.baseline_per_second = samples_per_step / ranks / result.alone_seconds;
