@@ -163,17 +163,16 @@ class Calibrator {
   void measure_alternating(CalibrationRound& round) {
     std::vector<TimedJob::Window> windows;
     for (const TimedWork work : AlternatingRound::kBefore) windows.push_back(measure(work, settle(work), round));
-    std::vector<StepPair> pairs = alternate(round);
+    alternate(round);
     for (const TimedWork work : AlternatingRound::kAfter) windows.push_back(measure(work, settle(work), round));
     add(round, windows);
-    const PairedDifference difference = compare(pairs);
-    for (const double less : difference.per_rank) round.compute_step.push_back(round.step - less);
+    round.compute_step = compute_steps(round.step, round.groups);
   }
 
   /// Steps with and without communication, and traced ones, by turns: at one clock.
-  std::vector<StepPair> alternate(CalibrationRound& round) {
-    const std::uint64_t lead_pairs = (recovery_steps_ + 1) / 2;
-    std::vector<StepPair> pairs = job_.time_pairs(2 * groups_, lead_pairs);
+  void alternate(CalibrationRound& round) {
+    const std::uint64_t lead_pairs = 2 * ((recovery_steps_ + 3) / 4);
+    const std::vector<StepPair> pairs = job_.time_pairs(2 * groups_, lead_pairs);
     seconds_ += 2.0 * static_cast<double>(lead_pairs) * step_seconds_;
     for (const StepPair& pair : pairs) seconds_ += slowest(pair.step) + slowest(pair.compute_step);
     round.groups = groups_of(pairs);
@@ -186,7 +185,6 @@ class Calibrator {
       round.compute_beside += scale * beside;
       round.compute_without += scale * without;
     }
-    return pairs;
   }
 
   /// The steps before a window of an alternating round.

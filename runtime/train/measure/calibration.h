@@ -34,7 +34,7 @@ class TimedJob {
   /// Whether the job can time single steps, with and without communication by turns.
   virtual bool alternates() const { return false; }
   /// Times pairs of such steps. The order of the two changes from pair to pair: A B B A. `lead` pairs of the same kind
-  /// precede them and are not returned.
+  /// precede them and are not returned. Both numbers are even.
   virtual std::vector<StepPair> time_pairs(std::uint64_t /*pairs*/, std::uint64_t /*lead*/) { return {}; }
   /// Per rank: seconds from the beginning of a step to the end of its backward pass.
   virtual std::vector<double> time_compute(bool communicates) = 0;

@@ -56,9 +56,9 @@ struct CalibrationRound {
 /// work and then the same windows in reverse order, so that a drift cancels. The means of a round are one observation.
 /// No round begins after the limit of time, after a signal, or once the interval of the efficiency has been narrower
 /// than a point after three rounds in a row. Seconds are per step. An idle GPU is faster for a while, until it reaches
-/// its power limit again. So if steps are long enough to heat a GPU, the lead is longer after a window in which a rank
-/// was idle. Then a round also times single steps, with and without communication by turns (step_pairs.h), and its
-/// compute step is its step less the median difference of these.
+/// its power limit again. So if steps are long enough to heat a GPU, a round times single steps, with and without
+/// communication by turns (step_pairs.h), once all ranks have settled. It has no windows of compute steps then, and
+/// each group of four single steps is an observation of stragglers and exposed communication.
 ///
 /// The parts below add up from the step of rank 0 alone to the step of the job. Each has a sign. "Compute step" is the
 /// step without communication, in which all ranks run at once.
@@ -67,8 +67,7 @@ struct CalibrationRound {
 ///   stragglers    compute step of the slowest rank - mean compute step. The largest of several means is biased. The
 ///                 intervals of this part and the next ones allow for that
 ///   exposed       step - compute step of the slowest rank; the sum of the next two. With alternating steps, of the
-///   rank
-///                 that was slowest in each of them, so what ranks lose by turns is a part of the stragglers
+///                 rank that was slowest in each of them, so what ranks lose by turns is a part of the stragglers
 ///     slowed_down   how much longer the compute takes (to the end of backward) with communication than without
 ///     waiting       the rest: waits for the end of communication, and in each step for the slowest rank
 struct Calibration {

@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
-#include <exception>
 #include <random>
 #include <vector>
 
@@ -125,17 +124,6 @@ TEST(Calibration, ExposedCommunicationIsMeasuredAtThePowerLimit) {
   EXPECT_GE(alternating.held, 0.92 * kRuns);
   const Measured windows = measure(false);
   EXPECT_LE(windows.sharp, 0.2 * kRuns) << "the simulated clocks do not disturb windows: the test tests nothing";
-}
-
-TEST(StepPairs, AreComparedAtTheRankThatIsSlowestInEachStep) {
-  const StepPair first{{5.0, 5.0}, {4.0, 3.0}};   // rank 0 is slow
-  const StepPair second{{6.0, 6.0}, {4.0, 4.5}};  // rank 1 is
-  const PairedDifference difference = compare({first, second});
-  EXPECT_DOUBLE_EQ(difference.slowest, 1.25);
-  EXPECT_EQ(difference.per_rank, (std::vector{1.5, 1.75}));
-  const StepPair held_up{{90.0, 90.0}, {4.0, 4.0}};
-  EXPECT_DOUBLE_EQ(compare({first, second, held_up, first, second, first}).slowest, 1.25);
-  EXPECT_THROW(compare({first}), std::exception);
 }
 
 }  // namespace
