@@ -190,6 +190,7 @@ class Calibrator {
   /// The steps before a window of an alternating round.
   std::uint64_t settle(TimedWork work) {
     std::uint64_t steps = work == last_ ? 0 : work == TimedWork::step ? short_lead_steps_ : alone_lead_steps_;
+    if (seconds_ == 0.0) steps = recovery_steps_;  // all ranks may have rested
     if (work == TimedWork::communication) steps = steps_of(work) / 4;
     if (work == TimedWork::step || work == TimedWork::alone) seconds_ += static_cast<double>(steps) * step_seconds_;
     last_ = work;
