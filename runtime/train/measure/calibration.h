@@ -31,8 +31,10 @@ class TimedJob {
   virtual ~TimedJob() = default;
   /// Times `steps` steps. Before them it runs `lead` steps, which bring the device to the clock of this work.
   virtual Window time(TimedWork work, std::uint64_t steps, std::uint64_t lead) = 0;
-  /// Times single steps, with and without communication by turns, after `lead` steps of both kinds. The order of the
-  /// two changes from pair to pair. Empty: the job has no such steps.
+  /// Whether the job can time single steps, with and without communication by turns.
+  virtual bool alternates() const { return false; }
+  /// Times pairs of such steps. The order of the two changes from pair to pair: A B B A. `lead` pairs of the same kind
+  /// precede them and are not returned. Both numbers are even.
   virtual std::vector<StepPair> time_pairs(std::uint64_t /*pairs*/, std::uint64_t /*lead*/) { return {}; }
   /// Per rank: seconds from the beginning of a step to the end of its backward pass.
   virtual std::vector<double> time_compute(bool communicates) = 0;
@@ -57,9 +59,12 @@ struct CalibrationLimit {
   bool is_fixed;  ///< The user asked for it.
 };
 
+/// GPU steps of this length bring a GPU to its power limit, and a clock that changes within seconds.
+bool is_slow_step(double step_seconds);
+
 /// `asked`. If that is 0, a quarter of the longer of the others, but 4 to 20 s; three times as long for a wide
-/// interval. `min_seconds` is the time for which steps were to be measured.
-CalibrationLimit calibration_limit(double asked, double train_seconds, double min_seconds);
+/// interval. `slow_gpu`: steps are slow and GPUs compute. Then 30 s in place of that, and 60 s for a wide interval.
+CalibrationLimit calibration_limit(double asked, double train_seconds, double min_seconds, bool slow_gpu = false);
 
 /// Measures a job. `step_seconds` is about the time of a step. `gpu`: windows are long enough to bring a GPU to its
 /// clock. Collective.

@@ -90,6 +90,26 @@ Estimate estimate_mean(const std::vector<double>& observations, std::size_t cand
   return result;
 }
 
+Estimate estimate_trimmed_mean(const std::vector<double>& observations) {
+  const std::size_t n = observations.size();
+  const std::size_t cut = n / 10;
+  std::vector<double> sorted = observations;
+  std::ranges::sort(sorted);
+  const auto at = [&sorted](std::size_t i) { return sorted.begin() + static_cast<std::ptrdiff_t>(i); };
+  Estimate result{mean({at(cut), at(n - cut)})};
+  if (n < 2) return result;
+  std::vector<double> deviations;
+  for (const double value : observations) deviations.push_back(std::clamp(value, sorted[cut], sorted[n - 1 - cut]));
+  const double middle = mean(deviations);
+  for (double& value : deviations) value -= middle;
+  const double squares = std::inner_product(deviations.begin(), deviations.end(), deviations.begin(), 0.0);
+  const double count = effective_count(deviations, squares, 0.0);
+  const double kept = static_cast<double>(n - 2 * cut) / static_cast<double>(n);
+  const double variance = squares / static_cast<double>(n) / (count - 1.0) / (kept * kept);
+  result.half_width = student_quantile(0.025, std::max(1.0, count * kept - 1.0)) * std::sqrt(variance);
+  return result;
+}
+
 Estimate estimate_ratio(const std::vector<double>& numerators, const std::vector<double>& denominators) {
   const std::vector<double> deviations = ratio_deviations(numerators, denominators);
   return {mean(numerators) / mean(denominators), estimate_mean(deviations).half_width};

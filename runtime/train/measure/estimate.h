@@ -16,6 +16,11 @@ double median(std::vector<double> values);  ///< NaN without values.
 /// interval is then wider (Bonferroni). Error without observations.
 Estimate estimate_mean(const std::vector<double>& observations, std::size_t candidates = 1);
 
+/// Estimates the mean of a symmetric distribution without the lowest and the highest tenth of the observations, which
+/// may have been held up. The interval is Yuen's: Student's with the squares of the observations cut off at these
+/// tenths. Error without observations.
+Estimate estimate_trimmed_mean(const std::vector<double>& observations);
+
 /// Estimates mean(numerators) / mean(denominators). The i-th values of both were observed together, so a change of both
 /// does not widen the interval. Error without observations, or if the lengths differ.
 Estimate estimate_ratio(const std::vector<double>& numerators, const std::vector<double>& denominators);

@@ -98,10 +98,19 @@ Json round_fields(const CalibrationRound& round) {
   const auto known = [](double mhz) { return mhz > 0.0 ? Json(mhz) : Json(nullptr); };
   Json windows = Json::array();
   for (const TimedWindow& window : round.windows) windows.push_back(window_fields(window));
+  Json exposed = Json::array();
+  Json stragglers = Json::array();
+  for (const StepGroup& group : round.groups) {
+    exposed.push_back(group.exposed);
+    stragglers.push_back(group.stragglers);
+  }
   return {{"alone_seconds", round.alone},
           {"step_seconds", round.step},
           {"silent_seconds", round.compute_step},
           {"communication_seconds", round.communication},
+          {"exposed_seconds", std::move(exposed)},
+          {"straggler_seconds", std::move(stragglers)},
+          {"slowed_down_seconds", round.slowed_down},
           {"compute_beside_seconds", round.compute_beside},
           {"compute_silent_seconds", round.compute_without},
           {"alone_sm_mhz", known(round.alone_sm_mhz)},

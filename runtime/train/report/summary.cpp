@@ -106,13 +106,21 @@ std::string rank_0_text(const Estimate& ratio) {
                      ratio.value < 1.0 ? "faster" : "slower");
 }
 
+/// Names the slowest rank, unless most of the loss goes to ranks that are slowest by turns.
+std::string stragglers_text(const Calibration& c) {
+  const double above =
+      c.compute_step_seconds.empty() ? 0.0 : c.compute_step_seconds[c.slowest_rank] - c.compute_step_mean_seconds;
+  if (c.slowest_compute_step_seconds && above < 0.5 * c.stragglers.value)
+    return "stragglers (ranks are slowest by turns)";
+  return fmt::format("stragglers (rank {} is {} above the mean)", c.slowest_rank,
+                     percent(above / c.compute_step_mean_seconds, 2));
+}
+
 /// The parts of the overhead whose intervals exclude 0, the largest first.
 std::string findings(const Calibration& c, double unit, const char* unit_name) {
-  const double above = c.compute_step_slowest_seconds() / c.compute_step_mean_seconds - 1.0;
-  std::vector<std::pair<Estimate, std::string>> parts = {
-      {c.together, "contention" + rank_0_text(c.rank_0)},
-      {c.stragglers, fmt::format("stragglers (rank {} is {} above the mean)", c.slowest_rank, percent(above, 2))},
-      {c.exposed, "exposed communication"}};
+  std::vector<std::pair<Estimate, std::string>> parts = {{c.together, "contention" + rank_0_text(c.rank_0)},
+                                                         {c.stragglers, stragglers_text(c)},
+                                                         {c.exposed, "exposed communication"}};
   std::erase_if(parts, [](const auto& part) { return part.first.contains(0.0); });
   std::sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.first.value > b.first.value; });
   std::vector<std::string> texts;

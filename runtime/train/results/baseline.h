@@ -28,14 +28,19 @@ struct TimedWindow {
   std::vector<double> undelayed;    ///< Seconds per step without waits for cores, where others caused these.
 };
 
+/// Two pairs of single steps in seconds, each with and without communication, in the order A B B A: means of the pairs.
+struct StepGroup {
+  double exposed = 0.0;              ///< Step - compute step of the rank that is slowest in it.
+  double stragglers = 0.0;           ///< That compute step - mean of the ranks.
+  std::vector<double> compute_step;  ///< Per rank.
+};
+
 /// Means over the windows of one round, in seconds per step, without waits for cores.
 struct CalibrationRound {
   double alone = 0.0;
-  double step = 0.0;                 ///< The slowest rank.
-  double communication = 0.0;        ///< The slowest rank.
-  std::vector<double> compute_step;  ///< Per rank.
-  /// The slowest rank of each single step. Only if steps with and without communication alternated one by one.
-  std::optional<double> slowest_compute_step = {};
+  double step = 0.0;                     ///< The slowest rank.
+  double communication = 0.0;            ///< The slowest rank.
+  std::vector<double> compute_step;      ///< Per rank.
   std::vector<double> compute_step_cpu;  ///< Per rank: CPU time / time. Empty if GPUs compute.
   double compute_beside = 0.0;           ///< To the end of backward with communication, mean over the ranks.
   double compute_without = 0.0;          ///< To the end of backward without communication, mean over the ranks.
@@ -43,15 +48,17 @@ struct CalibrationRound {
   double step_sm_mhz = 0.0;              ///< The slowest GPU; 0: unknown.
   bool clock_fell = false;               ///< A clock is more than 3% below its highest in any round.
   std::vector<TimedWindow> windows;
+  std::vector<StepGroup> groups;    ///< Only if steps with and without communication alternated one by one.
+  std::vector<double> slowed_down;  ///< Of each group of traced steps, if steps alternated.
 };
 
 /// The baseline measurement: what a job measures about itself after training. A round has windows of the four kinds of
 /// work and then the same windows in reverse order, so that a drift cancels. The means of a round are one observation.
 /// No round begins after the limit of time, after a signal, or once the interval of the efficiency has been narrower
 /// than a point after three rounds in a row. Seconds are per step. An idle GPU is faster for a while, until it reaches
-/// its power limit again. So if steps are long enough to heat a GPU, the lead is longer after a window in which a rank
-/// was idle. Then a round also times single steps, with and without communication by turns (step_pairs.h), and its
-/// compute step is its step less the median difference of these.
+/// its power limit again. So if steps are long enough to heat a GPU, a round times single steps, with and without
+/// communication by turns (step_pairs.h), once all ranks have settled. It has no windows of compute steps then, and
+/// each group of four single steps is an observation of stragglers and exposed communication.
 ///
 /// The parts below add up from the step of rank 0 alone to the step of the job. Each has a sign. "Compute step" is the
 /// step without communication, in which all ranks run at once.
@@ -60,8 +67,7 @@ struct CalibrationRound {
 ///   stragglers    compute step of the slowest rank - mean compute step. The largest of several means is biased. The
 ///                 intervals of this part and the next ones allow for that
 ///   exposed       step - compute step of the slowest rank; the sum of the next two. With alternating steps, of the
-///   rank
-///                 that was slowest in each of them, so what ranks lose by turns is a part of the stragglers
+///                 rank that was slowest in each of them, so what ranks lose by turns is a part of the stragglers
 ///     slowed_down   how much longer the compute takes (to the end of backward) with communication than without
 ///     waiting       the rest: waits for the end of communication, and in each step for the slowest rank
 struct Calibration {
@@ -99,8 +105,13 @@ struct Calibration {
   std::optional<double> unspent_limit_seconds;
   double seconds = 0.0;  ///< Of all windows.
 
+  /// Of the slowest rank of each step, if steps alternated.
+  std::optional<double> slowest_compute_step_seconds = {};
+
+  /// Without alternating steps, of the rank that is slowest on average.
   double compute_step_slowest_seconds() const {
-    return compute_step_seconds.empty() ? 0.0 : compute_step_seconds[slowest_rank];
+    const double of_rank = compute_step_seconds.empty() ? 0.0 : compute_step_seconds[slowest_rank];
+    return slowest_compute_step_seconds.value_or(of_rank);
   }
 };
 

@@ -48,8 +48,10 @@ void measure_after_training(Trainer& trainer, const World& world, const RunOptio
   }
   if (!options.baseline || agreed_end_signal(world)) return;
   const double last_rate = result.epochs.back().samples_per_second;
+  const double step_seconds = static_cast<double>(trainer.sampler().samples_per_step()) / last_rate;
+  const bool slow_gpu = trainer.device().kind() == DeviceKind::cuda && is_slow_step(step_seconds);
   const CalibrationLimit limit =
-      calibration_limit(options.calibration_seconds, result.train_seconds, options.min_seconds);
+      calibration_limit(options.calibration_seconds, result.train_seconds, options.min_seconds, slow_gpu);
   result.calibration = calibrate(trainer, world, last_rate, limit, sensors);
 }
 

@@ -36,6 +36,45 @@ TEST(Estimate, IsWiderIfNeighboursAreAlike) {
   EXPECT_NEAR(trend.half_width, student_quantile(0.025, 1.5) * std::sqrt(42.0 / 8.0 / 1.5), 1e-9);
 }
 
+/// 1 to 10 without 1 and 10, in an order without correlation: as 2 to 9, with 2 and 9 in place of 1 and 10 for the
+/// variance of ten. Yuen's interval has 8 - 1 degrees of freedom, and its quantile is 2.364624.
+TEST(TrimmedEstimate, LeavesOutATenthOnEachSide) {
+  const std::vector<double> values = {6, 1, 10, 3, 8, 5, 9, 2, 7, 4};
+  const Estimate trimmed = estimate_trimmed_mean(values);
+  EXPECT_DOUBLE_EQ(trimmed.value, 5.5);
+  const double squares = 2 * 0.25 + 2 * 2.25 + 2 * 6.25 + 4 * 12.25;
+  EXPECT_NEAR(trimmed.half_width, 2.364624 * std::sqrt(squares / 9.0 / 10.0) / 0.8, 1e-6);
+  std::vector<double> held_up = values;
+  held_up[2] = 500.0;  // in place of 10
+  EXPECT_DOUBLE_EQ(estimate_trimmed_mean(held_up).value, 5.5);
+  EXPECT_DOUBLE_EQ(estimate_trimmed_mean(held_up).half_width, trimmed.half_width);
+  EXPECT_TRUE(std::isinf(estimate_trimmed_mean({1.0}).half_width));
+  EXPECT_DOUBLE_EQ(estimate_trimmed_mean({1.0, 4.0, 2.0, 3.0}).half_width,
+                   estimate_mean({1.0, 4.0, 2.0, 3.0}).half_width)
+      << "too few to leave one out";
+}
+
+TEST(TrimmedEstimate, HoldsTheTruthAsOftenAsItSays) {
+  constexpr unsigned kRuns = 1000;
+  std::mt19937 random(1);
+  std::normal_distribution<double> normal;
+  for (const double held_up : {0.0, 0.05}) {
+    for (const std::size_t count : {6, 12, 36}) {
+      unsigned held = 0;
+      for (unsigned run = 0; run < kRuns; ++run) {
+        std::vector<double> values;
+        while (values.size() < count) {
+          values.push_back(normal(random));
+          if (random() % 1000 < 1000 * held_up) values.back() += random() % 2 == 0 ? 30.0 : -30.0;
+        }
+        held += estimate_trimmed_mean(values).contains(0.0);
+      }
+      EXPECT_GE(held, 0.94 * kRuns) << count << " observations, held up: " << held_up;
+      EXPECT_LE(held, 0.99 * kRuns) << count << " observations, held up: " << held_up;
+    }
+  }
+}
+
 /// A stationary series with mean 0 and variance 1.
 std::vector<double> ar1(std::size_t count, double correlation, std::mt19937& random) {
   std::normal_distribution<double> normal;

@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
-#include <exception>
 #include <random>
 #include <vector>
 
@@ -33,14 +32,16 @@ class PowerLimitedGpus final : public TimedJob {
     return window;
   }
 
+  bool alternates() const override { return alternates_; }
+
   std::vector<StepPair> time_pairs(std::uint64_t pairs, std::uint64_t lead) override {
-    if (!alternates_) return {};
-    for (std::uint64_t step = 0; step < lead; ++step) once(step % 2 == 0 ? TimedWork::step : TimedWork::compute_step);
+    if (lead > 0) time_pairs(lead, 0);
     std::vector<StepPair> result(pairs);
     for (std::uint64_t i = 0; i < pairs; ++i) {
-      if (i % 2 == 0) result[i].step = once(TimedWork::step);
+      const bool reversed = is_reversed(next_pair_++);
+      if (!reversed) result[i].step = once(TimedWork::step);
       result[i].compute_step = once(TimedWork::compute_step);
-      if (i % 2 == 1) result[i].step = once(TimedWork::step);
+      if (reversed) result[i].step = once(TimedWork::step);
     }
     return result;
   }
@@ -87,6 +88,7 @@ class PowerLimitedGpus final : public TimedJob {
     load_[rank] = load_after(rank, work, seconds);
   }
 
+  std::uint64_t next_pair_ = 0;
   std::mt19937& random_;
   bool alternates_;
   std::normal_distribution<> normal_;
@@ -122,17 +124,6 @@ TEST(Calibration, ExposedCommunicationIsMeasuredAtThePowerLimit) {
   EXPECT_GE(alternating.held, 0.92 * kRuns);
   const Measured windows = measure(false);
   EXPECT_LE(windows.sharp, 0.2 * kRuns) << "the simulated clocks do not disturb windows: the test tests nothing";
-}
-
-TEST(StepPairs, AreComparedAtTheRankThatIsSlowestInEachStep) {
-  const StepPair first{{5.0, 5.0}, {4.0, 3.0}};   // rank 0 is slow
-  const StepPair second{{6.0, 6.0}, {4.0, 4.5}};  // rank 1 is
-  const PairedDifference difference = compare({first, second});
-  EXPECT_DOUBLE_EQ(difference.slowest, 1.25);
-  EXPECT_EQ(difference.per_rank, (std::vector{1.5, 1.75}));
-  const StepPair held_up{{90.0, 90.0}, {4.0, 4.0}};
-  EXPECT_DOUBLE_EQ(compare({first, second, held_up, first, second, first}).slowest, 1.25);
-  EXPECT_THROW(compare({first}), std::exception);
 }
 
 }  // namespace

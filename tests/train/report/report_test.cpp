@@ -58,6 +58,7 @@ RunResult measured() {
   c.exposed_fraction = {0.25, 0.0075};
   c.rounds.resize(5);
   c.rounds[3].clock_fell = true;
+  c.rounds[3].groups = {{2e-4, 1e-4, {}}, {3e-4, 0.0, {}}};
   c.limit_seconds = 6.47;
   c.disturbed = "other programs took 52% of the cores";
   c.cores_taken = 0.52;
@@ -133,6 +134,8 @@ TEST(Report, SummaryHoldsMfuAndWhatNcclUsed) {
   EXPECT_NEAR(summary.at("scaling_efficiency_high"), 0.9657, 1e-9);
   EXPECT_NEAR(summary.at("waiting_us_half_width"), 0.4, 1e-9);
   EXPECT_EQ(summary.at("calibration").at(3).at("clock_fell"), true);
+  EXPECT_EQ(summary.at("calibration").at(3).at("exposed_seconds"), (std::vector{2e-4, 3e-4}));
+  EXPECT_EQ(summary.at("calibration").at(3).at("straggler_seconds"), (std::vector{1e-4, 0.0}));
 }
 
 TEST(Report, MemoryOfTheHostIsCountedApart) {

@@ -120,6 +120,17 @@ TEST(Summary, ACauseIsAFindingOnlyIfItsIntervalExcludesZero) {
   expect_causes(": 2.00 +- 0.05 ms contention (rank 0 is 3.1% faster than the mean)");
 }
 
+TEST(Summary, NoRankIsNamedIfRanksAreSlowestByTurns) {
+  RunResult result = measured_on_cpus();
+  Calibration& c = *result.calibration;
+  c.stragglers = {1.0e-3, 0.2e-3};
+  c.slowest_compute_step_seconds = c.compute_step_mean_seconds + c.stragglers.value;
+  EXPECT_TRUE(
+      line_of("Step", two_cpus(), result).ends_with(": 1.0 +- 0.2 ms stragglers (rank 0 is 1.4% above the mean)"));
+  c.compute_step_seconds = {40.40e-3, 40.36e-3};
+  EXPECT_TRUE(line_of("Step", two_cpus(), result).ends_with(": 1.0 +- 0.2 ms stragglers (ranks are slowest by turns)"));
+}
+
 TEST(Summary, ADifferenceWithinTheNoiseIsNone) {
   RunResult result = measured_on_cpus();
   Calibration& c = *result.calibration;
