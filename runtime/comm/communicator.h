@@ -87,6 +87,9 @@ class Communicator {
   virtual Ticket swap_shards(const Tensor& from, const Tensor& to, Stream stream) {
     return all_to_all(from, to, stream);
   }
+  /// Whether copy engines carry out swap_shards() into this memory, and all_gather() in place. Ranks may queue such
+  /// calls on several streams, which then run at the same time.
+  virtual bool copies_into(const Tensor& /*to*/) const { return false; }
   /// to = the `from` of rank `root`. Any type.
   virtual Ticket broadcast(const Tensor& from, const Tensor& to, int root, Stream stream) = 0;
 
