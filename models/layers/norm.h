@@ -106,7 +106,7 @@ class Norm {
         const Terms added = is_summed ? Terms(own(chunk.of(branch))) : terms(chunk, branch);
         await_weights();
         add_and_normalise(chunk, chunk.of(residual), added, dropout, own(y));
-        gather(y);
+        is_summed ? gather(y) : gather_after_swap({y});
       });
     }
   }
@@ -157,9 +157,7 @@ class Norm {
         normalise_backward(chunk, dy, own(chunk.of(d_residual)), own(dx), {dweight, dbias}, Tensor{},
                            !chunk.is_first());
         if (!chunk.is_last()) before = device_.mark(device_.compute_stream());
-        std::vector<TensorGroup::Collective> last = {group_->gather(dx)};
-        if (chunk.is_last()) last.push_back(group_->gather(partial_));
-        group_->run(last, chunk.is_last() ? second : Work{});
+        chunk.is_last() ? gather_after_swap({dx, partial_}, second) : gather_after_swap({dx});
       });
     }
     group_->await_all();
@@ -237,6 +235,9 @@ class Norm {
   }
   void gather(const Tensor& y) {
     if (group_ != nullptr) group_->run({group_->gather(y)});
+  }
+  void gather_after_swap(const std::vector<Tensor>& all, const Work& during = {}) {
+    if (group_ != nullptr) group_->gather_after_swap(all, during);
   }
   /// This rank's rows of a chunk of an activation.
   Tensor own(const Tensor& chunk) const {

@@ -8,16 +8,28 @@
 namespace ddptrain {
 
 void TensorGroup::run(const std::vector<Collective>& collectives, const std::function<void()>& work) {
-  if (compute_) return start(collectives, work, device_.compute_stream());
-  device_.in_communication_stream([&](Stream stream) { start(collectives, work, stream); });
+  const auto start_all = [&](Stream stream) {
+    Communicator::Ticket last = 0;
+    for (const auto& [start, from, to] : collectives) last = (communicator_.*start)(from, to, stream);
+    return last;
+  };
+  run(start_all, work);
 }
 
-void TensorGroup::start(const std::vector<Collective>& collectives, const std::function<void()>& work, Stream stream) {
+void TensorGroup::gather_after_swap(const std::vector<Tensor>& all, const std::function<void()>& work) {
+  run([&](Stream stream) { return communicator_.gather_after_swap(all, stream); }, work);
+}
+
+void TensorGroup::run(const Start& start, const std::function<void()>& work) {
+  if (compute_) return run_on(device_.compute_stream(), start, work);
+  device_.in_communication_stream([&](Stream stream) { run_on(stream, start, work); });
+}
+
+void TensorGroup::run_on(Stream stream, const Start& start, const std::function<void()>& work) {
   const Lane lane = work || compute_ ? Lane::communication : Lane::compute;
   std::optional<Span> span(std::in_place, device_.timeline(), lane, stream, "exchange of split layers");
   std::optional<Clocked> clocked(std::in_place, seconds_waited_);
-  Communicator::Ticket last = 0;
-  for (const auto& [start, from, to] : collectives) last = (communicator_.*start)(from, to, stream);
+  const Communicator::Ticket last = start(stream);
   if (work) {
     span.reset();
     clocked.reset();

@@ -53,6 +53,9 @@ class TensorGroup {
   /// Runs the collectives one after the other. `work` queues operations on the compute stream that run at the same
   /// time; they must not use the collectives' tensors.
   void run(const std::vector<Collective>& collectives, const std::function<void()>& work = {});
+  /// The same for the in-place gather() of each of `all`, in an exchange() that has run() a swap_shards(). The rows of
+  /// other ranks in `all` are free since the exchange began.
+  void gather_after_swap(const std::vector<Tensor>& all, const std::function<void()>& work = {});
 
   // Chunks of a pass (BatchChunk): one is exchanged while another is computed.
 
@@ -76,7 +79,9 @@ class TensorGroup {
   };
 
   Chunk& chunk(std::size_t index);
-  void start(const std::vector<Collective>& collectives, const std::function<void()>& work, Stream stream);
+  using Start = std::function<Communicator::Ticket(Stream)>;
+  void run(const Start& start, const std::function<void()>& work);
+  void run_on(Stream stream, const Start& start, const std::function<void()>& work);
 
   const World& ranks_;
   Communicator& communicator_;

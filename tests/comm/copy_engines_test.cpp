@@ -38,6 +38,7 @@ struct Exchanged {
   Buffer from;
   Buffer swapped;
   Buffer gathered;
+  Buffer gathered_after_swap;
 };
 
 class CopyEngines : public testing::Test {
@@ -50,7 +51,7 @@ class CopyEngines : public testing::Test {
     device_ = make_cuda_device(options, gpu_of(world.local_rank()));
     communicator_ = make_nccl_communicator(world, *device_, {.symmetric = true, .copy_engines = true});
     for (Exchanged& stream : exchanged_) {
-      for (Buffer* buffer : {&stream.from, &stream.swapped, &stream.gathered}) {
+      for (Buffer* buffer : {&stream.from, &stream.swapped, &stream.gathered, &stream.gathered_after_swap}) {
         *buffer = communicator_->allocate(static_cast<std::size_t>(world.size() * kShard) * sizeof(float));
       }
     }
@@ -58,6 +59,7 @@ class CopyEngines : public testing::Test {
     for (const Exchanged& stream : exchanged_) {
       put(stream.from, joined([&](int rank) { return shard_of(world.rank(), rank); }));
       put(stream.gathered, joined([&](int) { return shard_of(world.rank(), 7); }));
+      put(stream.gathered_after_swap, joined([&](int) { return shard_of(world.rank(), 8); }));
     }
   }
   void TearDown() override {
@@ -76,8 +78,10 @@ class CopyEngines : public testing::Test {
     return values;
   }
   void exchange(std::size_t index, Stream stream) {
-    communicator_->swap_shards(view(exchanged_[index].from), view(exchanged_[index].swapped), stream);
-    communicator_->all_gather(view(exchanged_[index].gathered), stream);
+    const Exchanged& memory = exchanged_[index];
+    communicator_->swap_shards(view(memory.from), view(memory.swapped), stream);
+    communicator_->gather_after_swap({view(memory.gathered_after_swap)}, stream);
+    communicator_->all_gather(view(memory.gathered), stream);
   }
 
   std::unique_ptr<Device> device_;
@@ -112,6 +116,7 @@ TEST_F(CopyEngines, ExchangeOnTwoStreamsAtOnce) {
     std::fill_n(swapped.begin() + mine * kShard, kShard, 0.0f);  // unspecified
     EXPECT_EQ(swapped, joined([&](int rank) { return shard_of(rank, mine); }, mine));
     EXPECT_EQ(values_of(stream.gathered), joined([](int rank) { return shard_of(rank, 7); }));
+    EXPECT_EQ(values_of(stream.gathered_after_swap), joined([](int rank) { return shard_of(rank, 8); }));
   }
 }
 

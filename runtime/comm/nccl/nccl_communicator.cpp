@@ -346,6 +346,15 @@ class NcclCommunicator final : public Communicator {
     return next_++;
   }
 
+  Ticket gather_after_swap(const std::vector<Tensor>& all, Stream stream) override {
+    if (!std::ranges::all_of(all, [&](const Tensor& to) { return copies_into(to); })) {
+      return Communicator::gather_after_swap(all, stream);
+    }
+    for (const Tensor& to : all) note("all-gather", to.bytes());
+    copies_->gather_after_swap(all, stream);
+    return next_++;
+  }
+
   bool copies_into(const Tensor& to) const override { return copies_ && copies_->reach(to); }
 
   Ticket exchange(const std::vector<Message>& sends, const std::vector<Message>& receives, Stream stream) override {

@@ -105,18 +105,33 @@ PeerCopies::Lane& PeerCopies::lane_of(Stream stream) {
 
 void PeerCopies::swap_shards(const Tensor& from, const Tensor& to, Stream stream) {
   const std::size_t ranks = flags_.of_rank.size(), bytes = from.bytes() / ranks;
-  send(to.as<char>() + rank_ * bytes, bytes, stream, [&](std::size_t peer) { return from.as<char>() + peer * bytes; });
+  Lane& lane = lane_of(stream);
+  meet(Phase::begin, lane);
+  send(to.as<char>() + rank_ * bytes, bytes, lane, [&](std::size_t peer) { return from.as<char>() + peer * bytes; });
+  meet(Phase::end, lane);
 }
 
 void PeerCopies::gather_shards(const Tensor& to, Stream stream) {
-  const std::size_t ranks = flags_.of_rank.size(), bytes = to.bytes() / ranks;
+  Lane& lane = lane_of(stream);
+  meet(Phase::begin, lane);
+  send_own_shard(to, lane);
+  meet(Phase::end, lane);
+}
+
+void PeerCopies::gather_after_swap(const std::vector<Tensor>& all, Stream stream) {
+  Lane& lane = lane_of(stream);
+  for (const Tensor& to : all) send_own_shard(to, lane);
+  meet(Phase::end_after_swap, lane);
+}
+
+void PeerCopies::send_own_shard(const Tensor& to, Lane& lane) {
+  const std::size_t bytes = to.bytes() / flags_.of_rank.size();
   char* const mine = to.as<char>() + rank_ * bytes;
-  send(mine, bytes, stream, [&](std::size_t) { return mine; });
+  send(mine, bytes, lane, [&](std::size_t) { return mine; });
 }
 
 template <class Shard>
-void PeerCopies::send(char* place, std::size_t bytes, Stream stream, const Shard& shard_for) {
-  Lane& lane = lane_of(stream);
+void PeerCopies::send(char* place, std::size_t bytes, Lane& lane, const Shard& shard_for) {
   const std::size_t pieces = lane.queues.size() + 1;
   const auto begin_of = [&](std::size_t piece) {
     return piece < pieces ? bytes * piece / pieces / kPieceUnit * kPieceUnit : bytes;
@@ -129,7 +144,6 @@ void PeerCopies::send(char* place, std::size_t bytes, Stream stream, const Shard
                                cudaMemcpyDeviceToDevice, queue));
     }
   };
-  meet(0, lane);
   DDP_CUDA(cudaEventRecord(lane.ready.get(), lane.stream));
   for (std::size_t i = 0; i < lane.queues.size(); ++i) {
     const Lane::Queue& queue = lane.queues[i];
@@ -143,13 +157,12 @@ void PeerCopies::send(char* place, std::size_t bytes, Stream stream, const Shard
     if (begin_of(i) == begin_of(i + 1)) continue;
     DDP_CUDA(cudaStreamWaitEvent(lane.stream, lane.queues[i].copied.get(), 0));
   }
-  meet(1, lane);
 }
 
-/// A rank that is ahead cannot set the flag of a phase again before the others have taken it: the other phase lies
-/// between.
-void PeerCopies::meet(std::size_t phase, const Lane& lane) {
-  const std::size_t ranks = flags_.of_rank.size(), first = lane.first_flag + phase * ranks;
+/// A rank that is ahead cannot set the flag of a phase again before the others have taken it: a meeting with another
+/// phase lies between.
+void PeerCopies::meet(Phase phase, const Lane& lane) {
+  const std::size_t ranks = flags_.of_rank.size(), first = lane.first_flag + static_cast<std::size_t>(phase) * ranks;
   const auto flags_of = [&](void* memory) { return static_cast<std::uint32_t*>(memory) + first; };
   std::vector<CUstreamBatchMemOpParams> operations;
   for (std::size_t peer = 0; peer < ranks; ++peer) {

@@ -28,11 +28,14 @@ class PeerCopies {
   /// Whether this lies in memory that add() has made known.
   bool reach(const Tensor& values) const { return find(values.data) != nullptr; }
 
-  // Both require reach(to). Errors throw Error.
+  // These require reach(to). Errors throw Error.
   /// Shard r of `to` = this rank's shard of the `from` of rank r, for each other rank r.
   void swap_shards(const Tensor& from, const Tensor& to, Stream stream);
   /// Shard r of `to` = that shard of the `to` of rank r, for each other rank r.
   void gather_shards(const Tensor& to, Stream stream);
+  /// The same for several tensors. On every rank, the shards of other ranks are free since its last swap_shards() on
+  /// this stream: the copies start at once. A call follows a swap_shards().
+  void gather_after_swap(const std::vector<Tensor>& all, Stream stream);
 
  private:
   struct Memory {
@@ -45,17 +48,20 @@ class PeerCopies {
   /// What the calls on one stream need.
   struct Lane;
 
-  static constexpr std::size_t kMostStreams = 4, kPhases = 2;
+  static constexpr std::size_t kMostStreams = 4, kPhases = 3;
 
   const Memory* find(const void* address) const;
   void* address_on(std::size_t rank, const void* address) const;
   /// That of `stream`; a new one for a new stream.
   Lane& lane_of(Stream stream);
-  /// Copies shard_for(r) to the memory of rank r that corresponds to `place`, for each other rank r.
+  /// Copies shard_for(r) to the memory of rank r that corresponds to `place`, for each other rank r. Does not meet().
   template <class Shard>
-  void send(char* place, std::size_t bytes, Stream stream, const Shard& shard_for);
-  /// Later work on the stream waits until all ranks have come here. Phases 0 and 1 alternate.
-  void meet(std::size_t phase, const Lane& lane);
+  void send(char* place, std::size_t bytes, Lane& lane, const Shard& shard_for);
+  void send_own_shard(const Tensor& to, Lane& lane);
+  /// Later work on the stream waits until all ranks have come here. On a stream, two meetings that follow each other
+  /// have different phases.
+  enum class Phase : std::size_t { begin, end, end_after_swap };
+  void meet(Phase phase, const Lane& lane);
 
   std::size_t rank_;
   PeerMemory flags_;  ///< [kMostStreams, kPhases, ranks]
