@@ -21,7 +21,8 @@ TEST(ChromeTrace, CommunicationThatOverlapsHasSeveralThreads) {
                                                        sent("last", 6, 7)});
   if (test_world().rank() != 0) return;
   std::map<std::string, int> threads;
-  for (const auto& event : nlohmann::json::parse(text).at("traceEvents")) {
+  const nlohmann::json trace = nlohmann::json::parse(text);
+  for (const auto& event : trace.at("traceEvents")) {
     if (event.at("ph") == "X" && event.at("pid") == 0) threads[event.at("name")] = event.at("tid");
   }
   const std::map<std::string, int> expected = {
