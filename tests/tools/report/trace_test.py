@@ -232,7 +232,7 @@ class DamagedTest(TraceCase):
         none = "no JSON with traceEvents, or cut off"
         for text, told in (("", none), (good[: len(good) // 2], none), ("{}", none), ("3", none), ("[]", "no spans"),
                            ('{"traceEvents": {}}', none), ("[" * 100_000, none), ("\x00", none),
-                           ('[{}, {"ph": "X"}]', "event 1 is none of ddptrain"), (json.dumps([event("a", 0, 2, 0, 1)]), "event 0 is"),
+                           ('[{}, {"ph": "X"}]', "event 1 is none of ddptrain"), (json.dumps([event("a", 0, -1, 0, 1)]), "event 0 is"),
                            (json.dumps([event("a", 0, 0, 1, 0)]), "event 0 is"),
                            (json.dumps([event("a", 0, 0, 0, math.nan)]), "event 0 is"),
                            (json.dumps([event("a", -1, 0, 0, 1)]), "event 0 is")):  # fmt: skip
