@@ -214,8 +214,7 @@ class Norm {
   void exchange(const BatchChunk& chunk, const Work& work) {
     group_ != nullptr ? group_->exchange(chunk.index, output, work) : work();
   }
-  /// The communication stream gathers sharded weights, and the computation of the chunk did not need those of this
-  /// norm.
+  /// With ZeRO-3, the communication stream gathers the weights of this norm, perhaps after the mark of the chunk.
   void await_weights() {
     if (group_ != nullptr) device_.wait_for(device_.compute_stream(), device_.communication_stream());
   }
