@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -85,6 +86,7 @@ class Norm {
     for (const BatchChunk& chunk : chunks_) {
       exchange(chunk, [&] {
         const Tensor y = chunk.of(output);
+        await_weights();
         normalise(chunk, own(y));
         gather(y);
       });
@@ -102,8 +104,9 @@ class Norm {
       exchange(chunk, [&] {
         const Tensor y = chunk.of(output);
         const Terms added = is_summed ? Terms(own(chunk.of(branch))) : terms(chunk, branch);
+        await_weights();
         add_and_normalise(chunk, chunk.of(residual), added, dropout, own(y));
-        gather(y);
+        is_summed ? gather(y) : gather_after_swap({y});
       });
     }
   }
@@ -145,15 +148,16 @@ class Norm {
     const Tensor mine = group_->own(partial_);
     const Tensor dweight = mine.stretch(0, width_);
     const Tensor dbias = layer_ != nullptr ? mine.stretch(width_, width_) : Tensor{};
+    std::unique_ptr<Event> before;  // the gradients from the chunk before, to which those of a chunk are added
     for (const BatchChunk& chunk : chunks_) {
       exchange(chunk, [&] {
         const Tensor dx = chunk.of(d_input);
         const Terms dy = terms(chunk, d_output, chunk.is_last() ? first : Work{});
+        if (before) device_.wait_until(device_.compute_stream(), *before);
         normalise_backward(chunk, dy, own(chunk.of(d_residual)), own(dx), {dweight, dbias}, Tensor{},
                            !chunk.is_first());
-        std::vector<TensorGroup::Collective> last = {group_->gather(dx)};
-        if (chunk.is_last()) last.push_back(group_->gather(partial_));
-        group_->run(last, chunk.is_last() ? second : Work{});
+        if (!chunk.is_last()) before = device_.mark(device_.compute_stream());
+        chunk.is_last() ? gather_after_swap({dx, partial_}, second) : gather_after_swap({dx});
       });
     }
     group_->await_all();
@@ -208,7 +212,11 @@ class Norm {
   // Steps of ranks that divide rows. Without a group, exchange() only calls `work`, terms() and own() return all that
   // they are given, and gather() does nothing.
   void exchange(const BatchChunk& chunk, const Work& work) {
-    group_ != nullptr ? group_->exchange(chunk.index, work) : work();
+    group_ != nullptr ? group_->exchange(chunk.index, output, work) : work();
+  }
+  /// With ZeRO-3, the communication stream gathers the weights of this norm, perhaps after the mark of the chunk.
+  void await_weights() {
+    if (group_ != nullptr) device_.wait_for(device_.compute_stream(), device_.communication_stream());
   }
   /// Swaps terms, and returns those of this rank's rows of a chunk of `values`, its own first. Copy engines swap. A
   /// reduce-scatter would need multiprocessors, which the layers of the other chunk occupy.
@@ -226,6 +234,9 @@ class Norm {
   }
   void gather(const Tensor& y) {
     if (group_ != nullptr) group_->run({group_->gather(y)});
+  }
+  void gather_after_swap(const std::vector<Tensor>& all, const Work& during = {}) {
+    if (group_ != nullptr) group_->gather_after_swap(all, during);
   }
   /// This rank's rows of a chunk of an activation.
   Tensor own(const Tensor& chunk) const {

@@ -29,6 +29,12 @@ Communicator::Ticket Communicator::all_gather(const Tensor& values, Stream strea
   return all_gather(own_shard(*this, values), values, stream);
 }
 
+Communicator::Ticket Communicator::gather_after_swap(const std::vector<Tensor>& all, Stream stream) {
+  Ticket last = 0;
+  for (const Tensor& to : all) last = all_gather(to, stream);
+  return last;
+}
+
 std::unique_ptr<Communicator> make_communicator(const World& world, Device& device,
                                                 const CommunicatorOptions& options) {
   const bool gpus = device.kind() == DeviceKind::cuda;

@@ -87,6 +87,12 @@ class Communicator {
   virtual Ticket swap_shards(const Tensor& from, const Tensor& to, Stream stream) {
     return all_to_all(from, to, stream);
   }
+  /// all_gather() of each of `all` in place. On every rank, the shards of other ranks were free when it called the last
+  /// swap_shards() on this stream. So the ranks need not tell each other again.
+  virtual Ticket gather_after_swap(const std::vector<Tensor>& all, Stream stream);
+  /// Whether copy engines carry out swap_shards() into this memory, and all_gather() in place. Ranks may queue such
+  /// calls on several streams, which then run at the same time.
+  virtual bool copies_into(const Tensor& /*to*/) const { return false; }
   /// to = the `from` of rank `root`. Any type.
   virtual Ticket broadcast(const Tensor& from, const Tensor& to, int root, Stream stream) = 0;
 

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "runtime/comm/communicator.h"
@@ -12,9 +13,9 @@
 namespace ddptrain {
 
 /// The ranks that share the layers of one stage (tensor parallelism). They work on the same samples; between layers,
-/// each keeps some rows of the activations. run() keeps the order of the compute stream. exchange() queues work on the
-/// communication stream instead, which overlaps with later work on the compute stream until await(). The host waits
-/// only if the communicator needs it (MPI).
+/// each keeps some rows of the activations. run() keeps the order of the compute stream. exchange() queues work on
+/// another stream instead, which overlaps with later work on the compute stream until await(). The host waits only if
+/// the communicator needs it (MPI).
 class TensorGroup {
  public:
   /// `communicator` connects `ranks`. All outlive the group.
@@ -52,15 +53,19 @@ class TensorGroup {
   /// Runs the collectives one after the other. `work` queues operations on the compute stream that run at the same
   /// time; they must not use the collectives' tensors.
   void run(const std::vector<Collective>& collectives, const std::function<void()>& work = {});
+  /// The same for the in-place gather() of each of `all`, in an exchange() that has run() a swap_shards(). The rows of
+  /// other ranks in `all` are free since the exchange began.
+  void gather_after_swap(const std::vector<Tensor>& all, const std::function<void()>& work = {});
 
   // Chunks of a pass (BatchChunk): one is exchanged while another is computed.
 
   /// Marks the point of the compute stream for which the next exchange of `chunk` waits.
   void computed(std::size_t chunk);
-  /// Calls `work`, which queues operations and run()s collectives. Inside it, Device::compute_stream() is the
-  /// communication stream. The work starts after earlier exchanges and after the mark of computed(); without a mark,
-  /// after everything on the compute stream.
-  void exchange(std::size_t chunk, const std::function<void()>& work);
+  /// Calls `work`, which queues operations and run()s collectives into memory such as `received`. Inside it,
+  /// Device::compute_stream() is the stream of the exchange. The work starts after earlier exchanges of the chunk and
+  /// after the mark of computed(); without a mark, after everything on the compute stream. If copy engines exchange,
+  /// each chunk has a stream of its own. Otherwise, all exchanges are on the communication stream.
+  void exchange(std::size_t chunk, const Tensor& received, const std::function<void()>& work);
   /// Makes later work on the compute stream wait for the exchange of `chunk`.
   void await(std::size_t chunk);
   void await_all();
@@ -74,12 +79,15 @@ class TensorGroup {
   };
 
   Chunk& chunk(std::size_t index);
+  using Start = std::function<Communicator::Ticket(Stream)>;
+  void run(const Start& start, const std::function<void()>& work);
+  void run_on(Stream stream, const Start& start, const std::function<void()>& work);
 
   const World& ranks_;
   Communicator& communicator_;
   Device& device_;
   std::vector<Chunk> chunks_;
-  bool exchanging_ = false;
+  std::optional<Stream> compute_;  ///< The compute stream, during exchange().
   double seconds_waited_ = 0.0;
 };
 

@@ -101,6 +101,9 @@ class Device {
   // --- order --------------------------------------------------------------------------------------------------
   virtual Stream compute_stream() = 0;
   virtual Stream communication_stream() = 0;  ///< Higher priority than compute.
+  /// Stream number `index` for exchanges that overlap with each other and with the communication stream. Made at the
+  /// first call. Not for NCCL's kernels: see in_communication_stream().
+  virtual Stream exchange_stream(std::size_t /*index*/) { return communication_stream(); }
   /// Work queued on `later` from now on starts after everything queued on `earlier` so far. The host does not wait.
   virtual void wait_for(Stream later, Stream earlier) = 0;
   /// The same for everything before `event`, which mark() returned.
@@ -109,8 +112,8 @@ class Device {
   /// so far. The compute stream's later work waits for it. Collectives of several communicators share this stream:
   /// NCCL's kernels wait for other ranks, and in two branches of a CUDA graph they could block each other.
   void in_communication_stream(const std::function<void(Stream)>& work);
-  /// Calls `work`. Meanwhile, compute_stream() is the stream of `lane`, so that operations are queued there.
-  virtual void queue_in(Lane /*lane*/, const std::function<void()>& work) { work(); }
+  /// Calls `work`. Meanwhile, compute_stream() is `stream`, one of this device, so that operations are queued there.
+  virtual void queue_in(Stream /*stream*/, const std::function<void()>& work) { work(); }
   /// Calls `work`. In a captured graph, its work on compute_stream() starts after earlier work and overlaps with work
   /// that is queued from now on until wait_concurrent(). Outside a graph, and if there is a timeline(), there is no
   /// overlap.

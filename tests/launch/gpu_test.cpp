@@ -242,7 +242,8 @@ TEST_F(Gpus, StagesTuneWithFewerMicroStepsThanStages) {
 }
 
 /// Split layers add in another order than whole ones; beside them, no axis changes a bit. In fp32 and bf16, with graphs
-/// and without, with dropout and recomputed blocks. A small learning rate, so that rounding does not grow.
+/// and without, with copy engines and NCCL's kernels, with dropout and recomputed blocks. A small learning rate, so
+/// that rounding does not grow.
 TEST_F(Gpus, SplitLayersTrainAsWholeOnesInEveryMesh) {
   if (ranks() == 1 || 8 % ranks() != 0) GTEST_SKIP() << "8 virtual ranks, and at least two parts";
   for (const auto& [model, precision] : std::vector<std::pair<std::string, std::string>>{
@@ -253,9 +254,11 @@ TEST_F(Gpus, SplitLayersTrainAsWholeOnesInEveryMesh) {
     const nlohmann::json one = summary_of(1, arguments + "1");
     std::map<char, std::string> hashes;  // by the number of parts
     const std::vector<std::string> meshes =
-        precision == "fp32" ? std::vector<std::string>{"2", "2 --pp 2 --zero 3", "4"}
-                            : std::vector<std::string>{"2 --graph off", "2 --recompute block --zero 2",
-                                                       "2 --pp 2 --zero 3", "4", "4 --zero 3 --graph off"};
+        precision == "fp32"
+            ? std::vector<std::string>{"2", "2 --pp 2 --zero 3", "4"}
+            : std::vector<std::string>{
+                  "2", "2 --symmetric off",     "2 --graph off", "2 --recompute block --zero 2", "2 --pp 2 --zero 3",
+                  "4", "4 --zero 3 --graph off"};
     for (const std::string& mesh : meshes) {
       const bool four = mesh[0] == '4' || mesh.find("--pp 2") != std::string::npos;
       if (four && ranks() < 4) continue;

@@ -3,11 +3,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/comm/communicator.h"
@@ -56,8 +59,14 @@ class FakeDevice : public Device {
   void zero(void* device, std::size_t bytes, Stream) override { std::memset(device, 0, bytes); }
   void convert(const Tensor& src, const Tensor& dst, Stream) override { host_->convert(src, dst, {}); }
 
-  Stream compute_stream() override { return {&compute_}; }
+  Stream compute_stream() override { return now_; }
   Stream communication_stream() override { return {&communication_}; }
+  Stream exchange_stream(std::size_t index) override { return {&exchanges_.at(index)}; }
+  void queue_in(Stream stream, const std::function<void()>& work) override {
+    const Stream before = std::exchange(now_, stream);
+    work();
+    now_ = before;
+  }
   void wait_for(Stream later, Stream earlier) override {
     log.push_back(fmt::format("{} waits for {}", name(later), name(earlier)));
   }
@@ -71,7 +80,12 @@ class FakeDevice : public Device {
     return std::make_unique<Replay>(work);
   }
   bool capturing() const { return capturing_; }
-  std::string name(Stream stream) const { return stream.handle == &compute_ ? "compute" : "communication"; }
+  std::string name(Stream stream) const {
+    for (std::size_t i = 0; i < exchanges_.size(); ++i) {
+      if (stream.handle == &exchanges_[i]) return fmt::format("exchange {}", i);
+    }
+    return stream.handle == &compute_ ? "compute" : "communication";
+  }
 
   DeviceKind told_kind = DeviceKind::cpu;  ///< What kind() answers.
   std::size_t inbox = 0;                   ///< What OptimizerOps::inbox_bytes() answers.
@@ -183,6 +197,8 @@ class FakeDevice : public Device {
   bool capturing_ = false;
   char compute_ = 0;
   char communication_ = 0;
+  std::array<char, 2> exchanges_ = {};
+  Stream now_ = {&compute_};
 };
 
 /// Collectives that end when the test says so: message k has arrived once `arrived` > k, if it is not late.
@@ -195,6 +211,7 @@ class FakeCommunicator final : public Communicator {
   std::uint64_t tests = 0;  ///< Calls of test().
   std::vector<void*> sent;
   bool reaches_peers = false;  ///< Whether allocate_for_peers() gives memory.
+  bool copies = false;         ///< What copies_into() answers.
 
   int rank() const override { return 0; }
   int size() const override { return size_; }
@@ -217,6 +234,7 @@ class FakeCommunicator final : public Communicator {
   Ticket all_to_all(const Tensor& values, const Tensor&, Stream stream) override {
     return record("all-to-all", values, stream);
   }
+  bool copies_into(const Tensor&) const override { return copies; }
   bool test(Ticket ticket) override {
     ++tests;
     return ticket < arrived && !late.contains(ticket);

@@ -315,7 +315,7 @@ class NcclCommunicator final : public Communicator {
 
   Ticket all_gather(const Tensor& from, const Tensor& to, Stream stream) override {
     note("all-gather", to.bytes());
-    if (copies_ && from.data == own_shard(*this, to).data && copies_->reach(to)) {
+    if (from.data == own_shard(*this, to).data && copies_into(to)) {
       copies_->gather_shards(to, stream);
       return next_++;
     }
@@ -340,11 +340,22 @@ class NcclCommunicator final : public Communicator {
   }
 
   Ticket swap_shards(const Tensor& from, const Tensor& to, Stream stream) override {
-    if (!copies_ || !copies_->reach(to)) return all_to_all(from, to, stream);
+    if (!copies_into(to)) return all_to_all(from, to, stream);
     note("exchange of shards", to.bytes());
     copies_->swap_shards(from, to, stream);
     return next_++;
   }
+
+  Ticket gather_after_swap(const std::vector<Tensor>& all, Stream stream) override {
+    if (!std::ranges::all_of(all, [&](const Tensor& to) { return copies_into(to); })) {
+      return Communicator::gather_after_swap(all, stream);
+    }
+    for (const Tensor& to : all) note("all-gather", to.bytes());
+    copies_->gather_after_swap(all, stream);
+    return next_++;
+  }
+
+  bool copies_into(const Tensor& to) const override { return copies_ && copies_->reach(to); }
 
   Ticket exchange(const std::vector<Message>& sends, const std::vector<Message>& receives, Stream stream) override {
     note("exchange", receives.empty() ? 0 : receives.front().values.bytes());
@@ -440,8 +451,8 @@ class NcclCommunicator final : public Communicator {
     for (int peer = 0; peer < size(); ++peer) values.push_back(number(rank(), peer));
     device_.copy_to_device(from.data(), values.data(), from.bytes());
     if (!copies_->reach(to.view(DType::f32, shape))) return copies_.reset();
-    copies_->swap_shards(from.view(DType::f32, shape), to.view(DType::f32, shape), device_.compute_stream());
-    device_.copy_to_host(values.data(), to.data(), to.bytes());
+    copies_->swap_shards(from.view(DType::f32, shape), to.view(DType::f32, shape), device_.exchange_stream(0));
+    device_.copy_to_host(values.data(), to.data(), to.bytes());  // waits for all streams
     bool good = true;
     for (int peer = 0; peer < size(); ++peer) {
       good = good && (peer == rank() || values[static_cast<std::size_t>(peer)] == number(peer, rank()));

@@ -62,6 +62,14 @@ class CudaEvent final : public Event {
   cuda::EventHandle event_;
 };
 
+void make_stream(cuda::StreamHandle& stream, bool urgent) {
+  int lowest = 0;
+  int highest = 0;
+  DDP_CUDA(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+  const int usual = std::clamp(lowest - 1, std::min(highest + 1, lowest), lowest);  // a smaller number goes first
+  DDP_CUDA(cudaStreamCreateWithPriority(stream.out(), cudaStreamNonBlocking, urgent ? highest : usual));
+}
+
 /// Ends the capture of `stream` after an exception and drops the recorded work.
 void abandon_capture(cudaStream_t stream) {
   cudaGraph_t graph = nullptr;
@@ -84,13 +92,9 @@ CudaDevice::CudaDevice(DeviceOptions options, int device) : Device(checked(optio
   name_ = properties.name;
   gpu_ = current_gpu();
   check_abilities(device);
-  int lowest = 0;
-  int highest = 0;
-  DDP_CUDA(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
-  const int compute = std::clamp(lowest - 1, std::min(highest + 1, lowest), lowest);  // a smaller number goes first
-  DDP_CUDA(cudaStreamCreateWithPriority(compute_.stream.out(), cudaStreamNonBlocking, compute));
-  DDP_CUDA(cudaStreamCreateWithPriority(concurrent_.stream.out(), cudaStreamNonBlocking, compute));
-  DDP_CUDA(cudaStreamCreateWithPriority(communication_.stream.out(), cudaStreamNonBlocking, highest));
+  make_stream(compute_.stream, false);
+  make_stream(concurrent_.stream, false);
+  make_stream(communication_.stream, true);
   DDP_CUDA(cudaEventCreateWithFlags(order_.out(), cudaEventDisableTiming));
 }
 
@@ -204,8 +208,22 @@ void CudaDevice::queue_in(ComputeLane& lane, const std::function<void()>& work) 
   work();
 }
 
-void CudaDevice::queue_in(Lane lane, const std::function<void()>& work) {
-  queue_in(lane == Lane::compute ? compute_ : communication_, work);
+void CudaDevice::queue_in(Stream stream, const std::function<void()>& work) {
+  std::vector<ComputeLane*> lanes = {&compute_, &concurrent_, &communication_};
+  for (const auto& lane : exchanges_) lanes.push_back(lane.get());
+  const auto is_it = [&](const ComputeLane* lane) { return lane->stream.get() == stream.handle; };
+  const auto found = std::ranges::find_if(lanes, is_it);
+  DDP_CHECK(found != lanes.end(), "work for a stream that the device does not have");
+  queue_in(**found, work);
+}
+
+Stream CudaDevice::exchange_stream(std::size_t index) {
+  while (exchanges_.size() <= index) {
+    auto lane = std::make_unique<ComputeLane>();
+    make_stream(lane->stream, true);
+    exchanges_.push_back(std::move(lane));
+  }
+  return {exchanges_[index]->stream.get()};
 }
 
 void CudaDevice::run_concurrently(const std::function<void()>& work) {
@@ -233,6 +251,7 @@ void CudaDevice::synchronize() {
   const Watch::Wait wait(watch(), kWait);
   DDP_CUDA(cudaStreamSynchronize(compute_.stream.get()));
   DDP_CUDA(cudaStreamSynchronize(communication_.stream.get()));
+  for (const auto& lane : exchanges_) DDP_CUDA(cudaStreamSynchronize(lane->stream.get()));
   watch().all_finished();
 }
 

@@ -39,9 +39,10 @@ class CudaDevice final : public Device {
 
   Stream compute_stream() override { return {stream()}; }
   Stream communication_stream() override { return {communication_.stream.get()}; }
+  Stream exchange_stream(std::size_t index) override;
   void wait_for(Stream later, Stream earlier) override;
   void wait_until(Stream later, const Event& event) override;
-  void queue_in(Lane lane, const std::function<void()>& work) override;
+  void queue_in(Stream stream, const std::function<void()>& work) override;
   void run_concurrently(const std::function<void()>& work) override;
   void wait_concurrent() override;
   void synchronize() override;
@@ -68,6 +69,7 @@ class CudaDevice final : public Device {
   ComputeLane compute_;
   ComputeLane concurrent_;
   ComputeLane communication_;
+  std::vector<std::unique_ptr<ComputeLane>> exchanges_;
   ComputeLane* lane_ = &compute_;  ///< Its stream is the compute stream.
   bool must_wait_concurrent_ = false;
   cuda::EventHandle order_;

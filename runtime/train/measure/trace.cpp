@@ -4,6 +4,7 @@
 #include <chrono>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <utility>
 
 #include "runtime/core/error.h"
@@ -20,6 +21,27 @@ double clock_seconds() {
 
 Json metadata(const char* kind, int rank, int lane, const std::string& name) {
   return {{"ph", "M"}, {"name", kind}, {"pid", rank}, {"tid", lane}, {"args", {{"name", name}}}};
+}
+
+/// The thread of each span: 0 for compute, and 1 or more for communication. Spans of communication that overlap are in
+/// different threads, because viewers only nest the spans of a thread.
+std::vector<int> threads_of(const std::vector<TimelineSpan>& spans) {
+  std::vector<std::size_t> order(spans.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, {}, [&](std::size_t i) { return spans[i].begin_seconds; });
+  std::vector<int> threads(spans.size());
+  std::vector<double> ends;  // of the last span of each thread
+  for (const std::size_t i : order) {
+    if (spans[i].lane == Lane::compute) continue;
+    const auto free = std::ranges::find_if(ends, [&](double end) { return end <= spans[i].begin_seconds; });
+    threads[i] = static_cast<int>(free - ends.begin()) + 1;
+    if (free == ends.end()) {
+      ends.push_back(spans[i].end_seconds);
+    } else {
+      *free = spans[i].end_seconds;
+    }
+  }
+  return threads;
 }
 
 /// The time at which the first rank of this host leaves a barrier. Hosts leave it at about the same time.
@@ -84,11 +106,13 @@ std::string chrome_trace(const World& world, const std::vector<TimelineSpan>& mi
   const int rank = world.rank();
   Json events = {metadata("process_name", rank, 0, fmt::format("rank {} ({})", rank, world.hostname())),
                  metadata("thread_name", rank, 0, "compute"), metadata("thread_name", rank, 1, "communication")};
-  for (const TimelineSpan& span : mine) {
+  const std::vector<int> threads = threads_of(mine);
+  for (std::size_t i = 0; i < mine.size(); ++i) {
+    const TimelineSpan& span = mine[i];
     events.push_back({{"ph", "X"},
                       {"name", span.name},
                       {"pid", rank},
-                      {"tid", static_cast<int>(span.lane)},
+                      {"tid", threads[i]},
                       {"ts", 1e6 * (span.begin_seconds - origin)},
                       {"dur", 1e6 * (span.end_seconds - span.begin_seconds)}});
   }

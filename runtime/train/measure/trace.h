@@ -36,8 +36,8 @@ class TracedSteps {
 std::vector<TimelineSpan> trace_steps(Trainer& trainer, std::uint32_t steps);
 
 /// On rank 0, the spans of all ranks in Chrome's format (chrome://tracing, https://ui.perfetto.dev): a process per rank
-/// with a thread per lane. Times are microseconds since the first span. The clocks of hosts are aligned at the end of a
-/// barrier, to within the latency of the network. Collective.
+/// with a thread for compute and as many for communication as its spans overlap. Times are microseconds since the first
+/// span. The clocks of hosts are aligned at the end of a barrier, to within the latency of the network. Collective.
 std::string chrome_trace(const World& world, const std::vector<TimelineSpan>& mine);
 
 /// Seconds from the beginning of a step to the end of its last backward pass, without waits for reductions: the mean

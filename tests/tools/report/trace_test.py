@@ -135,6 +135,12 @@ class TimesTest(TraceCase):
         self.assertIn(["exchange with stages", "communication"], [row[:2] for row in part_table([trace]).rows])
         self.assertEqual(kind_of(trace.compute[2]), "communication, exposed")
 
+    def test_communication_in_several_threads(self) -> None:
+        (trace,) = self.load([event("step 0", 0, 0, 0, 100), event("forward", 0, 0, 0, 100), event("bucket 0", 0, 1, 10, 50),
+                              event("exchange of split layers", 0, 2, 40, 80)])  # fmt: skip
+        self.assertEqual(rank_times(trace).communication_us, 70)
+        self.assertEqual([span.name for span in trace.communication], ["bucket 0", "exchange of split layers"])
+
     def test_no_steps_and_no_communication(self) -> None:
         (trace,) = self.load([event("forward", 3, 0, 5, 10), event("backward", 3, 0, 10, 30)])
         times = rank_times(trace)
@@ -226,7 +232,7 @@ class DamagedTest(TraceCase):
         none = "no JSON with traceEvents, or cut off"
         for text, told in (("", none), (good[: len(good) // 2], none), ("{}", none), ("3", none), ("[]", "no spans"),
                            ('{"traceEvents": {}}', none), ("[" * 100_000, none), ("\x00", none),
-                           ('[{}, {"ph": "X"}]', "event 1 is none of ddptrain"), (json.dumps([event("a", 0, 2, 0, 1)]), "event 0 is"),
+                           ('[{}, {"ph": "X"}]', "event 1 is none of ddptrain"), (json.dumps([event("a", 0, -1, 0, 1)]), "event 0 is"),
                            (json.dumps([event("a", 0, 0, 1, 0)]), "event 0 is"),
                            (json.dumps([event("a", 0, 0, 0, math.nan)]), "event 0 is"),
                            (json.dumps([event("a", -1, 0, 0, 1)]), "event 0 is")):  # fmt: skip

@@ -19,6 +19,7 @@ from ddptools.common.values import finite, table_of
 CLOCK_US = 0.5  # microseconds by which ends of spans may miss each other: the resolution of a GPU's events
 LATEST_US = 1e15  # microseconds that a time may reach
 MOST_PARTS = 12
+MOST_THREADS = 1000  # of a rank: compute, and communication that overlaps
 
 Interval = tuple[float, float]
 
@@ -115,9 +116,9 @@ def load_trace(path: pathlib.Path) -> list[RankTrace]:
         if event.get("ph") != "X":
             continue
         span, lane = _span(event), finite(event.get("tid"))
-        if span is None or lane not in (0, 1) or rank is None or rank < 0:
+        if span is None or lane is None or lane not in range(MOST_THREADS) or rank is None or rank < 0:
             raise UsageError(f"--trace {path}: event {place} is none of ddptrain --trace: {event}"[:300])
-        lanes.setdefault(int(rank), ([], []))[int(lane)].append(span)
+        lanes.setdefault(int(rank), ([], []))[min(int(lane), 1)].append(span)
     if not lanes:
         raise UsageError(f"--trace {path}: no spans in it: write it again by ddptrain --trace")
     return [_rank_trace(rank, names.get(rank) or f"rank {rank}", *lanes[rank]) for rank in sorted(lanes)]
