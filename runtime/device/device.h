@@ -15,6 +15,7 @@
 #include "runtime/device/buffer.h"
 #include "runtime/device/gpu_properties.h"
 #include "runtime/device/peak_rate.h"
+#include "runtime/device/cycle_counter.h"
 #include "runtime/device/timeline.h"
 
 namespace ddptrain {
@@ -126,6 +127,7 @@ class Device {
   /// without running it. Null if the device has no graphs.
   virtual std::unique_ptr<Graph> capture(const std::function<void()>& work) = 0;
   virtual std::unique_ptr<Timeline> make_timeline() = 0;
+  virtual std::unique_ptr<CycleCounter> make_cycle_counter() { return nullptr; }  ///< Null if this is no GPU.
   /// Runs `work`. `timeline` records the spans that `work` opens.
   void record(Timeline& timeline, const std::function<void()>& work);
   Timeline* timeline() const { return timeline_; }  ///< Null outside of record().

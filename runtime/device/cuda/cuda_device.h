@@ -49,6 +49,7 @@ class CudaDevice final : public Device {
   std::unique_ptr<Event> mark(Stream stream) override;
   std::unique_ptr<Graph> capture(const std::function<void()>& work) override;
   std::unique_ptr<Timeline> make_timeline() override;
+  std::unique_ptr<CycleCounter> make_cycle_counter() override;
 
   cudaStream_t stream() const { return lane_->stream.get(); }  ///< compute_stream()
   /// Memory for intermediate results of one operation on the compute stream. The next operation may overwrite them.

@@ -16,6 +16,18 @@ double longest(const std::vector<double>& seconds) { return *std::ranges::max_el
 
 bool is_reversed(std::uint64_t pair) { return std::popcount(pair) % 2 == 1; }
 
+std::vector<double> at_mean_clock(const std::vector<TimedStep>& steps) {
+  double seconds = 0.0;
+  double cycles = 0.0;
+  for (const TimedStep& step : steps) {
+    seconds += step.seconds;
+    cycles += step.cycles;
+  }
+  std::vector<double> result;
+  for (const TimedStep& step : steps) result.push_back(cycles > 0.0 ? step.cycles * seconds / cycles : step.seconds);
+  return result;
+}
+
 std::vector<StepGroup> groups_of(const std::vector<StepPair>& pairs) {
   DDP_CHECK(pairs.size() >= 2, "{} pairs of steps: at least 2 are needed", pairs.size());
   std::vector<StepGroup> groups;
@@ -24,7 +36,7 @@ std::vector<StepGroup> groups_of(const std::vector<StepPair>& pairs) {
     group.compute_step.resize(pairs[i].compute_step.size());
     for (const StepPair* pair : {&pairs[i], &pairs[i + 1]}) {
       const double slowest = longest(pair->compute_step);
-      group.exposed += 0.5 * (longest(pair->step) - slowest);
+      group.exposed += 0.5 * (mean(pair->step) - slowest);
       group.stragglers += 0.5 * (slowest - mean(pair->compute_step));
       for (std::size_t rank = 0; rank < group.compute_step.size(); ++rank) {
         group.compute_step[rank] += 0.5 * pair->compute_step[rank];

@@ -18,10 +18,22 @@ struct StepPair {
 /// has no period, which a swing of the clocks could have, too.
 bool is_reversed(std::uint64_t pair);
 
-/// The observations of the pairs: two neighbours, from an even number on, are one. Error without two pairs.
+/// A single step of this rank.
+struct TimedStep {
+  double seconds = 0.0;
+  double cycles = 0.0;  ///< Of the GPU; 0: not known.
+};
+
+/// The seconds of each step, if the GPU had had the mean clock of all of them throughout. The clock of a GPU at its
+/// power limit differs by per cents between neighbouring steps; the cycles of a step hardly do. The sum of the seconds
+/// stays.
+std::vector<double> at_mean_clock(const std::vector<TimedStep>& steps);
+
+/// The observations of the pairs: two neighbours, from an even number on, are one. Error without two pairs. All ranks
+/// are in a step equally long, so their mean counts; a step without communication is that of its slowest rank.
 ///
 /// The clock of a GPU that is limited by power moves by per cents within seconds. In single steps that alternate, both
-/// kinds of step have the same clock.
+/// kinds of step have about the same clock.
 std::vector<StepGroup> groups_of(const std::vector<StepPair>& pairs);
 
 /// Per rank: the step without communication next to a step of `step` seconds.

@@ -122,26 +122,32 @@ class TrainedJob final : public TimedJob {
   double agreed(double mine) override { return world_.max(mine); }
 
  private:
-  /// Of each pair: seconds of the step, and of the compute step.
+  /// Of each pair: seconds of the step, and of the compute step, at the mean clock of their group.
   std::vector<double> time_alternating(std::uint64_t pairs) {
     std::vector<double> result;
-    for (const std::uint64_t end = next_pair_ + pairs; next_pair_ < end; ++next_pair_) {
-      const bool reversed = is_reversed(next_pair_);
-      const double first = time_one(reversed ? compute_step_ : step_);
-      const double second = time_one(reversed ? step_ : compute_step_);
-      result.push_back(reversed ? second : first);
-      result.push_back(reversed ? first : second);
+    for (const std::uint64_t end = next_pair_ + pairs; next_pair_ < end; next_pair_ += 2) {
+      std::vector<TimedStep> steps;  // of a group
+      for (const std::uint64_t pair : {next_pair_, next_pair_ + 1}) {
+        const bool reversed = is_reversed(pair);
+        steps.push_back(time_one(reversed ? compute_step_ : step_));
+        steps.push_back(time_one(reversed ? step_ : compute_step_));
+        if (reversed) std::swap(steps[steps.size() - 2], steps.back());
+      }
+      for (const double seconds : at_mean_clock(steps)) result.push_back(seconds);
     }
     return result;
   }
 
-  /// Seconds of one step, from a common start of all ranks.
-  double time_one(StepGraph& graph) {
+  /// One step, from a common start of all ranks.
+  TimedStep time_one(StepGraph& graph) {
     world_.barrier();
     const auto start = std::chrono::steady_clock::now();
+    if (cycles_ != nullptr) cycles_->begin();
     graph.run(1);
+    if (cycles_ != nullptr) cycles_->end();
     device_.synchronize();
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return {seconds, cycles_ != nullptr ? cycles_->cycles() : 0.0};
   }
 
   std::vector<double> gather(double value) const { return world_.all_gather(std::vector{value}); }
@@ -170,7 +176,8 @@ class TrainedJob final : public TimedJob {
   StepGraph communication_;
   TracedSteps traced_;
   TracedSteps traced_compute_step_;
-  std::uint64_t next_pair_ = 0;     ///< Of steps that alternate.
+  std::uint64_t next_pair_ = 0;  ///< Of steps that alternate.
+  std::unique_ptr<CycleCounter> cycles_ = device_.make_cycle_counter();
   std::optional<CoreShare> cores_;  ///< If CPUs compute.
   CoreWait core_wait_;
 };
