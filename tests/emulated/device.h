@@ -56,6 +56,11 @@ template <class T>
 T __shfl_xor_sync(unsigned, T value, int mask) {
   return ddptrain::emulated::Block::current().exchange(value)[static_cast<std::size_t>(threadIdx.x % 32 ^ mask)];
 }
+inline int __any_sync(unsigned, int value) {
+  int found = 0;
+  for (const int of_lane : ddptrain::emulated::Block::current().exchange(value)) found |= of_lane;
+  return found;
+}
 
 inline void __threadfence() {}
 template <class T>

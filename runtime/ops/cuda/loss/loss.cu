@@ -1,18 +1,19 @@
 #include <algorithm>
+#include <type_traits>
 
 #include "runtime/device/cuda/elements.cuh"
 #include "runtime/device/cuda/launch.cuh"
 #include "runtime/device/cuda/logged_step.cuh"
 #include "runtime/ops/cuda/loss/loss.cuh"
+#include "runtime/ops/cuda/loss/sliced_rows.cuh"
 #include "runtime/ops/cuda/reduce.cuh"
-#include "runtime/ops/softmax_statistics.h"
 
 namespace ddptrain {
 
 namespace cuda {
 namespace {
 
-constexpr std::uint32_t kWarps = 8;  // of a block
+using sliced_rows::kWarps;
 constexpr std::uint32_t kMaxBlocks = 1024;
 
 /// Classes of the images of a batch.
@@ -35,47 +36,46 @@ struct SliceTargets {
   }
 };
 
-/// See LossOps::kSoftmaxStatistics.
 struct RowStatistics {
   float largest, total, target_logit;
   bool hit;
 };
 
-/// Rows of logits. Their first `counted` columns count. A warp takes a row. A lane reads and writes the same columns,
-/// so that gradient and logits may share memory.
-template <class T, class Targets>
-struct Rows {
+/// Rows of logits of images. A warp takes a row. A lane reads and writes the same columns, so that gradient and logits
+/// may share memory.
+template <class T>
+struct ImageRows {
   const T* logits;
-  std::uint32_t count, columns, counted;
-  Targets targets;
+  std::uint32_t count, columns;
+  Labels labels;
 
   __device__ RowStatistics statistics(std::uint32_t row) const {
     const T* of_row = logits + static_cast<std::size_t>(row) * columns;
-    const std::uint32_t lane = threadIdx.x % 32, target = targets.target(row);
+    const std::uint32_t lane = threadIdx.x % 32, target = labels.target(row);
     float largest = -INFINITY, total = 0.0f;
-    for (std::uint32_t c = lane; c < counted; c += 32) largest = fmaxf(largest, to_float(of_row[c]));
+    for (std::uint32_t c = lane; c < columns; c += 32) largest = fmaxf(largest, to_float(of_row[c]));
     largest = warp_max(largest);
     bool is_earlier = false;  // than the target, and as large as any
-    for (std::uint32_t c = lane; c < counted; c += 32) {
+    for (std::uint32_t c = lane; c < columns; c += 32) {
       const float value = to_float(of_row[c]);
       total += expf(value - largest);
       is_earlier = is_earlier || (c < target && value == largest);
     }
-    const bool is_here = target < counted, is_first = !__any_sync(kAllLanes, is_earlier);
-    const float target_logit = is_here ? to_float(of_row[target]) : 0.0f;
+    const bool is_first = !__any_sync(kAllLanes, is_earlier);
+    const float target_logit = to_float(of_row[target]);
     __syncwarp();  // the target's logit is read before its gradient is written
-    return {largest, warp_sum(total), target_logit, is_here && is_first && target_logit == largest};
+    return {largest, warp_sum(total), target_logit, is_first && target_logit == largest};
   }
 
-  __device__ void write_gradient(std::uint32_t row, float largest, float total, double loss, float scale,
+  __device__ void write_gradient(std::uint32_t row, const RowStatistics& of_row, float loss, float scale,
                                  T* dlogits) const {
     const std::size_t start = static_cast<std::size_t>(row) * columns;
-    const std::uint32_t target = targets.target(row);
+    const std::uint32_t target = labels.target(row);
     if (!isfinite(loss)) scale = NAN;
-    const float factor = scale / total;
+    const float factor = scale / of_row.total;
     for (std::uint32_t c = threadIdx.x % 32; c < columns; c += 32) {
-      const float probability = expf(to_float(logits[start + c]) - largest) * factor;
-      dlogits[start + c] = from_float<T>(c >= counted ? 0.0f : c == target ? probability - scale : probability);
+      const float probability = expf(to_float(logits[start + c]) - of_row.largest) * factor;
+      dlogits[start + c] = from_float<T>(c == target ? probability - scale : probability);
     }
   }
 };
@@ -83,7 +83,7 @@ struct Rows {
 /// A partial of metrics per warp.
 template <class T>
 __global__ void __launch_bounds__(32 * kWarps)
-    softmax_kernel(const Rows<T, Labels> rows, float gradient_scale, T* dlogits, MetricPartial* partials) {
+    softmax_kernel(const ImageRows<T> rows, float gradient_scale, T* dlogits, MetricPartial* partials) {
   const std::uint32_t warp = blockIdx.x * kWarps + threadIdx.x / 32;
   MetricPartial metrics{};
   for (std::uint32_t row = warp; row < rows.count; row += gridDim.x * kWarps) {
@@ -91,38 +91,7 @@ __global__ void __launch_bounds__(32 * kWarps)
     const float loss = logf(statistics.total) + statistics.largest - statistics.target_logit;
     metrics.loss += static_cast<double>(loss);
     metrics.correct += statistics.hit ? 1u : 0u;
-    if (dlogits != nullptr)
-      rows.write_gradient(row, statistics.largest, statistics.total, loss, gradient_scale, dlogits);
-  }
-  if (threadIdx.x % 32 == 0) partials[warp] = metrics;
-}
-
-template <class T>
-__global__ void __launch_bounds__(32 * kWarps) partial_statistics_kernel(const Rows<T, SliceTargets> rows, float* out) {
-  for (std::uint32_t row = blockIdx.x * kWarps + threadIdx.x / 32; row < rows.count; row += gridDim.x * kWarps) {
-    const RowStatistics statistics = rows.statistics(row);
-    if (threadIdx.x % 32 > 0) continue;
-    float* of_row = out + static_cast<std::size_t>(row) * LossOps::kSoftmaxStatistics;
-    of_row[0] = statistics.largest;
-    of_row[1] = statistics.total;
-    of_row[2] = statistics.target_logit;
-    of_row[3] = statistics.hit ? 1.0f : 0.0f;
-  }
-}
-
-/// A partial of metrics per warp.
-template <class T>
-__global__ void __launch_bounds__(32 * kWarps)
-    combined_kernel(const Rows<T, SliceTargets> rows, const float* statistics, std::uint32_t parts,
-                    float gradient_scale, T* dlogits, MetricPartial* partials) {
-  const std::uint32_t warp = blockIdx.x * kWarps + threadIdx.x / 32;
-  MetricPartial metrics{};
-  for (std::uint32_t row = warp; row < rows.count; row += gridDim.x * kWarps) {
-    const CombinedSoftmax<float> all(statistics + static_cast<std::size_t>(row) * LossOps::kSoftmaxStatistics, parts,
-                                     static_cast<std::int64_t>(rows.count) * LossOps::kSoftmaxStatistics);
-    metrics.loss += all.loss();
-    metrics.correct += all.hit ? 1u : 0u;
-    if (dlogits != nullptr) rows.write_gradient(row, all.largest, all.total, all.loss(), gradient_scale, dlogits);
+    if (dlogits != nullptr) rows.write_gradient(row, statistics, loss, gradient_scale, dlogits);
   }
   if (threadIdx.x % 32 == 0) partials[warp] = metrics;
 }
@@ -156,10 +125,19 @@ __global__ void __launch_bounds__(kSumThreads)
   logged.note_sums(sums);
 }
 
-template <class T, class Targets>
-Rows<T, Targets> rows_of(const Tensor& logits, std::int64_t counted, const Targets& targets) {
-  return {logits.as<const T>(), static_cast<std::uint32_t>(logits.dim(0)), static_cast<std::uint32_t>(logits.dim(1)),
-          static_cast<std::uint32_t>(counted), targets};
+/// Calls work(V, rows) with packs of 16 bytes, or of one column if logits or `output` have no such packs.
+template <class T, class Work>
+void with_sliced_rows(const Tensor& logits, std::int64_t counted, const SliceTargets& targets, const void* output,
+                      Work&& work) {
+  constexpr int kWide = 16 / sizeof(T);
+  const sliced_rows::Rows<T, SliceTargets> rows = {logits.as<const T>(), static_cast<std::uint32_t>(logits.dim(0)),
+                                                   static_cast<std::uint32_t>(logits.dim(1)),
+                                                   static_cast<std::uint32_t>(counted), targets};
+  if (rows.columns % kWide == 0 && is_aligned(rows.logits, 16) && is_aligned(output, 16)) {
+    work(std::integral_constant<int, kWide>{}, rows);
+  } else {
+    work(std::integral_constant<int, 1>{}, rows);
+  }
 }
 
 std::uint32_t blocks_for(const MatrixShape& s) { return std::min(ceil_div(s.rows, kWarps), kMaxBlocks); }
@@ -180,10 +158,12 @@ void CudaLoss::softmax_cross_entropy(const Tensor& logits, const ImageBatch& bat
   const std::uint32_t blocks = cuda::blocks_for(s);
   auto* partials = scratch().reserve_elements<cuda::MetricPartial>(blocks * cuda::kWarps, stream());
   cuda::with_element(dtype(), [&]<class T>(T) {
-    cuda::launch_kernel(
-        cuda::softmax_kernel<T>, blocks, 32 * cuda::kWarps, 0, stream(),
-        cuda::rows_of<T>(logits, s.columns, cuda::Labels{batch.labels.as<std::uint8_t>(), batch.order, batch.step}),
-        gradient_scale, dlogits.as<T>(), partials);
+    cuda::launch_kernel(cuda::softmax_kernel<T>, blocks, 32 * cuda::kWarps, 0, stream(),
+                        cuda::ImageRows<T>{logits.as<const T>(),
+                                           static_cast<std::uint32_t>(s.rows),
+                                           static_cast<std::uint32_t>(s.columns),
+                                           {batch.labels.as<std::uint8_t>(), batch.order, batch.step}},
+                        gradient_scale, dlogits.as<T>(), partials);
   });
   cuda::add_metric_partials(partials, blocks * cuda::kWarps, s.rows, batch.step, sums, stream());
 }
@@ -194,8 +174,10 @@ void CudaLoss::partial_cross_entropy(const Tensor& logits, const TokenBatch& bat
       check_predictions("partial_cross_entropy", logits, batch, first_row, vocabulary, statistics, {}, dtype());
   const cuda::SliceTargets targets{{batch, static_cast<std::uint32_t>(first_row)}};
   cuda::with_element(dtype(), [&]<class T>(T) {
-    cuda::launch_kernel(cuda::partial_statistics_kernel<T>, cuda::blocks_for(s), 32 * cuda::kWarps, 0, stream(),
-                        cuda::rows_of<T>(logits, vocabulary, targets), statistics.as<float>());
+    cuda::with_sliced_rows<T>(logits, vocabulary, targets, nullptr, [&](auto pack, const auto& rows) {
+      cuda::launch_kernel(cuda::sliced_rows::statistics_kernel<T, pack.value, cuda::SliceTargets>, cuda::blocks_for(s),
+                          32 * cuda::kWarps, 0, stream(), rows, statistics.as<float>());
+    });
   });
 }
 
@@ -208,9 +190,11 @@ void CudaLoss::combined_cross_entropy(const Tensor& logits, const TokenBatch& ba
   const std::uint32_t blocks = cuda::blocks_for(s);
   auto* partials = scratch().reserve_elements<cuda::MetricPartial>(blocks * cuda::kWarps, stream());
   cuda::with_element(dtype(), [&]<class T>(T) {
-    cuda::launch_kernel(cuda::combined_kernel<T>, blocks, 32 * cuda::kWarps, 0, stream(),
-                        cuda::rows_of<T>(logits, vocabulary, targets), statistics.as<float>(), statistics.dim(0),
-                        gradient_scale, dlogits.as<T>(), partials);
+    cuda::with_sliced_rows<T>(logits, vocabulary, targets, dlogits.data, [&](auto pack, const auto& rows) {
+      cuda::launch_kernel(cuda::sliced_rows::combined_kernel<T, pack.value, cuda::SliceTargets>, blocks,
+                          32 * cuda::kWarps, 0, stream(), rows, statistics.as<float>(), statistics.dim(0),
+                          gradient_scale, dlogits.as<T>(), partials);
+    });
   });
   cuda::add_metric_partials(partials, blocks * cuda::kWarps, s.rows, batch.step, sums, stream());
 }
