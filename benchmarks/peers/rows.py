@@ -14,7 +14,7 @@ TEXT = "TEXT"  # in flags: stands for a file of text
 LOSS = "test_loss"
 LOSS_STEPS = 300
 BASELINE_SECONDS = 15.0  # that ddptrain takes to measure its efficiency, about
-SLOW_BASELINE_SECONDS = 40.0  # if steps take more than 10 ms: 30 s, and sometimes 60
+SLOW_BASELINE_SECONDS = 22.0  # if steps take more than 10 ms
 
 
 @dataclasses.dataclass(frozen=True)

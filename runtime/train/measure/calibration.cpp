@@ -30,8 +30,7 @@ constexpr double kRecoverySeconds = 1.0;  // time in which such a GPU gets from 
 constexpr double kRecoveriesOfARound = 3.0;
 constexpr double kFewestRounds = 4.0;
 constexpr double kLongerIfWide = 3.0;
-constexpr double kSlowSeconds = 30.0;  // limit of time: three rounds with steps that alternate
-constexpr double kSlowIfWideSeconds = 60.0;
+constexpr double kSlowSeconds = 20.0;  // limit of time: two rounds with steps that alternate
 
 /// A round in which steps alternate. All ranks have run for seconds before their steps are timed.
 struct AlternatingRound {
@@ -354,7 +353,7 @@ bool is_slow_step(double step_seconds) { return step_seconds > kSlowStepSeconds;
 
 CalibrationLimit calibration_limit(double asked, double train_seconds, double min_seconds, bool slow_gpu) {
   if (asked > 0.0) return asked;
-  if (slow_gpu) return {kSlowSeconds, kSlowIfWideSeconds};
+  if (slow_gpu) return {kSlowSeconds, kSlowSeconds};
   const double seconds = std::clamp(0.25 * std::max(train_seconds, min_seconds), kFewestRounds * kRoundSeconds, 20.0);
   return {seconds, kLongerIfWide * seconds};
 }

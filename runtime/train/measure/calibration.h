@@ -63,7 +63,7 @@ struct CalibrationLimit {
 bool is_slow_step(double step_seconds);
 
 /// `asked`. If that is 0, a quarter of the longer of the others, but 4 to 20 s; three times as long for a wide
-/// interval. `slow_gpu`: steps are slow and GPUs compute. Then 30 s in place of that, and 60 s for a wide interval.
+/// interval. `slow_gpu`: steps are slow and GPUs compute. Then 20 s in place of that, also for a wide interval.
 CalibrationLimit calibration_limit(double asked, double train_seconds, double min_seconds, bool slow_gpu = false);
 
 /// Measures a job. `step_seconds` is about the time of a step. `gpu`: windows are long enough to bring a GPU to its

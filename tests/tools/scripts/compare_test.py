@@ -422,7 +422,7 @@ class CompareTest(FolderCase):
     def test_plan(self) -> None:
         made = self.make([2], repeats=3, only="GPT-2 124M, 2 GPUs: ddptrain")
         text = results_page.plan_text(made)
-        self.assertRegex(text, r"0 trials and 3 rounds, about 732 s \(12 minutes\) in all")  # 2 x (60 + 2 + 20 + 40 s)
+        self.assertRegex(text, r"0 trials and 3 rounds, about 624 s \(10 minutes\) in all")  # 2 x (60 + 2 + 20 + 22 s)
         made.run_all()
         self.assertEqual(self.make([2], repeats=3, only="GPT-2 124M, 2 GPUs: ddptrain").left_over(), [])
 
