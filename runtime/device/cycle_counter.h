@@ -10,7 +10,8 @@ class CycleCounter {
   // Queued on the compute stream.
   virtual void begin() = 0;
   virtual void end() = 0;
-  /// From the newest begin() to the newest end(): the mean of the multiprocessors. The host waits for the device.
+  /// From the newest begin() to the newest end(): the mean of the multiprocessors; 0: not known. The host waits for the
+  /// device.
   virtual double cycles() = 0;
 };
 

@@ -335,7 +335,7 @@ Flags output_flags(Options& o) {
       {"--calibration-seconds", number(run.calibration_seconds, kSeconds),
        "Longest time of the baseline measurement, in seconds (0: a quarter of the training or of --min-seconds, 4 to "
        "20 s, and up to three times that while the interval is wide; 20 s if steps of GPUs take more than 10 ms). It "
-       "ends once the efficiency is known within a point",
+       "ends before that if eight rounds know the efficiency within a point",
        Effect::output, kExpertGroup},
       {"--metrics", text(o.metrics, "FILE"), "Write metrics as JSON lines; the last line is the summary",
        Effect::output},

@@ -107,6 +107,7 @@ struct UpdateSlice {
   const float* gradient_scale = nullptr;
   const float* trust_ratios = nullptr;  ///< lamb: by UpdateChunk::parameter. Null: all are 1.
   NonFinite* nonfinite = nullptr;       ///< Where gradients that are not finite are noted (`first`); null: nowhere.
+  bool yields = false;  ///< The kernel takes only multiprocessors that kernels of other streams leave free.
 
   bool rounds_at_random() const { return masterless || state_type == DType::bf16; }
 };

@@ -30,7 +30,7 @@ constexpr double kRecoverySeconds = 1.0;  // time in which such a GPU gets from 
 constexpr double kRecoveriesOfARound = 3.0;
 constexpr double kFewestRounds = 4.0;
 constexpr double kLongerIfWide = 3.0;
-constexpr double kSlowSeconds = 20.0;  // limit of time: two rounds with steps that alternate
+constexpr double kSlowSeconds = 20.0;  // limit of time: three rounds with steps that alternate
 
 /// A round in which steps alternate. All ranks have run for seconds before their steps are timed.
 struct AlternatingRound {

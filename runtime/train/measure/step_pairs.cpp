@@ -23,8 +23,9 @@ std::vector<double> at_mean_clock(const std::vector<TimedStep>& steps) {
     seconds += step.seconds;
     cycles += step.cycles;
   }
+  const bool known = std::ranges::all_of(steps, [](const TimedStep& step) { return step.cycles > 0.0; });
   std::vector<double> result;
-  for (const TimedStep& step : steps) result.push_back(cycles > 0.0 ? step.cycles * seconds / cycles : step.seconds);
+  for (const TimedStep& step : steps) result.push_back(known ? step.cycles * seconds / cycles : step.seconds);
   return result;
 }
 

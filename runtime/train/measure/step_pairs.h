@@ -21,12 +21,13 @@ bool is_reversed(std::uint64_t pair);
 /// A single step of this rank.
 struct TimedStep {
   double seconds = 0.0;
-  double cycles = 0.0;  ///< Of the GPU; 0: not known.
+  double cycles = 0.0;  ///< Of the GPU's multiprocessors; 0: not known.
 };
 
 /// The seconds of each step, if the GPU had had the mean clock of all of them throughout. The clock of a GPU at its
 /// power limit differs by per cents between neighbouring steps; the cycles of a step hardly do. The sum of the seconds
 /// stays.
+/// If the cycles of a step are not known, the seconds are as they were.
 std::vector<double> at_mean_clock(const std::vector<TimedStep>& steps);
 
 /// The observations of the pairs: two neighbours, from an even number on, are one. Error without two pairs. All ranks

@@ -107,6 +107,10 @@ std::string chrome_trace(const World& world, const std::vector<TimelineSpan>& mi
   Json events = {metadata("process_name", rank, 0, fmt::format("rank {} ({})", rank, world.hostname())),
                  metadata("thread_name", rank, 0, "compute"), metadata("thread_name", rank, 1, "communication")};
   const std::vector<int> threads = threads_of(mine);
+  const int last = threads.empty() ? 0 : *std::ranges::max_element(threads);
+  for (int thread = 2; thread <= last; ++thread) {
+    events.push_back(metadata("thread_name", rank, thread, fmt::format("communication {}", thread)));
+  }
   for (std::size_t i = 0; i < mine.size(); ++i) {
     const TimelineSpan& span = mine[i];
     events.push_back({{"ph", "X"},

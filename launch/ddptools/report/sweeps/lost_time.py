@@ -72,8 +72,13 @@ def _slowest_rank(case: Case) -> str:
     for run in case.runs:
         seconds = run.summary.get("step_seconds_without_communication_per_rank")
         known = [positive(value) for value in seconds] if isinstance(seconds, list) else []
-        if len(known) > 1 and None not in known:
-            above.append((known.index(max(known)), max(known) / statistics.mean(known) - 1))
+        if len(known) < 2 or None in known:
+            continue
+        above_mean = max(known) - statistics.mean(known)
+        slowest = positive(run.summary.get("step_seconds_without_communication"))
+        if slowest is not None and 2 * above_mean < slowest - statistics.mean(known):
+            continue  # ranks are slowest by turns
+        above.append((known.index(max(known)), above_mean / statistics.mean(known)))
     rank, times = collections.Counter(rank for rank, _ in above).most_common(1)[0] if above else (0, 0)
     if 2 * times <= len(above):  # another one each time: chance
         return ""

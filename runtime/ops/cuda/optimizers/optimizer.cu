@@ -147,7 +147,7 @@ class CudaOptimizer final : public OptimizerOps, CudaOps {
  public:
   explicit CudaOptimizer(Device& device)
       : CudaOps(device),
-        update_priority_(optimizer::lowest_priority()),
+        lowest_priority_(optimizer::lowest_priority()),
         steps_(device.allocate_pinned(sizeof(std::uint64_t))) {
     device.watch().set_device_steps(static_cast<const std::uint64_t*>(steps_.data()));
   }
@@ -166,8 +166,12 @@ class CudaOptimizer final : public OptimizerOps, CudaOps {
     auto* queue = static_cast<cudaStream_t>(stream.handle);
     const auto launch = [&]<class A>(A) {
       with_kind(settings.kind, [&](auto kind) {
-        optimizer::launch_with_priority(update_priority_, optimizer::update_kernel<kind.value, A>, slice.chunk_count,
-                                        queue, u);
+        const auto kernel = optimizer::update_kernel<kind.value, A>;
+        if (slice.yields) {
+          optimizer::launch_with_priority(lowest_priority_, kernel, slice.chunk_count, queue, u);
+        } else {
+          cuda::launch_kernel(kernel, slice.chunk_count, optimizer::kThreads, 0, queue, u);
+        }
       });
     };
     slice.rounds_at_random() ? optimizer::with_rounded_types(slice, launch) : optimizer::with_types(slice, launch);
@@ -236,9 +240,7 @@ class CudaOptimizer final : public OptimizerOps, CudaOps {
     return static_cast<int>(optimizer::inbox_layout(slice, ranks).blocks) <= multiprocessors() - kept;
   }
 
-  /// The update of a bucket beside backward takes only multiprocessors that are free: on backward's gradients all ranks
-  /// wait.
-  int update_priority_;
+  int lowest_priority_;
   Buffer steps_;  ///< In the host's memory: the step, for the watch.
 };
 
