@@ -109,9 +109,10 @@ class FakeDevice : public Device {
     void update(const OptimizerSettings&, const UpdateSlice& slice, StepRef, Stream stream) override {
       const auto peers =
           std::count_if(slice.peer_weights.begin(), slice.peer_weights.end(), [](void* p) { return p != nullptr; });
-      device_.log.push_back(fmt::format("update parameter {}{}{} on {}", parameters_of(slice),
+      device_.log.push_back(fmt::format("update parameter {}{}{} on {}{}", parameters_of(slice),
                                         peers > 0 ? fmt::format(" and of {} peers", peers) : "",
-                                        slice.trust_ratios != nullptr ? " by ratios" : "", device_.name(stream)));
+                                        slice.trust_ratios != nullptr ? " by ratios" : "", device_.name(stream),
+                                        slice.yields ? ", yields" : ""));
     }
     void add_momentum(const OptimizerSettings&, const UpdateSlice& slice, StepRef, Stream stream) override {
       device_.log.push_back(fmt::format("momentum of {} on {}", parameters_of(slice), device_.name(stream)));

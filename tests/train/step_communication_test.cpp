@@ -71,7 +71,7 @@ TEST_F(PathTest, AllReduceUpdatesEachBucketBehindItsSum) {
   EXPECT_EQ(step(),
             (Log{"communication waits for compute", "all-reduce of 512 on communication",
                  "update parameter 0 on communication", "communication waits for compute",
-                 "all-reduce of 1024 on communication", "update parameter 1 on communication",
+                 "all-reduce of 1024 on communication", "update parameter 1 on communication, yields",
                  "all-reduce of 512 on compute", "update parameter 2 on compute", "compute waits for communication"}));
 }
 
@@ -384,7 +384,7 @@ class FusedPathTest : public PeerPathTest {
 TEST_F(FusedPathTest, OneKernelReducesAndUpdatesTheLastBucket) {
   const Log log = step();
   EXPECT_EQ(Log(log.end() - 3, log.end()),
-            (Log{"update parameter 1 on communication", "sum over 4 and update parameter 2 on compute",
+            (Log{"update parameter 1 on communication, yields", "sum over 4 and update parameter 2 on compute",
                  "compute waits for communication"}));
   EXPECT_EQ(communicator.sent.size(), 2u);
 }

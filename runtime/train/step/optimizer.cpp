@@ -87,7 +87,8 @@ void Optimizer::update(std::size_t first, std::size_t buckets, Stream stream) {
     if (ratios_) slice.trust_ratios = ratios_->values();
     // The last update beside backward: backward ends with the last bucket's gradients, for which all ranks wait. After
     // earlier updates, the stream has collectives for which they wait, too.
-    slice.yields = buckets == 1 && first + 2 == arena_.plan().buckets.size();
+    const bool is_beside_backward = stream.handle == device_.communication_stream().handle;
+    slice.yields = is_beside_backward && first + 2 == arena_.plan().buckets.size();
     weights_->add_copies(slice, first);
     ops_.update(settings_, slice, step_, stream);
   }
