@@ -28,8 +28,8 @@ class SlurmTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls) -> None:
         skip_without_slurm()
-        hosts = cls.enterClassContext(Hosts(3))
         folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory(prefix="ddptrain-slurm-")))
+        hosts = cls.enterClassContext(Hosts(3))  # ends before the folder does, and Slurm with it
         cls.cluster = Cluster(hosts, folder)
         cls.scripts = folder / "check out" / "launch" / "slurm"  # jobs start in another folder, and find their program
         shutil.copytree(ROOT / "launch" / "slurm", cls.scripts)
