@@ -75,8 +75,8 @@ def _slowest_rank(case: Case) -> str:
         if len(known) < 2 or None in known:
             continue
         above_mean = max(known) - statistics.mean(known)
-        slowest = positive(run.summary.get("step_seconds_without_communication"))
-        if slowest is not None and 2 * above_mean < slowest - statistics.mean(known):
+        slowest, mean = (positive(run.summary.get(f"step_seconds_without_communication{end}")) for end in ("", "_mean"))
+        if slowest is not None and mean is not None and 2 * above_mean < slowest - mean:
             continue  # ranks are slowest by turns
         above.append((known.index(max(known)), above_mean / statistics.mean(known)))
     rank, times = collections.Counter(rank for rank, _ in above).most_common(1)[0] if above else (0, 0)
