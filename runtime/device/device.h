@@ -13,9 +13,9 @@
 #include "runtime/core/process/watch.h"
 #include "runtime/core/tensor.h"
 #include "runtime/device/buffer.h"
+#include "runtime/device/cycle_counter.h"
 #include "runtime/device/gpu_properties.h"
 #include "runtime/device/peak_rate.h"
-#include "runtime/device/cycle_counter.h"
 #include "runtime/device/timeline.h"
 
 namespace ddptrain {

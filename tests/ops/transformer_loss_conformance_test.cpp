@@ -154,7 +154,8 @@ Loss loss_of_parts(Bench& bench, const VocabularyCase& c, const Values& logits, 
 
 /// Logits tie over parts, too: the first of the largest is a hit.
 TEST_P(TransformerConformanceTest, CrossEntropyOfPartsIsThatOfTheWholeVocabulary) {
-  for (const VocabularyCase& c : {VocabularyCase{5, 7, 2, 4, 3}, {40, 100, 4, 32, 5}, {9, 1000, 3, 336, 1}, {11, 50257, 2, 25136, 2}}) {
+  for (const VocabularyCase& c :
+       {VocabularyCase{5, 7, 2, 4, 3}, {40, 100, 4, 32, 5}, {9, 1000, 3, 336, 1}, {11, 50257, 2, 25136, 2}}) {
     const Values logits = random_eighths(c.rows * c.vocabulary, 1, 1.0);
     compare_loss(fmt::format("{} x {} in {} parts", c.rows, c.vocabulary, c.parts), [&](Bench& bench) -> Loss {
       const TokenBatch batch = random_tokens(bench, 8, 6, c.vocabulary);
