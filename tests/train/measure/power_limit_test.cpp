@@ -7,52 +7,28 @@
 #include <random>
 #include <vector>
 
-#include "runtime/train/measure/calibration.h"
+#include "tests/train/measure/simulated_gpus.h"
 
 namespace ddptrain {
 namespace {
 
 /// Four GPUs at their power limit. The clock of each wanders by some per cent within a second, and sinks further after
 /// a few tenths of a second without communication, because more of the GPU is busy. Now and then a step is held up.
-class PowerLimitedGpus final : public TimedJob {
+class PowerLimitedGpus final : public SimulatedGpus {
  public:
-  static constexpr std::size_t kRanks = 4;
   static constexpr double kCompute = 26.2e-3;
   static constexpr double kExposed = 0.8e-3;
 
   explicit PowerLimitedGpus(std::mt19937& random, bool alternates = true) : random_(random), alternates_(alternates) {}
 
-  Window time(TimedWork work, std::uint64_t steps, std::uint64_t lead) override {
-    for (std::uint64_t step = 0; step < lead; ++step) once(work);
-    Window window{std::vector<double>(kRanks, 0.0)};
-    for (std::uint64_t step = 0; step < steps; ++step) {
-      const std::vector<double> seconds = once(work);
-      for (std::size_t rank = 0; rank < kRanks; ++rank) window.seconds[rank] += seconds[rank];
-    }
-    return window;
-  }
-
   bool alternates() const override { return alternates_; }
-
-  std::vector<StepPair> time_pairs(std::uint64_t pairs, std::uint64_t lead) override {
-    if (lead > 0) time_pairs(lead, 0);
-    std::vector<StepPair> result(pairs);
-    for (std::uint64_t i = 0; i < pairs; ++i) {
-      const bool reversed = is_reversed(next_pair_++);
-      if (!reversed) result[i].step = once(TimedWork::step);
-      result[i].compute_step = once(TimedWork::compute_step);
-      if (reversed) result[i].step = once(TimedWork::step);
-    }
-    return result;
-  }
 
   std::vector<double> time_compute(bool communicates) override {
     return once(communicates ? TimedWork::step : TimedWork::compute_step);
   }
 
  private:
-  /// Seconds of a step of each rank, which moves the clocks.
-  std::vector<double> once(TimedWork work) {
+  std::vector<double> once(TimedWork work) override {
     std::vector<double> seconds(kRanks, 0.0);
     for (std::size_t rank = 0; rank < kRanks; ++rank) {
       if (work == TimedWork::alone && rank > 0) continue;
@@ -88,7 +64,6 @@ class PowerLimitedGpus final : public TimedJob {
     load_[rank] = load_after(rank, work, seconds);
   }
 
-  std::uint64_t next_pair_ = 0;
   std::mt19937& random_;
   bool alternates_;
   std::normal_distribution<> normal_;

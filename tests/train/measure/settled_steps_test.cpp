@@ -12,11 +12,11 @@
 
 #include "runtime/train/measure/calibration.h"
 #include "runtime/train/measure/estimate.h"
+#include "tests/train/measure/simulated_gpus.h"
 
 namespace ddptrain {
 namespace {
 
-constexpr std::size_t kRanks = 4;
 constexpr double kStep = 104e-3;
 constexpr double kExposed = 0.8e-3;
 
@@ -45,7 +45,7 @@ class Clock {
 };
 
 /// Four GPUs at their power limit, with steps of about 104 ms.
-class SettlingGpus final : public TimedJob {
+class SettlingGpus final : public SimulatedGpus {
  public:
   SettlingGpus(unsigned seed, double swings)
       : random_(seed),
@@ -53,38 +53,19 @@ class SettlingGpus final : public TimedJob {
                 Clock(0.002, 1.05 * swings)} {}
 
   double seconds = 0.0;  ///< So far.
-  std::uint64_t next_pair = 0;
-
-  Window time(TimedWork work, std::uint64_t steps, std::uint64_t lead) override {
-    for (std::uint64_t step = 0; step < lead; ++step) once(work);
-    Window window{std::vector<double>(kRanks, 0.0)};
-    for (std::uint64_t step = 0; step < steps; ++step) {
-      const std::vector<double> one = once(work);
-      for (std::size_t rank = 0; rank < kRanks; ++rank) window.seconds[rank] += one[rank];
-    }
-    return window;
-  }
 
   bool alternates() const override { return true; }
 
   std::vector<StepPair> time_pairs(std::uint64_t pairs, std::uint64_t lead) override {
     EXPECT_EQ(pairs % 2 + lead % 2, 0u) << "orders of neighbours would not be opposite";
-    if (lead > 0) time_pairs(lead, 0);
-    std::vector<StepPair> result(pairs);
-    for (std::uint64_t i = 0; i < pairs; ++i) {
-      const bool reversed = is_reversed(next_pair++);
-      if (!reversed) result[i].step = once(TimedWork::step);
-      result[i].compute_step = once(TimedWork::compute_step);
-      if (reversed) result[i].step = once(TimedWork::step);
-    }
-    return result;
+    return SimulatedGpus::time_pairs(pairs, lead);
   }
 
   /// All of a step is backward pass here, and communication does not slow it down.
   std::vector<double> time_compute(bool /*communicates*/) override { return once(TimedWork::compute_step); }
 
  private:
-  std::vector<double> once(TimedWork work) {
+  std::vector<double> once(TimedWork work) override {
     constexpr double kTick = 4e-3;
     std::vector<double> result(kRanks, 0.0);
     for (std::size_t rank = 0; rank < kRanks; ++rank) {
