@@ -341,6 +341,15 @@ class OuterLogTest(OuterCase):
             failing = f'case $* in *g2*) {end} ;; *) exec "$@" ;; esac'
             self.local_groups("2", "bash", "-c", failing, "bash", *endless, code=code)
 
+    def test_each_group_of_one_machine_has_a_folder_for_mpirun(self) -> None:
+        """Open MPI 4 ends at times if another one makes the same folder at that moment."""
+        train = [BIN / "ddptrain", *FREE, "--steps", "1"]
+        noting = 'echo "$OMPI_MCA_orte_top_session_dir" >> folders; exec "$@"'
+        self.local_groups("3", "bash", "-c", noting, "bash", *train, code=0)
+        folders = (self.folder / "folders").read_text().split()
+        self.assertEqual(len(set(folders)), 3, folders)
+        self.assertFalse(any(pathlib.Path(folder).parent.exists() for folder in folders), folders)
+
     def test_groups_of_one_machine_end_on_signals(self) -> None:
         """The groups, then the log, and nothing is left, also if the program itself is killed."""
         train = [*words(*MPIRUN, "-np", 1), str(BIN / "ddptrain"), *FREE, "--steps", "100000000", "--metrics", "m.jsonl"]

@@ -9,6 +9,9 @@ from collections.abc import Callable
 
 from ddptools.common.programs import ask
 
+# Folder of Open MPI's files on each host. Open MPI 4 removes it, unless it is killed. 5 does not know the variable.
+SESSIONS = "OMPI_MCA_orte_top_session_dir"
+
 
 @dataclasses.dataclass(frozen=True)
 class Mpirun:

@@ -20,7 +20,7 @@ from typing import Any, IO
 
 from ddptools.common.arguments import Parser, number, path, whole
 from ddptools.common.errors import UsageError
-from ddptools.common.mpirun import OPEN_MPI, find_mpirun, permission
+from ddptools.common.mpirun import OPEN_MPI, SESSIONS, find_mpirun, permission
 from ddptools.common.programs import answer
 from ddptools.common.runner import end_session, exit_text, positive, start_session, with_words
 from ddptools.supervise.hosts import (
@@ -52,8 +52,6 @@ KEEPALIVE = {
 # mpirun hands such variables on: that of Open MPI 4 to its daemons and ranks; 5 the first to ranks, the second to
 # daemons.
 MARKS = ("OMPI_MCA_ddptrain_job", "PRTE_MCA_ddptrain_job")
-# Folder of Open MPI's files on each host. Open MPI 4 removes it, unless it is killed. 5 does not know the variable.
-SESSIONS = "OMPI_MCA_orte_top_session_dir"
 # Lines of a job that is ending. mpirun can outlive it: its daemon on a lost host never acknowledges the order to end.
 ENDING = re.compile(
     r"has been waiting in|error on rank|lost communication with a remote daemon"
