@@ -8,7 +8,7 @@ import socket
 import threading
 from typing import Any
 
-from support import BIN, ENVIRONMENT, MPIRUN, TINY, Job, JobTest, run, wait_for, words
+from support import BIN, ENVIRONMENT, MPIRUN, SESSIONS, TINY, Job, JobTest, run, wait_for, words
 from tests.tools.support import LOG_PASSWORD, LogServer, skip_without_log
 
 PATIENCE = 120.0  # seconds after which what takes a moment hangs
@@ -127,7 +127,7 @@ class OuterCase(JobTest):
         folder.mkdir(parents=True, exist_ok=True)
         outer = ["--outer", self.log.url(run_name), "--group", name, "--metrics", "m.jsonl", "--outer-record", "record"]
         command = [*MPIRUN, "-np", str(ranks), str(BIN / "ddptrain"), *words(*outer, *arguments)]
-        job = Job(command, folder)
+        job = Job(["env", f"{SESSIONS}={folder}/mpirun", *command], folder)  # as launch/local-groups does
         self.addCleanup(job.end)
         return job
 

@@ -17,7 +17,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from tests.tools.support import (  # noqa: E402, F401
     AS_ROOT, BIN, ROOT, FolderCase, is_alive, run, wait_for, write_program,
 )  # fmt: skip
-from ddptools.common.mpirun import HYDRA, find_mpirun  # noqa: E402, F401
+from ddptools.common.mpirun import HYDRA, SESSIONS, find_mpirun  # noqa: E402, F401
 from ddptools.common.runner import end_session  # noqa: E402
 
 ENVIRONMENT = os.environ | AS_ROOT
