@@ -117,7 +117,7 @@ class SpeedTest(unittest.TestCase):
             (caption, "(commit 30c94d1e, 29 November 2026;", "does not name the commit 30c94d1e"),
             (caption, "(commit 30c94d0e, 22 November 2026;", "is not of 2026-11-22"),
             ("- 4 H200: ", "- 4 H200, 2026-11-27: ", r"days \['2026-11-27', '2026-11-29'\]"),
-            ("## One question", "Today 9.9 M images/s.\n\n## One question", r"Today .*commits \[\], days \[\], pages \[\]"),
+            ("## Code, models", "Today 9.9 M images/s.\n\n## Code, models", r"Today .*commits \[\], days \[\], pages \[\]"),
         ):
             with self.subTest(changed):
                 self.assertRegex(" ".join(faults_of_speed(README.replace(text, changed))), says)
