@@ -20,6 +20,13 @@
 
 namespace ddptrain {
 
+/// Ids of tokens with a meaning, by their names in config.json of Hugging Face's models. They do not change what the
+/// network computes.
+using SpecialTokens = std::map<std::string, std::vector<std::uint32_t>>;
+inline constexpr const char* kBeginToken = "bos_token_id";
+inline constexpr const char* kEndToken = "eos_token_id";
+inline constexpr const char* kPaddingToken = "pad_token_id";
+
 /// Values in host memory.
 struct HostTensor {
   Shape shape;
@@ -95,6 +102,10 @@ class Workload {
   virtual std::map<std::string, std::int64_t> sizes() const { return {}; }  ///< For reports: layers, width ...
   /// Sets the sizes to those of a checkpoint, as sizes() gave them.
   virtual void take_sizes(const std::map<std::string, std::int64_t>& /*sizes*/) {}
+  /// Those of the weights to start from. Checkpoints keep them.
+  virtual SpecialTokens special_tokens() const { return {}; }
+  /// Sets them to those of a checkpoint.
+  virtual void take_special_tokens(const SpecialTokens& /*tokens*/) {}
   /// After take_sizes(). UsageError if a flag has given another size.
   virtual void check_given_sizes() {}
 
@@ -103,11 +114,12 @@ class Workload {
   /// The first tokens of the data for validation, at most `most`. After load().
   virtual std::vector<std::uint32_t> first_tokens(std::int64_t /*most*/) const { return {}; }
   virtual bool tokens_are_bytes() const { return false; }  ///< All tokens of the data and the model. After load().
-  /// Tokens after which a text ends, if weights to start from name some.
+  /// Tokens after which a text ends.
   virtual std::vector<std::uint32_t> end_tokens() const { return {}; }
 
   /// Writes the f32 values of all parameters, by name, of a model of these sizes(), into a folder that is made where
-  /// there is none: by default as model.safetensors, with the names and shapes of the model. Needs no open().
+  /// there is none: by default as model.safetensors, with the names and shapes of the model, and special_tokens() where
+  /// the format has a place for them. Needs no open().
   virtual void export_weights(const std::filesystem::path& folder, const std::map<std::string, std::int64_t>&,
                               const std::map<std::string, HostTensor>& weights) const {
     write_weights(folder, weights);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "models/hugging_face/model_config.h"
+#include "models/hugging_face/tokenizer_files.h"
 #include "models/registry.h"
 #include "runtime/core/text.h"
 
@@ -27,7 +28,9 @@ Flags DecoderWorkload::with_common_flags(Flags sizes, const std::string& init) {
       {"--recompute", choice(recompute_, recomputes),
        "Activations that backward recomputes instead of keeping them in memory", Effect::speed},
       {"--save", text(save_, "DIR"),
-       "Write the trained model to this folder: model.safetensors and config.json of transformers", Effect::output}};
+       "Write the trained model to this folder: model.safetensors and config.json of transformers, and the tokenizer's "
+       "files of --init",
+       Effect::output}};
   for (const Flag& flag : sizes) {
     if (flag.name() != "seq") default_sizes_.try_emplace(flag.name(), flag.value.text);
   }
@@ -88,16 +91,17 @@ void DecoderWorkload::open(const RunFacts& run) {
   run_.longest_text = std::min(run.longest_text, most_positions());
 }
 
-/// The model of --init may be one that another --model reads.
+/// The model of --init may be one that only another --model reads.
 void DecoderWorkload::check_family() const {
   const std::optional<std::filesystem::path> config = about("--init", [&] { return find_model_config(init_); });
   if (!config) return;
   const nlohmann::json type = about("--init", [&] { return ModelConfig(*config, "models").entry("model_type"); });
   if (!type.is_string()) return;
   const auto name = type.get<std::string>();
+  const auto reads = [&](const Workload& workload) { return std::ranges::count(workload.model_types(), name) > 0; };
+  if (reads(*this)) return;
   for (const std::string& other : model_names()) {
-    const std::vector<std::string> types = make_workload(other)->model_types();
-    if (other == model_ || std::find(types.begin(), types.end(), name) == types.end()) continue;
+    if (!reads(*make_workload(other))) continue;
     usage_error("--init {}: {} has model_type \"{}\". Use --model {}.", init_, config->string(), name, other);
   }
 }
@@ -139,17 +143,22 @@ void DecoderWorkload::load() {
   check_slices(table().config, run_.mesh.tensor, size_flags());
 }
 
-/// The bytes of a text are no tokens of a tokenizer, which the model has if its folder has one, or if it is GPT-2.
+/// The bytes of a text are no tokens of a tokenizer, which the model has if its folder has one, if it is GPT-2, or if its
+/// config.json names tokens, which it does not for a model that was trained with bytes.
 void DecoderWorkload::check_tokens() const {
   constexpr std::int64_t kGpt2Vocabulary = 50257;
   const std::int64_t size = table().config.vocabulary;
-  const auto has = [&](const char* name) { return std::filesystem::exists(std::filesystem::path(init_) / name); };
-  const bool has_tokenizer = size == kGpt2Vocabulary || has("vocab.json") || has("tokenizer.json");
-  if (!tokens_->text().are_bytes() || size <= kByteTokens || !has_tokenizer) return;
+  const bool has_others = size == kGpt2Vocabulary || has_tokenizer(init_) || !special_tokens().empty();
+  if (!tokens_->text().are_bytes() || size <= kByteTokens || !has_others) return;
   usage_error(
       "{}: the bytes of a text are its tokens, and the model of --init {} has other ones. "
       "`data/tokens-from-text TEXT OUT.bin --tokenizer FOLDER` writes tokens of its tokenizer.",
       data_, init_);
+}
+
+void DecoderWorkload::save(const std::filesystem::path& folder, std::map<std::string, HostTensor> weights) const {
+  save_model(folder, std::move(weights));
+  if (!init_.empty()) copy_tokenizer_files(init_, folder);
 }
 
 DecoderOptions DecoderWorkload::options_of_rank() const {

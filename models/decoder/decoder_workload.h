@@ -50,6 +50,8 @@ class DecoderWorkload : public Workload {
   virtual std::int64_t most_positions() const { return table().config.sequence; }
   /// Reads the sizes from the model of --init, which is given. The window is then window_within().
   virtual void open_init(const RunFacts& run) = 0;
+  /// Writes config.json and the weights.
+  virtual void save_model(const std::filesystem::path& folder, std::map<std::string, HostTensor> weights) const = 0;
   /// Returns the values of a parameter of the model of --init by its name. Null without --init.
   virtual std::function<std::vector<float>(const std::string& name)> pretrained() const = 0;
 
@@ -69,6 +71,7 @@ class DecoderWorkload : public Workload {
   std::int64_t window_within(std::int64_t positions, std::int64_t sequence, const RunFacts& run) const;
 
  private:
+  void save(const std::filesystem::path& folder, std::map<std::string, HostTensor> weights) const final;
   std::string set_dropout(const std::string& text);
   void check_family() const;
   void check_text(std::int64_t tokens) const;

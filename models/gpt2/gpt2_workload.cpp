@@ -63,7 +63,7 @@ class Gpt2Workload final : public DecoderWorkload {
   std::int64_t& vocabulary() override { return shape_.vocabulary; }
   const SizeNames& size_flags() const override { return kFlags; }
 
-  void save(const std::filesystem::path& folder, std::map<std::string, HostTensor> weights) const override {
+  void save_model(const std::filesystem::path& folder, std::map<std::string, HostTensor> weights) const override {
     save_gpt2(folder, {shape_, std::move(weights)});
   }
   void open_init(const RunFacts& run) override {

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "models/hugging_face/special_tokens.h"
 #include "runtime/core/error.h"
 #include "runtime/ops/grouped_attention.h"
 
@@ -115,8 +116,8 @@ std::string config_text(const LlamaShape& shape, const SpecialTokens& tokens) {
   config["architectures"] = {fmt::format("{}ForCausalLM", name)};
   if (!shape.qkv_bias) config["attention_bias"] = false;
   config["attention_dropout"] = 0.0;
-  config["bos_token_id"] = tokens.begin;
-  config["eos_token_id"] = tokens.end;
+  config[kBeginToken] = special_token_json(tokens, kBeginToken);
+  config[kEndToken] = special_token_json(tokens, kEndToken);
   // transformers writes none for Qwen2, but reads it.
   if (!shape.qkv_bias || shape.size_of_head() != ordinary_head_size(shape)) config["head_dim"] = shape.size_of_head();
   config["hidden_act"] = "silu";
@@ -127,7 +128,7 @@ std::string config_text(const LlamaShape& shape, const SpecialTokens& tokens) {
   config["num_attention_heads"] = shape.heads;
   config["num_hidden_layers"] = shape.layers;
   config["num_key_value_heads"] = shape.all_key_heads();
-  if (!tokens.padding.is_null()) config["pad_token_id"] = tokens.padding;
+  if (tokens.count(kPaddingToken) > 0) config[kPaddingToken] = special_token_json(tokens, kPaddingToken);
   config["rms_norm_eps"] = shape.norm_epsilon;
   const RotaryScaling& scaling = shape.rotary_scaling;
   if (scaling.factor != 1.0) {
@@ -205,7 +206,7 @@ LlamaFolder::LlamaFolder(const fs::path& path) : LlamaFolder(path, config_of(pat
 
 LlamaFolder::LlamaFolder(const fs::path& path, const ModelConfig& config)
     : shape_(shape_in(config)),
-      special_{config.entry("bos_token_id"), config.entry("eos_token_id"), config.entry("pad_token_id")},
+      special_(special_tokens_of(config)),
       tensors_(path, {kEmbedding, kHead}) {
   check_tensors();
 }

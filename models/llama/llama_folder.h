@@ -14,13 +14,6 @@
 
 namespace ddptrain {
 
-/// Ids of tokens with a meaning, as config.json has them. They do not change what the network computes.
-struct SpecialTokens {
-  nlohmann::json begin = {};
-  nlohmann::json end = {};
-  nlohmann::json padding = {};
-};
-
 /// The weights of a model. Names and shapes are as in llama_parameters().
 struct LlamaWeights {
   LlamaShape shape;

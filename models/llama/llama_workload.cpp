@@ -84,19 +84,15 @@ class LlamaWorkload final : public DecoderWorkload {
 
   std::map<std::string, std::int64_t> sizes() const override { return shape_.sizes(); }
   void take_sizes(const std::map<std::string, std::int64_t>& sizes) override { shape_ = LlamaShape::of_sizes(sizes); }
+  SpecialTokens special_tokens() const override { return special_; }
+  void take_special_tokens(const SpecialTokens& tokens) override { special_ = tokens; }
   std::vector<std::uint32_t> end_tokens() const override {
-    std::vector<std::uint32_t> tokens;
-    const auto add = [&](const nlohmann::json& token) {
-      if (token.is_number_unsigned()) tokens.push_back(token.get<std::uint32_t>());
-    };
-    const nlohmann::json& end = special_.end;
-    add(end);
-    if (end.is_array()) std::for_each(end.begin(), end.end(), add);
-    return tokens;
+    const auto end = special_.find(kEndToken);
+    return end == special_.end() ? std::vector<std::uint32_t>{} : end->second;
   }
   void export_weights(const std::filesystem::path& folder, const std::map<std::string, std::int64_t>& sizes,
                       const std::map<std::string, HostTensor>& weights) const override {
-    save_llama(folder, {LlamaShape::of_sizes(sizes), {}, weights});
+    save_llama(folder, {LlamaShape::of_sizes(sizes), special_, weights});
   }
 
  private:
@@ -105,7 +101,7 @@ class LlamaWorkload final : public DecoderWorkload {
   const SizeNames& size_flags() const override { return kFlags; }
   std::int64_t most_positions() const override { return shape_.most_positions(); }
 
-  void save(const std::filesystem::path& folder, std::map<std::string, HostTensor> weights) const override {
+  void save_model(const std::filesystem::path& folder, std::map<std::string, HostTensor> weights) const override {
     save_llama(folder, {shape_, special_, std::move(weights)});
   }
   void open_init(const RunFacts& run) override {

@@ -92,7 +92,7 @@ def page(programs: pathlib.Path) -> str:
                 flags = [pair for pair in flags if pair not in of_models]
                 of_models += flags
             text += "" if name.lower() == "options" else f"\n### {name[0].upper()}{name[1:]}\n"
-            text += table(flags, has_default=program == "ddptrain")
+            text += table(flags, has_default=program == "ddptrain") if flags else "\nAs above.\n"
     commands: dict[tuple[str, str], list[str]] = {}
     for name in BENCHMARKS:
         for pair in shown(["ddpbench", name], programs)["Options"]:

@@ -8,6 +8,7 @@
 #include "launch/app/flags/options.h"
 #include "runtime/core/error.h"
 #include "tests/launch/command_line.h"
+#include "tests/support/says.h"
 
 namespace ddptrain {
 namespace {
@@ -49,6 +50,16 @@ TEST(ConfigFile, APipeIsNoFile) {
     EXPECT_EQ(error.what(), "--config " + pipe + ": is a pipe, and a regular file is needed. Give the name of one.");
   }
   EXPECT_EQ(parse({"--config", "/dev/null"}).options.model, "cnn");
+}
+
+TEST(ConfigFile, ALongDottedKeyIsToldInOneLine) {
+  const auto key = [](std::size_t parts) {
+    std::string text = "a";
+    while (parts-- > 0) text += ".a";
+    return file_with("dots.toml", text + "=1\n");
+  };
+  EXPECT_CONTAINS(error_message([&] { parse({"--config", key(30000).c_str()}); }), "dots.toml:1:1: a is a table");
+  EXPECT_CONTAINS(error_message([&] { parse({"--config", key(100000).c_str()}); }), "it has 200004 bytes");
 }
 
 TEST(ConfigFile, TextComesBackWhateverItHolds) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "models/registry.h"
+#include "runtime/core/files/json.h"
 #include "tests/data/idx_files.h"
 #include "tests/launch/process.h"
 
@@ -107,6 +108,56 @@ TEST_F(UseModel, BytesAreNoTokensOfASavedGptWithATokenizer) {
   EXPECT_EQ(refused.exit_code, 2) << refused.output;
   EXPECT_EQ(refused.count("has other ones. `data/tokens-from-text TEXT OUT.bin"), 1) << refused.output;
   for (const char* data : {"synthetic:4000:300", "synthetic:4000:64"}) run(1, init + data);
+  const std::string llama = "--model llama --layers 1 --width 32 --heads 2 --ff 32 --seq 16 --batch 8 --steps 1 ";
+  run(1, llama + "--data synthetic:4000:300 --save " + path("llama"));
+  const std::string llama_init = llama + "--init " + path("llama") + " --data " + path("text");
+  run(1, llama_init);
+  auto config = nlohmann::json::parse(tests::read_all(folder_ / "llama/config.json"));
+  config["eos_token_id"] = 299;
+  std::ofstream(path("llama/config.json")) << config.dump();
+  const Outcome named = train_on_cpu(1, "--device cpu --baseline off " + llama_init);
+  EXPECT_EQ(named.exit_code, 2) << named.output;
+  EXPECT_TRUE(named.says("has other ones. `data/tokens-from-text TEXT OUT.bin")) << named.output;
+}
+
+/// The lines of token ids.
+std::vector<std::string> texts_of(const Outcome& outcome) {
+  std::istringstream output(outcome.output);
+  std::vector<std::string> texts;
+  for (std::string line; std::getline(output, line);) {
+    if (!line.empty() && line.find_first_not_of("0123456789 ") == std::string::npos) texts.push_back(line);
+  }
+  return texts;
+}
+
+TEST_F(UseModel, ACheckpointKeepsTheEndOfTexts) {
+  const std::string model = "--model llama ";
+  const std::string sizes = "--layers 1 --width 32 --heads 2 --ff 32 --seq 16 ";
+  const std::string data = "--data synthetic:4000:300 --batch 8 ";
+  std::ofstream(path("prompts")) << "1 2 3\n";
+  run(1, model + sizes + data + "--steps 20 --lr 0.01 --optimizer adamw --save " + path("base"));
+  const std::string generate = model + "--generate --temperature 0 --prompts " + path("prompts");
+  const std::string whole = texts_of(run(1, generate + " --init " + path("base"))).front();
+  auto config = nlohmann::json::parse(tests::read_all(folder_ / "base/config.json"));
+  config["eos_token_id"] = std::stoi(whole.substr(whole.find(' ')));  // the second token of the text
+  config["bos_token_id"] = 299;
+  std::ofstream(path("base/config.json")) << config.dump(2) << '\n';
+  std::ofstream(path("base/tokenizer.json")) << "{}";
+  const std::string first = data + "--seq 16 --steps 1 --lr 1e-30 --checkpoint " + path("c");
+  run(2, model + first + " --init " + path("base") + " --save " + path("saved"));
+  const std::vector<std::string> ended = texts_of(run(1, generate + " --init " + path("base")));
+  EXPECT_LT(ended.front().size(), whole.size());
+  const std::string resume = " --resume " + path("c");
+  EXPECT_EQ(texts_of(run(1, generate + resume)), ended);
+  run(1, resume + " --export " + path("exported"));
+  run(2, model + sizes + data + "--steps 2 --lr 1e-30 --allow-change --checkpoint " + path("c2") + resume + " --save " +
+             path("resumed"));
+  run(1, "--resume " + path("c2") + " --export " + path("again"));
+  for (const char* folder : {"saved", "exported", "resumed", "again"}) {
+    const auto kept = nlohmann::json::parse(tests::read_all(folder_ / folder / "config.json"));
+    for (const char* name : {"bos_token_id", "eos_token_id"}) EXPECT_EQ(kept.at(name), config.at(name)) << folder;
+  }
+  EXPECT_TRUE(fs::exists(folder_ / "saved/tokenizer.json"));
 }
 
 /// Language models with stages and slices.
@@ -132,16 +183,6 @@ TEST_F(UseModel, EveryMeshSavesAndExportsTheWholeModel) {
     }
     for (const char* folder : {"first", "stages", "slices", "exported", "checkpoint"}) fs::remove_all(folder_ / folder);
   }
-}
-
-/// The lines of token ids.
-std::vector<std::string> texts_of(const Outcome& outcome) {
-  std::istringstream output(outcome.output);
-  std::vector<std::string> texts;
-  for (std::string line; std::getline(output, line);) {
-    if (!line.empty() && line.find_first_not_of("0123456789 ") == std::string::npos) texts.push_back(line);
-  }
-  return texts;
 }
 
 TEST_F(UseModel, EveryMeshGeneratesTheSameText) {

@@ -4,6 +4,8 @@
 #define TOML_ASSERT(condition) static_assert(true)
 #include <toml++/toml.h>
 
+#include <cstdint>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -52,8 +54,16 @@ std::string set(Flag& flag, const toml::node& node) {
   return advice;
 }
 
+/// The parser calls itself once for each part of a dotted key.
+constexpr std::uintmax_t kMostBytes = 65536;
+
 toml::table parse(const std::string& path) {
   require_regular("--config", path);
+  std::error_code unknown;
+  const std::uintmax_t bytes = std::filesystem::file_size(path, unknown);
+  if (!unknown && bytes > kMostBytes) {
+    usage_error("--config {}: it has {} bytes, and a file of settings has {} at the most", path, bytes, kMostBytes);
+  }
   std::ifstream file(path);
   if (!file) usage_error("--config {}: the file cannot be read", path);
   try {

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <vector>
 
 #include "launch/app/tasks/resume.h"
@@ -116,7 +117,9 @@ void export_weights(const World& world, const CommandLine& command_line) {
     for (auto& [name, tensor] : CheckpointReader(*checkpoint).parameters()) {
       weights[name] = {tensor.first, std::move(tensor.second)};
     }
-    make_workload(run.model)->export_weights(options.export_to, run.sizes, weights);
+    const std::unique_ptr<Workload> workload = make_workload(run.model);
+    workload->take_special_tokens(run.special_tokens);
+    workload->export_weights(options.export_to, run.sizes, weights);
     const std::string line = fmt::format("{}: weights of {} after step {}", options.export_to,
                                          checkpoint->path.string(), checkpoint->manifest.progress.step);
     std::fputs((one_line(line) + "\n").c_str(), stdout);

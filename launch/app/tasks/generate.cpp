@@ -42,6 +42,7 @@ std::optional<Checkpoint> open_checkpoint(const World& world, const Options& opt
     const RunIdentity& run = checkpoint->manifest.run;
     require_model(run, options.model, from);
     workload.take_sizes(run.sizes);
+    workload.take_special_tokens(run.special_tokens);
   });
   return checkpoint;
 }

@@ -129,6 +129,7 @@ RunIdentity identity_of(const CommandLine& command_line, const RunPlan& plan, co
   run.mesh = plan.mesh;
   run.model = plan.model;
   run.sizes = command_line.workload->sizes();
+  run.special_tokens = command_line.workload->special_tokens();
   run.data = data;
   run.precision = name_of(plan.format);
   run.seed = plan.trainer.seed;

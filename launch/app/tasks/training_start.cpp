@@ -76,7 +76,11 @@ TrainingStart::TrainingStart(Job& job, const PlannedMachine& machine, const std:
   identity = identity_of(job.command_line, *plan, data);
   if (!resumed) return;
   world.agree([&] { check_resumable(*resumed, identity, job.command_line, *plan); });
-  identity.other_tensor = had_other_tensor(resumed->manifest.run, identity);
+  const RunIdentity& saved = resumed->manifest.run;
+  identity.other_tensor = had_other_tensor(saved, identity);
+  if (!identity.special_tokens.empty()) return;
+  job.workload().take_special_tokens(saved.special_tokens);  // the run was started with --init
+  identity.special_tokens = saved.special_tokens;
 }
 
 RunPlan plan_without_training(Job& job, const PlannedMachine& machine) {

@@ -75,6 +75,7 @@ RunIdentity run_in(const nlohmann::json& json) {
   RunIdentity run;
   json.at("model").get_to(run.model);
   json.at("sizes").get_to(run.sizes);
+  if (json.contains("special_tokens")) json.at("special_tokens").get_to(run.special_tokens);
   json.at("data").get_to(run.data);
   json.at("precision").get_to(run.precision);
   json.at("seed").get_to(run.seed);
@@ -178,6 +179,7 @@ std::string to_json(const Manifest& manifest) {
                {"written", manifest.written},
                {"model", run.model},
                {"sizes", run.sizes},
+               {"special_tokens", run.special_tokens},
                {"precision", run.precision},
                {"seed", run.seed},
                {"world_size", run.mesh.ranks()},

@@ -23,6 +23,8 @@ inline constexpr const char* kManifestName = "manifest.json";
 struct RunIdentity {
   std::string model;
   std::map<std::string, std::int64_t> sizes;  ///< The model's sizes by name.
+  /// Ids of tokens by what they mean. Not compared.
+  std::map<std::string, std::vector<std::uint32_t>> special_tokens = {};
   std::string data;                           ///< Size and hash of the data.
   std::string precision;
   std::uint64_t seed = 0;

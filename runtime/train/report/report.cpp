@@ -1,9 +1,12 @@
 #include "runtime/train/report/report.h"
 
+#include <fcntl.h>
 #include <spdlog/spdlog.h>
+#include <sys/file.h>
 
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
@@ -174,6 +177,17 @@ void drop_cut_line(const std::string& path) {
   if (whole < text.size()) std::filesystem::resize_file(path, whole);
 }
 
+/// Holds the lock of a regular file, which is made if it is missing. File systems without locks have none.
+Descriptor lock_of(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored)) return Descriptor();
+  Descriptor file(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  if (file && flock(file.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    usage_error("--metrics {}: another run writes this file. Wait for its end, or give another file.", path);
+  }
+  return file;
+}
+
 }  // namespace
 
 std::string described(const GradientPath& path) {
@@ -182,6 +196,7 @@ std::string described(const GradientPath& path) {
 
 MetricsFile::MetricsFile(const std::string& path, bool append) : path_(path) {
   const Descriptor pipe = require_writable("--metrics", path);
+  lock_ = lock_of(path);
   if (append && std::filesystem::is_regular_file(path)) drop_cut_line(path);
   file_.open(path, append ? std::ios::app : std::ios::out);
 }

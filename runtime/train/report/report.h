@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/core/files/descriptor.h"
 #include "runtime/device/peak_rate.h"
 #include "runtime/train/report/description.h"
 #include "runtime/train/report/perplexity.h"
@@ -48,13 +49,15 @@ std::string described(const GradientPath& path);
 /// A file of JSON lines, written as they come.
 class MetricsFile {
  public:
-  /// Creates or truncates the file, or appends after its last whole line. UsageError if it cannot be written.
+  /// Creates or truncates the file, or appends after its last whole line. UsageError if it cannot be written, or
+  /// another MetricsFile, of any process, writes it.
   explicit MetricsFile(const std::string& path, bool append = false);
   /// Adds the time and writes the line. Bytes that are not UTF-8 are replaced. Error if writing fails (disk full).
   void write(nlohmann::ordered_json line);
 
  private:
   std::string path_;
+  Descriptor lock_;
   std::ofstream file_;
 };
 

@@ -50,7 +50,7 @@ LlamaShape qwen3_shape() {
 }
 
 LlamaWeights numbered_weights(const LlamaShape& shape) {
-  return {shape, {1, {2, 3}, nullptr}, numbered_tensors(llama_parameters(shape))};
+  return {shape, {{kBeginToken, {1}}, {kEndToken, {2, 3}}}, numbered_tensors(llama_parameters(shape))};
 }
 
 /// The same model, with sizes that follow from others filled in.
@@ -229,17 +229,40 @@ TEST_F(LlamaFolderTest, OlderFilesAreRead) {
   expect_read();
 }
 
-/// --export knows a model by its sizes alone.
+TEST_F(LlamaFolderTest, SpecialTokensAreThoseOfTransformers) {
+  const auto tokens = [&] { return LlamaFolder(folder_.path()).tokens(); };
+  EXPECT_EQ(tokens(), weights_.tokens);
+  json config = read_json(config_);
+  config[kEndToken] = 4;
+  config[kPaddingToken] = -1;
+  config[kBeginToken] = json({7, "x", nullptr, 1.5, 1ull << 32});
+  write_text(config_, config.dump());
+  EXPECT_EQ(tokens(), (SpecialTokens{{kBeginToken, {7}}, {kEndToken, {4}}}));
+  const fs::path generation = folder_ / "generation_config.json";
+  write_text(generation, R"({"bos_token_id": 8, "eos_token_id": [5, 9]})");
+  EXPECT_EQ(tokens(), (SpecialTokens{{kBeginToken, {7}}, {kEndToken, {5, 9}}}));
+  write_text(generation, R"({"eos_token_id": null})");
+  EXPECT_EQ(tokens().at(kEndToken), std::vector{4u});
+  write_text(generation, "[");
+  EXPECT_CONTAINS(fault(), "generation_config.json");
+}
+
+/// --export knows a model by its sizes and special tokens alone.
 TEST_F(LlamaFolderTest, SizesAreAllOfAShape) {
   for (const LlamaShape& shape : {small_shape(), qwen2_shape(), qwen3_shape(), LlamaShape{}}) {
     LlamaShape expected = filled(shape);
     expected.positions = shape.most_positions();
     EXPECT_EQ(LlamaShape::of_sizes(shape.sizes()), expected);
   }
-  make_workload("llama")->export_weights(folder_ / "exported", small_shape().sizes(), weights_.tensors);
+  const auto workload = make_workload("llama");
+  workload->export_weights(folder_ / "exported", small_shape().sizes(), weights_.tensors);
   json config = read_json(config_);
-  config["bos_token_id"] = config["eos_token_id"] = json();
+  config[kBeginToken] = config[kEndToken] = json();
   EXPECT_EQ(read_json(folder_ / "exported/config.json"), config);
+  weights_.tokens[kPaddingToken] = {0};
+  workload->take_special_tokens(weights_.tokens);
+  workload->export_weights(folder_ / "exported", small_shape().sizes(), weights_.tensors);
+  EXPECT_EQ(LlamaFolder(folder_ / "exported").tokens(), weights_.tokens);
   EXPECT_EQ(read_all(folder_ / "exported/model.safetensors"), read_all(model_));
 }
 

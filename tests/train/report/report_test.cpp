@@ -230,6 +230,20 @@ TEST(MetricsFile, TellsOfPathsThatCannotBeWrittenAndOfFullDisks) {
   EXPECT_THROW(full.write({}), Error);
 }
 
+TEST(MetricsFile, OneRunWritesAFileAtATime) {
+  const std::string path = ::testing::TempDir() + "/metrics_lock_test.jsonl";
+  {
+    MetricsFile first(path);
+    first.write({{"a", 1}});
+    for (const bool append : {false, true}) {
+      EXPECT_CONTAINS(error_message([&] { MetricsFile(path, append); }), path + ": another run writes this file");
+    }
+    EXPECT_GT(std::filesystem::file_size(path), 0u) << "the second run has truncated it";
+    MetricsFile null("/dev/null"), again("/dev/null");
+  }
+  MetricsFile(path, true).write({{"b", 2}});
+}
+
 TEST(MetricsFile, GoesOnAfterTheLastWholeLine) {
   const std::string path = ::testing::TempDir() + "/metrics_append_test.jsonl";
   const auto appended_to = [&](const std::string& before) {
