@@ -70,7 +70,8 @@ def write_atomically(path: pathlib.Path, text: str | bytes) -> None:
     """Nothing is left if the disk does not take it, or if Ctrl-C comes in between."""
     data = text.encode() if isinstance(text, str) else text
     if path.exists() and not path.is_file():  # a device or a pipe
-        path.write_bytes(data)
+        with errors_name(path):
+            path.write_bytes(data)
         return
     temporary = path.with_name(path.name + ".tmp")
     try:
