@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import resource
 import shlex
 import sys
 import unittest
@@ -91,6 +92,12 @@ class TokensFromTextTest(FolderCase):
         self.write("old.bin", "old")
         refused = run([sys.executable, PROGRAM, text, "old.bin", "--tokenizer", "."], 2, cwd=self.folder).stderr
         self.assertEqual(refused, "tokens-from-text: old.bin: the file exists; name another one\n")
+
+    def test_a_full_disk_leaves_no_file(self) -> None:
+        limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))  # noqa: E731
+        command = [sys.executable, PROGRAM, self.write("text", "a" * 4000), "out.bin", "--tokenizer", "."]
+        self.assertEqual(run(command, 1, cwd=self.folder, preexec_fn=limit).stderr, "tokens-from-text: out.bin: File too large\n")
+        self.assertEqual(list(self.folder.glob("out.bin*")), [])
 
     def test_large_vocabularies_have_32_bits(self) -> None:
         names = json.loads((self.folder / "vocab.json").read_text())
