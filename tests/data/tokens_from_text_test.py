@@ -51,7 +51,8 @@ class TokensFromTextTest(FolderCase):
     def test_exact_tokens(self) -> None:
         one = self.write("one", "the in the\n\n\U0001f642\0")
         two = self.write("two", "a<|endoftext|>\r\n ")
-        self.assertEqual(self.convert(one, two), "18 tokens: train with --data out.bin --vocab 265\n")
+        self.assertEqual(self.convert(one, two), "18 tokens: train with --data out.bin --vocab 265, or with "
+                         "--data out.bin --init MODEL\n")  # fmt: skip
         expected = [83, 258, 220, 259, 262, 198, 198, 172, 253, 247, 224, 188, 264, 64, 264, 201, 198, 220]
         self.assertEqual(self.tokens(), expected)
         tokenizer = tokenizers.ByteLevelBPETokenizer(str(self.folder / "vocab.json"), str(self.folder / "merges.txt"))
