@@ -17,6 +17,13 @@ def no_pipe(path: pathlib.Path) -> pathlib.Path:
     """A pipe gives its text only once, and may give nothing for ever."""
     if path.is_fifo():
         raise UsageError(f"{path}: is a pipe, and a file is needed. Write into a file first.")
+    return no_device(path)
+
+
+def no_device(path: pathlib.Path) -> pathlib.Path:
+    """A device may have no end."""
+    if path.is_char_device() or path.is_block_device():
+        raise UsageError(f"{path}: is a device, and a file is needed")
     return path
 
 
