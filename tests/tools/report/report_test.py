@@ -5,6 +5,7 @@ import dataclasses
 import itertools
 import json
 import re
+import socket
 import subprocess
 import sys
 from typing import Any
@@ -329,6 +330,10 @@ class PageTest(ReportCase):
 
     def test_mistakes(self) -> None:
         (self.folder / "other.jsonl").write_text("# A text\n")
-        for name, said in (("missing", "no such file"), ("", "no results.jsonl"), ("other.jsonl", "not a line of it can be read")):
+        listening = self.enterContext(socket.socket(socket.AF_UNIX))
+        listening.bind(str(self.folder / "socket"))
+        for name, said in (("missing", "no such file"), ("", "no results.jsonl"), ("other.jsonl", "not a line of it can be read"),
+                           ("/dev/null", "/dev/null: is a device, and a file is needed"),
+                           ("socket", "no file of ddptrain --metrics, and no results of ddpsweep")):  # fmt: skip
             self.assertIn(said, run_report(self.folder / name, "--out", self.folder / "r.html", code=2).stderr)
         self.assertFalse((self.folder / "r.html").exists())
