@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,8 @@ from ddptools.common.errors import UsageError
 from ddptools.common.text import one_line
 
 Record = dict[str, Any]
+# What UTF-8 cannot hold: Python's form of other bytes in a command line, and halves of characters in JSON.
+SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def no_pipe(path: pathlib.Path) -> pathlib.Path:
@@ -74,8 +77,9 @@ def errors_name(path: pathlib.Path) -> Iterator[None]:
 
 
 def write_atomically(path: pathlib.Path, text: str | bytes) -> None:
-    """Nothing is left if the disk does not take it, or if Ctrl-C comes in between."""
-    data = text.encode() if isinstance(text, str) else text
+    """Nothing is left if the disk does not take it, or if Ctrl-C comes in between. A text has U+FFFD in place of what
+    UTF-8 cannot hold."""
+    data = SURROGATES.sub("\ufffd", text).encode() if isinstance(text, str) else text
     if path.exists() and not path.is_file():  # a device or a pipe
         with errors_name(path):
             path.write_bytes(data)
