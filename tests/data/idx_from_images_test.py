@@ -1,8 +1,10 @@
 """data/idx-from-images: the bytes that it writes, its messages, and training with them."""
 
 import pathlib
+import resource
 import sys
 import unittest
+from typing import Any
 
 from tests.tools.support import ROOT, FolderCase, run, run_ranks
 
@@ -27,9 +29,9 @@ class IdxFromImagesTest(FolderCase):
         image.putdata([pixel for row in rows for pixel in row])
         image.save(path)
 
-    def convert(self, *options: str, code: int = 0, python: tuple[str, ...] = ()) -> str:
+    def convert(self, *options: str, code: int = 0, python: tuple[str, ...] = (), **settings: Any) -> str:
         command = [sys.executable, *python, PROGRAM, self.folder / "images", self.out, *options]
-        return run(command, code).stderr
+        return run(command, code, **settings).stderr
 
     def written(self, name: str) -> bytes:
         return (self.out / name).read_bytes()
@@ -97,6 +99,11 @@ class IdxFromImagesTest(FolderCase):
         self.out.mkdir()
         (self.out / "precious").touch()
         self.assertEqual(self.convert(code=2), f"idx-from-images: {self.out}: the folder has files; name another one\n")
+
+    def test_a_full_disk_is_told(self) -> None:
+        self.fill(2, 40)
+        limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))  # noqa: E731
+        self.assertEqual(self.convert(code=1, preexec_fn=limit), f"idx-from-images: {self.out}: File too large\n")
 
     def test_ddptrain_trains_with_it(self) -> None:
         self.fill(12, 12, 15, 18)

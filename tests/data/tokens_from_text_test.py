@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import resource
 import shlex
 import sys
 import unittest
@@ -50,7 +51,8 @@ class TokensFromTextTest(FolderCase):
     def test_exact_tokens(self) -> None:
         one = self.write("one", "the in the\n\n\U0001f642\0")
         two = self.write("two", "a<|endoftext|>\r\n ")
-        self.assertEqual(self.convert(one, two), "18 tokens: train with --data out.bin --vocab 265\n")
+        self.assertEqual(self.convert(one, two), "18 tokens: train with --data out.bin --vocab 265, or with "
+                         "--data out.bin --init MODEL\n")  # fmt: skip
         expected = [83, 258, 220, 259, 262, 198, 198, 172, 253, 247, 224, 188, 264, 64, 264, 201, 198, 220]
         self.assertEqual(self.tokens(), expected)
         tokenizer = tokenizers.ByteLevelBPETokenizer(str(self.folder / "vocab.json"), str(self.folder / "merges.txt"))
@@ -91,6 +93,12 @@ class TokensFromTextTest(FolderCase):
         self.write("old.bin", "old")
         refused = run([sys.executable, PROGRAM, text, "old.bin", "--tokenizer", "."], 2, cwd=self.folder).stderr
         self.assertEqual(refused, "tokens-from-text: old.bin: the file exists; name another one\n")
+
+    def test_a_full_disk_leaves_no_file(self) -> None:
+        limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))  # noqa: E731
+        command = [sys.executable, PROGRAM, self.write("text", "a" * 4000), "out.bin", "--tokenizer", "."]
+        self.assertEqual(run(command, 1, cwd=self.folder, preexec_fn=limit).stderr, "tokens-from-text: out.bin: File too large\n")
+        self.assertEqual(list(self.folder.glob("out.bin*")), [])
 
     def test_large_vocabularies_have_32_bits(self) -> None:
         names = json.loads((self.folder / "vocab.json").read_text())

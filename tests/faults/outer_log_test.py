@@ -24,6 +24,17 @@ def accepts(port: int) -> bool:
     return False
 
 
+def name_of(pid: int) -> str:
+    return pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
+
+
+def text_of(file: pathlib.Path) -> str:
+    """Empty as long as there is none: a run replaces its file of metrics when it starts."""
+    with contextlib.suppress(FileNotFoundError):
+        return file.read_text()
+    return ""
+
+
 class OuterLogTest(OuterCase):
     def test_a_full_log_is_told(self) -> None:
         self.log.kill()
@@ -378,6 +389,35 @@ class OuterLogTest(OuterCase):
                 self.assertNotIn("Traceback", (self.folder / "output").read_text())
                 for file in files:
                     file.unlink()
+
+    def test_groups_of_one_machine_end_with_their_log(self) -> None:
+        """It cannot come back: groups that wait for it would wait without end."""
+        for rounds in ("2", "0"):
+            temporary = self.folder / f"temporary-{rounds}"
+            temporary.mkdir()
+            command = [str(ROOT / "launch" / "local-groups"), "2", str(BIN / "ddptrain"), *FREE, "--steps", "100000000",
+                       "--outer-groups", rounds, "--metrics", f"m-{rounds}"]  # fmt: skip
+            with (self.folder / "output").open("w") as output:
+                job = subprocess.Popen(command, cwd=self.folder, env=ENVIRONMENT | {"TMPDIR": str(temporary)},
+                                       stdout=subprocess.DEVNULL, stderr=output)  # fmt: skip
+            self.addCleanup(job.kill)
+            files = [self.folder / f"m-{rounds}", self.folder / f"m-{rounds}.g2"]
+            wait_for(lambda files=files: all('"exchange"' in text_of(file) for file in files), "no exchange",
+                     shown=(self.folder / "output").read_text, running=lambda job=job: job.poll() is None)  # fmt: skip
+            started = [pid for pid in self.processes(str(temporary)) if pid != job.pid]
+            os.kill(next(pid for pid in started if name_of(pid) == "redis-server"), signal.SIGKILL)
+            self.assertEqual(job.wait(PATIENCE), 1)
+            self.assertEqual([pid for pid in started if is_alive(pid)], [])
+            said = [line for line in (self.folder / "output").read_text().splitlines() if line.startswith("local-groups")]
+            self.assertEqual(len(said), 1, said)
+            self.assertIn("local-groups: the log has ended (signal 9). ", said[0])
+
+    def test_a_log_that_does_not_start_is_told(self) -> None:
+        path = {"PATH": f"{self.folder}:{os.environ['PATH']}"}
+        for end, said in (("kill -9 $$", "signal 9"), ("exit 3", "exit code 3")):
+            write_program(self.folder / "redis-server", f"#!/bin/sh\n{end}\n")
+            done = run([ROOT / "launch" / "local-groups", "2", "true"], 2, env=ENVIRONMENT | path, cwd=self.folder)
+            self.assertEqual(done.stderr, f"local-groups: {ROOT}/launch/outer-log did not start ({said})\n")
 
     def processes(self, folder: str) -> list[int]:
         """Those with this folder in their environment, or in a folder below it, as Redis, which overwrites the former."""

@@ -301,6 +301,7 @@ class SuperviseTest(JobTest):
         (self.folder / "cores").write_text("a slots=2\nb\n")
         (self.folder / "empty").write_text("# none\n")
         (self.folder / "dash").write_text("-oProxyCommand=true slots=2\n")
+        (self.folder / "binary").write_text("a slots=2\n\0b\n")
         start = self.with_programs("touch started")
         mpirun, program = ["mpirun"], ["ddptrain", "--checkpoint", "c"]
         for command, said in (
@@ -311,6 +312,7 @@ class SuperviseTest(JobTest):
             ([*mpirun, "--hostfile", "dash", *program], "-oProxyCommand=true is no name of a host"),
             ([*mpirun, "--host", "a,-b", *program], "-b is no name of a host"),
             ([*mpirun, "--hostfile", "empty", *program], "empty: it names no host"),
+            ([*mpirun, "--hostfile", "binary", *program], "supervise: binary: line 2 has a byte 0"),
             (["--min-ranks", "1", *mpirun, "-np", "2", *program], "names no hosts"),
             (["--min-ranks", "1", *mpirun, "--hostfile", "cores", *program], "how many ranks may b have"),
             ([*mpirun, "--hostfile", "cores", *program, "--virtual-ranks", "8"], "how many ranks may b have"),

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,12 +12,21 @@ from ddptools.common.errors import UsageError
 from ddptools.common.text import one_line
 
 Record = dict[str, Any]
+# What UTF-8 cannot hold: Python's form of other bytes in a command line, and halves of characters in JSON.
+SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def no_pipe(path: pathlib.Path) -> pathlib.Path:
     """A pipe gives its text only once, and may give nothing for ever."""
     if path.is_fifo():
         raise UsageError(f"{path}: is a pipe, and a file is needed. Write into a file first.")
+    return no_device(path)
+
+
+def no_device(path: pathlib.Path) -> pathlib.Path:
+    """A device may have no end."""
+    if path.is_char_device() or path.is_block_device():
+        raise UsageError(f"{path}: is a device, and a file is needed")
     return path
 
 
@@ -67,10 +77,12 @@ def errors_name(path: pathlib.Path) -> Iterator[None]:
 
 
 def write_atomically(path: pathlib.Path, text: str | bytes) -> None:
-    """Nothing is left if the disk does not take it, or if Ctrl-C comes in between."""
-    data = text.encode() if isinstance(text, str) else text
+    """Nothing is left if the disk does not take it, or if Ctrl-C comes in between. A text has U+FFFD in place of what
+    UTF-8 cannot hold."""
+    data = SURROGATES.sub("\ufffd", text).encode() if isinstance(text, str) else text
     if path.exists() and not path.is_file():  # a device or a pipe
-        path.write_bytes(data)
+        with errors_name(path):
+            path.write_bytes(data)
         return
     temporary = path.with_name(path.name + ".tmp")
     try:

@@ -1,6 +1,7 @@
 """A log for groups of this machine (launch/outer-log), for as long as they train."""
 
 import contextlib
+import dataclasses
 import os
 import pathlib
 import signal
@@ -14,13 +15,25 @@ from ddptools.common.runner import start_session
 
 OUTER_LOG = pathlib.Path(__file__).resolve().parents[2] / "outer-log"
 PASSWORD = "DDPTRAIN_OUTER_PASSWORD"
+REFUSED = 2  # its exit code if it has said why
 MOST_GROUPS = 1000  # of launch/local-groups
 
 
+@dataclasses.dataclass
+class Log:
+    address: str  # without the run
+    server: subprocess.Popen
+
+    def end(self) -> str | None:
+        """How its server has ended; None while it runs. No other server can go on for it."""
+        code = self.server.poll()
+        return None if code is None else _end_text(code)
+
+
 @contextlib.contextmanager
-def log_server(folder: pathlib.Path) -> Iterator[str]:
-    """Its address without the run, with the password in the environment. `folder`: of the log. A Ctrl-C of the terminal
-    does not reach it: it ends when this context ends, or with this program."""
+def log_server(folder: pathlib.Path) -> Iterator[Log]:
+    """With the password in the environment. `folder`: of the log. A Ctrl-C of the terminal does not reach it: it ends when
+    this context ends, or with this program."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [str(OUTER_LOG), "--dir", str(folder), "--port", str(port)]
@@ -30,9 +43,14 @@ def log_server(folder: pathlib.Path) -> Iterator[str]:
                 break
             time.sleep(0.1)
         if server.returncode is not None:
-            raise UsageError(f"{OUTER_LOG} did not start: see above")
+            told = ": see above" if server.returncode == REFUSED else ""
+            raise UsageError(f"{OUTER_LOG} did not start ({_end_text(server.returncode)}){told}")
         os.environ[PASSWORD] = (folder / "password").read_text()
         try:
-            yield f"redis://127.0.0.1:{port}"
+            yield Log(f"redis://127.0.0.1:{port}", server)
         finally:
             server.send_signal(signal.SIGTERM)
+
+
+def _end_text(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"exit code {code}"

@@ -7,6 +7,8 @@ import re
 import signal
 from collections.abc import Callable
 
+from ddptools.common.errors import UsageError
+from ddptools.common.files import no_device
 from ddptools.common.programs import ask
 
 # Folder of Open MPI's files on each host. Open MPI 4 removes it, unless it is killed. 5 does not know the variable.
@@ -57,8 +59,10 @@ def find_mpirun(program: str = "mpirun") -> Mpirun:
 
 
 def host_lines(path: pathlib.Path) -> list[str]:
-    """The lines of a hostfile, without comments."""
-    lines = path.read_text(errors="surrogateescape").splitlines()
+    """The lines of a hostfile, which may be a pipe, without comments."""
+    lines = no_device(path).read_text(errors="surrogateescape").splitlines()
+    if binary := next((number for number, line in enumerate(lines, 1) if "\0" in line), None):
+        raise UsageError(f"{path}: line {binary} has a byte 0: give a file of text, a host in each line")
     return [text for line in lines if (text := line.partition("#")[0].strip())]
 
 

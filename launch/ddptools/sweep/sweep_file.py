@@ -100,7 +100,7 @@ class _Reader:
         self.need(len(set(names)) == len(names), "product", f"two have the same name: {', '.join(names)}")
         return Sweep(
             path=self.path,
-            name=self.name("name", table.get("name", self.path.stem), "give letters, digits and .-_"),
+            name=self.name("name", table.get("name", self.path.stem), "give letters, digits and .-_, not dots alone"),
             description=self.text("description", table.get("description", "")),
             repeats=self.integer("repeats", 3, 1, 10_000),
             timeout_seconds=float(self.integer("timeout", 600, 1, 1_000_000)),
@@ -213,7 +213,8 @@ class _Reader:
         return value
 
     def name(self, where: str, value: Any, what: str) -> str:
-        self.need(re.fullmatch(r"[A-Za-z0-9._-]+", self.text(where, value)), f"{where} = {value!r}", what)
+        is_right = re.fullmatch(r"[A-Za-z0-9._-]+", self.text(where, value)) and value.strip(".")  # "..": another folder
+        self.need(is_right, f"{where} = {value!r}", what)
         return value
 
     def text(self, where: str, value: Any) -> str:

@@ -1,8 +1,11 @@
 """Tests of ddptools/common/arguments.py: what the tools say of command lines that they do not take."""
 
 import contextlib
+import errno
 import io
 import os
+import resource
+import subprocess
 import sys
 import unittest
 from unittest import mock
@@ -77,5 +80,38 @@ class FilesTest(FolderCase):
             with contextlib.redirect_stderr(errors):
                 self.assertEqual(run_program("ddpplan", lambda _, use=use: use()), 2)
             self.assertEqual(errors.getvalue(), f"ddpplan: {reason}\n")
+        full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        with mock.patch("os.fsync", side_effect=full), contextlib.redirect_stderr(errors := io.StringIO()):
+            self.assertEqual(run_program("ddpplan", lambda _: write_atomically(self.folder / "x", "")), 1)
+        self.assertEqual(errors.getvalue(), f"ddpplan: {self.folder / 'x'}: No space left on device\n")
         with self.assertRaises(BlockingIOError):  # of no file: a mistake of the tool
             run_program("ddpplan", lambda _: os.read(os.eventfd(0, os.EFD_NONBLOCK), 8))
+
+    def test_output_that_is_not_written_is_told(self) -> None:
+        sweep, metrics = self.folder / "s.toml", self.folder / "m.jsonl"
+        sweep.write_text("[[product]]\nranks = 1\n")
+        metrics.write_text('{"event": "start"}\n{"event": "summary", "world_size": 1}\n')
+        page = ("ddpreport", metrics, "--out", self.folder / "page")
+        helps = [(tool, "--help") for tool in ("ddpplan", "ddpreport", "ddpsweep", "supervise", "local-groups")]
+        for command in (("ddpplan", "--params", "2B"), page, ("ddpsweep", "--dry-run", sweep), *helps):
+            with open("/dev/full", "w") as full, self.subTest(command):
+                done = run_tool(*command, code=1, capture_output=False, stdout=full, stderr=subprocess.PIPE)
+                self.assertEqual(done.stderr, f"{command[0]}: standard output: No space left on device\n")
+        for out, most_bytes, why in (("/dev/full", resource.RLIM_INFINITY, "No space left on device"),
+                                     (self.folder / "other", 1024, "File too large")):  # fmt: skip
+            limited = lambda most=most_bytes: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))  # noqa: E731
+            done = run_tool("ddpreport", metrics, "--out", out, code=1, preexec_fn=limited)
+            self.assertEqual(done.stderr, f"ddpreport: {out}: {why}\n")
+        self.assertEqual(sorted(os.listdir(self.folder)), ["m.jsonl", "page", "s.toml"])
+
+    def test_a_reader_that_ends_early_is_no_error_to_tell(self) -> None:
+        for flags in (["--params", "2B"], ["--help"]):
+            reading, writing = os.pipe()
+            os.close(reading)
+            done = run_tool("ddpplan", *flags, code=1, capture_output=False, stdout=writing, stderr=subprocess.PIPE)
+            os.close(writing)
+            self.assertEqual(done.stderr, "")
+
+    def test_messages_that_cannot_be_written_leave_the_exit_code(self) -> None:
+        with open("/dev/full", "w") as full:
+            run_tool("ddpplan", "--zzz", code=2, capture_output=False, stderr=full)

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import resource
 import unittest
 
 from ddptools.common.errors import UsageError
@@ -65,6 +66,13 @@ class RuleTest(FolderCase):
         for tool, *flags in (["ddpreport"], ["ddpreport", "--out", self.folder / "page"], ["ddpsweep", "--dry-run"]):
             said = run_tool(tool, self.folder / "pipe", *flags, code=2).stderr
             self.assertIn(f"{self.folder / 'pipe'}: is a pipe, and a file is needed", said)
+
+    def test_devices_that_have_no_end_are_not_read(self) -> None:
+        limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (2**32, 2**32))  # noqa: E731  of what reads without end
+        for tool, *words in (["ddpreport", "--trace"], ["ddpplan", "--calibrate"], ["ddpsweep"],
+                              ["supervise", "mpirun", "--checkpoint", self.folder, "--hostfile"]):  # fmt: skip
+            said = run_tool(tool, *words, "/dev/zero", code=2, preexec_fn=limit).stderr
+            self.assertEqual(said, f"{tool}: /dev/zero: is a device, and a file is needed\n")
 
 
 class ToolsTest(FolderCase):

@@ -5,6 +5,7 @@ import dataclasses
 import itertools
 import json
 import re
+import socket
 import subprocess
 import sys
 from typing import Any
@@ -327,8 +328,20 @@ class PageTest(ReportCase):
         records = algo("", [None, 2.0]) + [record("algo-", 0, 4.0, algo("", [1.0])[0]["settings"])]
         self.assertIn("3 images/s (2 to 4 over 2 runs)", self.words(records))
 
+    def test_what_is_not_utf8_is_marked(self) -> None:
+        write_results(self.folder / "in", [line | {"notes": ["a half: \ud800"]} for line in algo("", [1.0, 2.0])])
+        files = [self.folder / "r.html", self.folder / "r.md"]
+        run_report(self.folder / "in", "--title", "my \udcff title", "--out", files[0], "--md", files[1])
+        for file in files:
+            self.assertIn("my \ufffd title", file.read_text(encoding="utf-8"))
+            self.assertIn("a half: \ufffd", file.read_text(encoding="utf-8"))
+
     def test_mistakes(self) -> None:
         (self.folder / "other.jsonl").write_text("# A text\n")
-        for name, said in (("missing", "no such file"), ("", "no results.jsonl"), ("other.jsonl", "not a line of it can be read")):
+        listening = self.enterContext(socket.socket(socket.AF_UNIX))
+        listening.bind(str(self.folder / "socket"))
+        for name, said in (("missing", "no such file"), ("", "no results.jsonl"), ("other.jsonl", "not a line of it can be read"),
+                           ("/dev/null", "/dev/null: is a device, and a file is needed"),
+                           ("socket", "no file of ddptrain --metrics, and no results of ddpsweep")):  # fmt: skip
             self.assertIn(said, run_report(self.folder / name, "--out", self.folder / "r.html", code=2).stderr)
         self.assertFalse((self.folder / "r.html").exists())

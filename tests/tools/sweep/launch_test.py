@@ -146,6 +146,15 @@ class LaunchTest(FolderCase):
         path.write_text("# none\n")
         with self.assertRaisesRegex(UsageError, "--hostfile"):
             read_hostfile(path)
+        path.write_bytes(b"# mine\na\nb\0c\n")
+        for file, why in ((path, "hosts: line 3 has a byte 0"), (pathlib.Path("/dev/zero"), "/dev/zero: is a device")):
+            with self.assertRaisesRegex(UsageError, why):
+                read_hostfile(file)
+        reading, writing = os.pipe()
+        os.write(writing, b"a\nb\n")
+        os.close(writing)
+        self.assertEqual(read_hostfile(pathlib.Path(f"/dev/fd/{reading}")), ["a", "b"])
+        os.close(reading)
         write_program(self.folder / "scontrol", "#!/bin/sh\n[ \"$3\" = 'n[1-2]' ] && printf 'n1\\nn2\\n'\n")
         with mock.patch.dict(os.environ, {"PATH": f"{self.folder}:{os.environ['PATH']}"}):
             self.assertEqual(find_machine({"SLURM_JOB_NODELIST": "n[1-2]"}).hosts, ["n1", "n2"])

@@ -231,7 +231,8 @@ def load(paths: list[pathlib.Path]) -> Results:
     for path in paths:
         file = (path / "results.jsonl" if path.is_dir() else path).absolute()
         if not file.is_file():
-            why = "no results.jsonl in this folder" if path.is_dir() else "no such file"
+            other = "no file of ddptrain --metrics, and no results of ddpsweep" if path.exists() else "no such file"
+            why = "no results.jsonl in this folder" if path.is_dir() else other
             raise UsageError(f"{no_pipe(path)}: {why}")
         bad_lines: list[int] = []
         records = list(read_records(file, bad_lines, needed="case"))
