@@ -143,8 +143,8 @@ void DecoderWorkload::load() {
   check_slices(table().config, run_.mesh.tensor, size_flags());
 }
 
-/// The bytes of a text are no tokens of a tokenizer, which the model has if its folder has one, if it is GPT-2, or if its
-/// config.json names tokens, which it does not for a model that was trained with bytes.
+/// The bytes of a text are no tokens of a tokenizer, which the model has if its folder has one, if it is GPT-2, or if
+/// its config.json names tokens, which it does not for a model that was trained with bytes.
 void DecoderWorkload::check_tokens() const {
   constexpr std::int64_t kGpt2Vocabulary = 50257;
   const std::int64_t size = table().config.vocabulary;

@@ -205,9 +205,7 @@ bool is_frequencies(std::string_view name) { return name.find("rotary_emb.inv_fr
 LlamaFolder::LlamaFolder(const fs::path& path) : LlamaFolder(path, config_of(path)) {}
 
 LlamaFolder::LlamaFolder(const fs::path& path, const ModelConfig& config)
-    : shape_(shape_in(config)),
-      special_(special_tokens_of(config)),
-      tensors_(path, {kEmbedding, kHead}) {
+    : shape_(shape_in(config)), special_(special_tokens_of(config)), tensors_(path, {kEmbedding, kHead}) {
   check_tensors();
 }
 

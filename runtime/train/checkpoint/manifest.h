@@ -25,7 +25,7 @@ struct RunIdentity {
   std::map<std::string, std::int64_t> sizes;  ///< The model's sizes by name.
   /// Ids of tokens by what they mean. Not compared.
   std::map<std::string, std::vector<std::uint32_t>> special_tokens = {};
-  std::string data;                           ///< Size and hash of the data.
+  std::string data;  ///< Size and hash of the data.
   std::string precision;
   std::uint64_t seed = 0;
   std::int64_t batch = 0;
