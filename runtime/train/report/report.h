@@ -49,8 +49,8 @@ std::string described(const GradientPath& path);
 /// A file of JSON lines, written as they come.
 class MetricsFile {
  public:
-  /// Creates or truncates the file, or appends after its last whole line. UsageError if it cannot be written, or
-  /// another MetricsFile, of any process, writes it.
+  /// Creates or truncates the file, or appends after its last whole line. UsageError if it cannot be written. Error if
+  /// another MetricsFile, of any process, writes it: one that was killed may take a moment to end.
   explicit MetricsFile(const std::string& path, bool append = false);
   /// Adds the time and writes the line. Bytes that are not UTF-8 are replaced. Error if writing fails (disk full).
   void write(nlohmann::ordered_json line);
