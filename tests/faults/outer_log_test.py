@@ -15,7 +15,7 @@ from unittest import mock
 
 from outer import FREE, PATIENCE, LoadingServer, Log, OuterCase
 from support import BIN, ENVIRONMENT, MPIRUN, ROOT, TINY, is_alive, kill, run, wait_for, words, write_program
-from tests.tools.support import LOG_PASSWORD, LogServer
+from tests.tools.support import LOG_PASSWORD, LogServer, free_port
 
 
 def accepts(port: int) -> bool:
@@ -173,8 +173,7 @@ class OuterLogTest(OuterCase):
             if password is not None:
                 ENVIRONMENT[LOG_PASSWORD] = password
             self.refused(*outer, says=rf"({says})[^.]*\. Set .*{LOG_PASSWORD}")
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port()
         open_server = subprocess.Popen(["redis-server", "--port", str(port), "--save", "", "--dir", str(self.folder)],
                                        stdout=subprocess.DEVNULL)  # fmt: skip
         self.addCleanup(open_server.wait)
@@ -260,12 +259,13 @@ class OuterLogTest(OuterCase):
         families = [("0.0.0.0", "192.0.2.2")]
         with contextlib.suppress(OSError), socket.create_server(("::1", 0), family=socket.AF_INET6):
             families.append(("::", "[fd00::2]"))
+        port = free_port()
         for bind, told in families:
-            flags = ["--bind", bind, "--port", str(self.log.port + 1), "--dir", "all"]
+            flags = ["--bind", bind, "--port", str(port), "--dir", "all"]
             for found in ("fd00::2 192.0.2.2", "192.0.2.2 fd00::2"):
                 environment = os.environ | {"PATH": f"{machine}:{os.environ['PATH']}", "ADDRESSES": found}
                 done = run([ROOT / "launch" / "outer-log", *flags], cwd=self.folder, env=environment)
-                self.assertIn(f"--outer redis://{told}:{self.log.port + 1}/RUN", done.stdout)
+                self.assertIn(f"--outer redis://{told}:{port}/RUN", done.stdout)
             other = "192.0.2.2" if bind == "::" else "fd00::2"
             with mock.patch.dict(os.environ, environment | {"ADDRESSES": other}):
                 shutil.rmtree(self.folder / "all")

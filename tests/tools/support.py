@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ddptools.common.files import read_records
+from ddptools.common.log_server import free_port
 from ddptools.common.mpirun import find_mpirun
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -96,9 +97,7 @@ class LogServer:
     def __init__(self, folder: pathlib.Path, *flags: str) -> None:
         self.folder = folder
         self.flags = flags
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.start()
 
     def start(self) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import os
 import pathlib
+import random
 import signal
 import socket
 import subprocess
@@ -30,12 +31,19 @@ class Log:
         return None if code is None else _end_text(code)
 
 
+def free_port() -> int:
+    """Below those that Linux gives to connections: no program gets it before it is used."""
+    while True:
+        port = random.randint(10_000, 32_000)
+        with contextlib.suppress(OSError), socket.create_server(("", port)):
+            return port
+
+
 @contextlib.contextmanager
 def log_server(folder: pathlib.Path) -> Iterator[Log]:
     """With the password in the environment. `folder`: of the log. A Ctrl-C of the terminal does not reach it: it ends when
     this context ends, or with this program."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     command = [str(OUTER_LOG), "--dir", str(folder), "--port", str(port)]
     with start_session(command, signal.SIGTERM, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as server:
         while server.poll() is None:
