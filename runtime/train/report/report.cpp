@@ -183,7 +183,7 @@ Descriptor lock_of(const std::string& path) {
   if (std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored)) return Descriptor();
   Descriptor file(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
   if (file && flock(file.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-    fail("--metrics {}: another run writes this file. Wait for its end, or give another file.", path);
+    fail("--metrics {}: another run writes it. Wait for its end, or give another file.", path);
   }
   return file;
 }

@@ -236,7 +236,7 @@ TEST(MetricsFile, OneRunWritesAFileAtATime) {
     MetricsFile first(path);
     first.write({{"a", 1}});
     for (const bool append : {false, true}) {
-      EXPECT_CONTAINS(error_message([&] { MetricsFile(path, append); }), path + ": another run writes this file");
+      EXPECT_CONTAINS(error_message<Error>([&] { MetricsFile(path, append); }), path + ": another run writes it");
     }
     EXPECT_GT(std::filesystem::file_size(path), 0u) << "the second run has truncated it";
     MetricsFile null("/dev/null"), again("/dev/null");
