@@ -90,9 +90,9 @@ class OuterLogTest(OuterCase):
         self.log.kill()
         self.log.memory = "3mb"
         self.log.start()
-        for every in ("10", "1000000"):
+        for every, steps in (("10", 3000), ("1000000", 20000)):  # groups look once a second whether the log is full
             with self.subTest(every):
-                flags = [*FREE, "--steps", "3000", "--outer-snapshot-every", every]
+                flags = [*FREE, "--steps", steps, "--outer-snapshot-every", every]
                 jobs = [self.group(name, f"every-{every}", *flags) for name in "ab"]
                 self.results(jobs)
                 self.assertNotEqual(self.log.trimmed(f"every-{every}"), b"")
