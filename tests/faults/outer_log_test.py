@@ -376,7 +376,7 @@ class OuterLogTest(OuterCase):
                                            preexec_fn=None if number == signal.SIGKILL else heeds)  # fmt: skip
                 self.addCleanup(job.kill)
                 files = [self.folder / "m.jsonl", self.folder / "m.jsonl.g2"]
-                wait_for(lambda: all(file.exists() and '"step"' in file.read_text() for file in files), "no group trains",
+                wait_for(lambda: all('"step"' in text_of(file) for file in files), "no group trains",
                          shown=(self.folder / "output").read_text, running=lambda job=job: job.poll() is None)  # fmt: skip
                 started = [pid for pid in self.processes(str(temporary)) if pid != job.pid]
                 self.assertGreater(len(started), 4)  # server, groups and their ranks
