@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <spdlog/spdlog.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -12,6 +11,7 @@
 #include <thread>
 
 #include "runtime/core/error.h"
+#include "runtime/core/files/file_lock.h"
 #include "runtime/core/files/writable.h"
 #include "runtime/core/text.h"
 #include "runtime/topology/sysfs.h"
@@ -26,11 +26,12 @@ using std::chrono::seconds;
 constexpr seconds kPatience(10), kPatienceWithHosts(150);
 
 /// Whether this process holds the lock from now on. A file system without locks counts as one where it does.
-bool lock(int file, const std::string& path) {
-  if (flock(file, LOCK_EX | LOCK_NB) == 0) return true;
-  if (errno == EWOULDBLOCK || errno == EINTR) return false;
-  spdlog::warn("{} cannot be locked ({}): make sure that no other run writes there", path, std::strerror(errno));
-  return true;
+bool takes_lock(const Descriptor& file, const std::string& path) {
+  const FileLock lock = try_lock(file);
+  if (lock == FileLock::unknown) {
+    spdlog::warn("{} cannot be locked ({}): make sure that no other run writes there", path, std::strerror(errno));
+  }
+  return lock != FileLock::of_another;
 }
 
 void write(int file, const std::string& path, const std::string& text) {
@@ -67,7 +68,7 @@ FolderLock::FolderLock(const World& world, const std::string& folder) {
 
 /// The ranks wait together, so that none of them seems to hang.
 void FolderLock::take(const World& world, const std::string& folder, const std::string& path) {
-  const auto locked = [&] { return world.min(world.rank() != 0 || lock(file_.get(), path) ? 1.0 : 0.0) > 0.0; };
+  const auto locked = [&] { return world.min(world.rank() != 0 || takes_lock(file_, path) ? 1.0 : 0.0) > 0.0; };
   if (locked()) return;
   const std::string holder = printable(first_line(path));
   const bool of_this_host = holder.ends_with(" on " + world.hostname());

@@ -2,11 +2,9 @@
 
 #include <fcntl.h>
 #include <spdlog/spdlog.h>
-#include <sys/file.h>
 
 #include <algorithm>
 #include <cctype>
-#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
@@ -16,6 +14,7 @@
 #include <utility>
 
 #include "runtime/core/error.h"
+#include "runtime/core/files/file_lock.h"
 #include "runtime/core/files/json.h"
 #include "runtime/core/files/writable.h"
 #include "runtime/core/log.h"
@@ -182,7 +181,7 @@ Descriptor lock_of(const std::string& path) {
   std::error_code ignored;
   if (std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored)) return Descriptor();
   Descriptor file(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
-  if (file && flock(file.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+  if (file && try_lock(file) == FileLock::of_another) {
     fail("--metrics {}: another run writes it. Wait for its end, or give another file.", path);
   }
   return file;
