@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <system_error>
+#include <utility>
 
 #include "runtime/core/error.h"
 #include "runtime/core/files/safetensors.h"
@@ -24,6 +25,11 @@ std::vector<float> transposed(const std::vector<float>& values, std::int64_t out
     }
   }
   return result;
+}
+
+std::vector<std::uint32_t> Workload::end_tokens() const {
+  SpecialTokens tokens = special_tokens();
+  return std::move(tokens[kEndToken]);
 }
 
 void write_weights(const std::filesystem::path& folder, const std::map<std::string, HostTensor>& tensors) {

@@ -114,8 +114,8 @@ class Workload {
   /// The first tokens of the data for validation, at most `most`. After load().
   virtual std::vector<std::uint32_t> first_tokens(std::int64_t /*most*/) const { return {}; }
   virtual bool tokens_are_bytes() const { return false; }  ///< All tokens of the data and the model. After load().
-  /// Tokens after which a text ends.
-  virtual std::vector<std::uint32_t> end_tokens() const { return {}; }
+  /// Tokens after which a text ends: by default those of special_tokens().
+  virtual std::vector<std::uint32_t> end_tokens() const;
 
   /// Writes the f32 values of all parameters, by name, of a model of these sizes(), into a folder that is made where
   /// there is none: by default as model.safetensors, with the names and shapes of the model, and special_tokens() where

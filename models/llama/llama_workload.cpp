@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <utility>
@@ -86,10 +85,6 @@ class LlamaWorkload final : public DecoderWorkload {
   void take_sizes(const std::map<std::string, std::int64_t>& sizes) override { shape_ = LlamaShape::of_sizes(sizes); }
   SpecialTokens special_tokens() const override { return special_; }
   void take_special_tokens(const SpecialTokens& tokens) override { special_ = tokens; }
-  std::vector<std::uint32_t> end_tokens() const override {
-    const auto end = special_.find(kEndToken);
-    return end == special_.end() ? std::vector<std::uint32_t>{} : end->second;
-  }
   void export_weights(const std::filesystem::path& folder, const std::map<std::string, std::int64_t>& sizes,
                       const std::map<std::string, HostTensor>& weights) const override {
     save_llama(folder, {LlamaShape::of_sizes(sizes), special_, weights});
