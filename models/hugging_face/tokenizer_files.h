@@ -4,7 +4,8 @@
 
 namespace ddptrain {
 
-/// Files of a Hugging Face model that training does not change: its tokenizer's, and generation_config.json. A model is a folder, or a file of weights in one.
+/// Files of a Hugging Face model that training does not change: its tokenizer's, and generation_config.json. A model is
+/// a folder, or a file of weights in one.
 
 bool has_tokenizer(const std::filesystem::path& model);
 /// Copies those that are there; replaces what `folder` has of them. UsageError if that fails.
