@@ -48,9 +48,6 @@ struct DeviceOptions {
   /// Number of multiprocessors that kernels leave free, so that collectives overlap with them.
   int comm_ctas = 0;
   int ranks = 1;  ///< Number of ranks that share the device.
-  /// The job has no other rank. So kernels whose results do not depend on the number of their thread blocks need not
-  /// leave multiprocessors free. See CudaDevice::compute_pairs().
-  bool alone = false;
   /// GPUs: time a few algorithms for each new shape of a GEMM and keep the fastest. Another run may choose another
   /// algorithm and round differently. Without tuning, the same run gives the same bits.
   bool tune = false;
@@ -140,6 +137,11 @@ class Device {
 
   /// Number of multiprocessors that kernels leave free now.
   int comm_ctas() const { return whole_ ? 0 : options_.comm_ctas; }
+  /// Whether collectives run while other kernels compute. If not, kernels whose results do not depend on the number of
+  /// their thread blocks leave no multiprocessors free. The others do, so that bits do not depend on the path of
+  /// gradients.
+  void set_collectives_overlap(bool overlap) { collectives_overlap_ = overlap; }
+  int overlapping_ctas() const { return collectives_overlap_ ? comm_ctas() : 0; }
 
   /// CPUs: `finish` does queued work that waits for messages of other ranks. An empty function means that there is no
   /// such work. Waiting for the device calls `finish`, and so does queueing work on the same memory. It is called once.
@@ -180,6 +182,7 @@ class Device {
   std::function<void()> unfinished_;
   Timeline* timeline_ = nullptr;
   bool whole_ = false;
+  bool collectives_overlap_ = true;
   std::vector<std::pair<std::type_index, std::shared_ptr<void>>> extensions_;
 };
 

@@ -56,7 +56,6 @@ DeviceOptions compute_of(const Job& job, DeviceKind kind, const GpusOfJob& gpus)
   check_precision(job.options(), job.workload(), kind);
   if (job.task() == Task::train) check_offload(job.options(), kind);
   DeviceOptions compute = device_options(job.options(), kind, gpus.ranks_per_gpu);
-  compute.alone = job.world.size() == 1;
   if (kind == DeviceKind::cuda && !job.options().precision && compute.precision == Precision::fp32) {
     spdlog::info("Precision: fp32, as bf16 takes a GPU of compute capability 8.0 and a program compiled for it");
   }

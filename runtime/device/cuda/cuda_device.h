@@ -21,11 +21,14 @@ class CudaDevice final : public Device {
   PeakRate peak() const override { return data_sheet_peak(name_, precision(), options().fp8); }
   std::optional<GpuProperties> gpu() const override { return gpu_; }
   int multiprocessors() const { return gpu_.multiprocessors; }
-  /// Number of multiprocessors for kernels with resident blocks: those that are not left free for communication.
+  /// Number of multiprocessors for kernels with resident blocks: those that are not left free for communication. The
+  /// same in all runs with one --comm-ctas, for kernels whose results depend on it.
   int compute_multiprocessors() const { return multiprocessors() - comm_ctas(); }
+  /// The same for kernels whose results do not depend on it: all, if no collectives overlap.
+  int resident_multiprocessors() const { return multiprocessors() - overlapping_ctas(); }
   /// Number of clusters of two blocks that are resident beside collectives, whose blocks may each take one
   /// multiprocessor of a pair. For kernels whose results do not depend on it.
-  int compute_pairs() const { return multiprocessors() / 2 - (options().alone ? 0 : comm_ctas()); }
+  int resident_pairs() const { return multiprocessors() / 2 - overlapping_ctas(); }
 
   using Device::allocate;
   Buffer allocate(std::size_t bytes) override;

@@ -16,6 +16,7 @@ class CudaOps {
   cudaStream_t stream() const { return device_.stream(); }
   cuda::Scratch& scratch() const { return device_.scratch(); }
   int multiprocessors() const { return device_.compute_multiprocessors(); }
+  int resident_multiprocessors() const { return device_.resident_multiprocessors(); }
 
   CudaDevice& device_;
 };

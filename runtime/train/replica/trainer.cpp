@@ -41,6 +41,7 @@ Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, co
       evaluator_(replica_, data.test_count(), options.batch, *updates_.communication.weights, metrics_),
       training_(device, replica_.state().step(), [this](std::uint32_t offset) { train_step(offset); },
                 {.enabled = options_.graph}) {
+  device.set_collectives_overlap(collectives_overlap());
   replica_.initialise(options.seed, replicas.rank());
   const std::string difference = differing_replicas(replica_.state(), &replicas, stages.tensor, device);
   if (!difference.empty()) throw Error(fmt::format("the parameters at the start differ: {}", difference), true);
@@ -50,6 +51,12 @@ Trainer::Trainer(const TrainerOptions& options, std::unique_ptr<Model> model, co
 OverlapMode Trainer::chosen_overlap() const {
   const bool alone = updates_.communication.gradients->overlaps_next_forward() && updates_.optimizer.updates_at_once();
   return options_.overlap == OverlapMode::on && !alone ? OverlapMode::backward : options_.overlap;
+}
+
+/// Whether any do during the passes of a step.
+bool Trainer::collectives_overlap() const {
+  const bool of_replica = stages().count() > 1 || stages().tensor != nullptr;
+  return of_replica || (reducer_.mode() < OverlapMode::off && updates_.communication.gradients->overlaps_backward());
 }
 
 // --- a step -------------------------------------------------------------------------------------------------------

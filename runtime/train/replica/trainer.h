@@ -115,6 +115,7 @@ class Trainer {
   void backward(const Pass& pass, GradientReducer& reducer, WeightStore& weights);
   void end_virtual_rank(const Pass& pass);
   OverlapMode chosen_overlap() const;
+  bool collectives_overlap() const;
 
   TrainerOptions options_;
   const World& replicas_;

@@ -12,7 +12,7 @@ CudaSelfAttention::CudaSelfAttention(Device& device)
 void CudaSelfAttention::forward(const AttentionShape& shape, const cuda::AttentionTensors& tensors) {
   const AttentionKernels kernels = plan_attention_forward(shape, dtype(), *device_.gpu());
   if (kernels == AttentionKernels::heads_of_128 && cuda::suits_warpgroups(tensors)) {
-    cuda::wgmma_128_attention(shape, tensors, multiprocessors(), stream());
+    cuda::wgmma_128_attention(shape, tensors, resident_multiprocessors(), stream());
     return;
   }
   if (suits_cudnn_attention(shape, dtype()) && plans().forward(shape, tensors)) return;
@@ -29,9 +29,9 @@ void CudaSelfAttention::backward(const AttentionShape& shape, const cuda::Attent
   if ((by_64 || plan.kernels == AttentionKernels::heads_of_128) && cuda::suits_warpgroups(tensors)) {
     void* workspace = scratch().reserve(plan.scratch_bytes, stream());
     if (by_64) {
-      cuda::wgmma_attention_backward(shape, tensors, workspace, multiprocessors(), stream());
+      cuda::wgmma_attention_backward(shape, tensors, workspace, resident_multiprocessors(), stream());
     } else {
-      cuda::wgmma_128_attention_backward(shape, tensors, plan.parts, workspace, multiprocessors(), stream());
+      cuda::wgmma_128_attention_backward(shape, tensors, plan.parts, workspace, resident_multiprocessors(), stream());
     }
     return;
   }

@@ -136,7 +136,7 @@ class CudaLinear final : public LinearOps, CudaOps {
       return;
     }
     const cuda::Gemm gemm{d.batch, d.out, d.in, false, true, dtype(), dtype(), false};
-    const auto fused = [&] { return cuda::try_linear_swiglu(x, weight, pre, y, device_.compute_pairs(), stream()); };
+    const auto fused = [&] { return cuda::try_linear_swiglu(x, weight, pre, y, device_.resident_pairs(), stream()); };
     tuner_.run("linear and SwiGLU", gemm, {{"separate", separate}, {"SwiGLU in the epilogue", fused}});
   }
 
@@ -157,7 +157,7 @@ class CudaLinear final : public LinearOps, CudaOps {
     const cuda::Gemm gemm{d.batch, d.in, d.out, false, false, dtype(), dtype(), false};
     const auto fused = [&](cuda::FinishingWarps warps) {
       return [=, this] {
-        return cuda::try_linear_swiglu_backward(weight, dy, pre, dpre, y, warps, device_.compute_pairs(), stream());
+        return cuda::try_linear_swiglu_backward(weight, dy, pre, dpre, y, warps, device_.resident_pairs(), stream());
       };
     };
     tuner_.run(y ? "SwiGLU gradient and SwiGLU again" : "SwiGLU gradient", gemm,

@@ -7,6 +7,7 @@ namespace {
 
 class NoSync final : public GradientSync {
  public:
+  bool overlaps_backward() const override { return false; }
   std::optional<Ticket> start(std::size_t bucket, Stream stream, const Reduced& reduced) override {
     reduced(bucket, stream);
     return std::nullopt;

@@ -29,6 +29,8 @@ class GradientSync {
 
   /// Whether buckets start in every pass of a step, because the next pass reuses the memory of their gradients.
   virtual bool sums_every_pass() const { return false; }
+  /// Whether operations on a bucket run while the backward pass goes on.
+  virtual bool overlaps_backward() const { return true; }
   /// Called before backward pass number `pass` of a step.
   virtual void begin_pass(std::int64_t /*pass*/, bool /*last*/) {}
   /// Allows work that is queued on the compute stream from now on to write gradients of the bucket: it runs after the

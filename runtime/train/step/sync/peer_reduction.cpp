@@ -9,6 +9,7 @@ class PeerReduction final : public GradientSync {
   PeerReduction(const ParameterArena& arena, const PeerInboxes& meeting)
       : arena_(arena), ops_(arena.device().get<ReductionOps>()), meeting_(meeting) {}
 
+  bool overlaps_backward() const override { return false; }
   /// All work is done when the last bucket starts, because all gradients of this rank are complete then.
   std::optional<Ticket> start(std::size_t bucket, Stream stream, const Reduced& reduced) override {
     const std::size_t buckets = arena_.plan().buckets.size();
