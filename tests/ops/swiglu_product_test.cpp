@@ -6,18 +6,14 @@
 #include "runtime/ops/gated.h"
 #include "runtime/ops/linear.h"
 #include "tests/ops/conformance.h"
+#include "tests/ops/tile_products.h"
 
 namespace ddptrain::tests {
 namespace {
 
 using cuda::FinishingWarps;
 
-constexpr int kAllClusters = 66;  // of an H100
 constexpr FinishingWarps kFinishingWarps[] = {FinishingWarps::three, FinishingWarps::seven};
-
-struct ProductCase {
-  std::int64_t rows, hidden, width;
-};
 
 class SwigluProductTest : public ::testing::TestWithParam<ProductCase> {
  protected:
@@ -101,15 +97,7 @@ TEST_P(SwigluProductTest, LeavesColumnsAloneThatItsPiecesDoNotFit) {
   EXPECT_FALSE(cuda::try_linear_swiglu_backward(down, x_, pre, pre, y, FinishingWarps::three, kAllClusters, stream()));
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, SwigluProductTest,
-                         ::testing::Values(ProductCase{1, 64, 64}, ProductCase{128, 256, 128},
-                                           ProductCase{300, 320, 192}, ProductCase{1000, 448, 320},
-                                           ProductCase{2049, 1024, 64}, ProductCase{257, 192, 1536}),
-                         [](const auto& info) {
-                           const ProductCase& c = info.param;
-                           return std::to_string(c.rows) + "x" + std::to_string(c.hidden) + "x" +
-                                  std::to_string(c.width);
-                         });
+INSTANTIATE_TEST_SUITE_P(Shapes, SwigluProductTest, ::testing::ValuesIn(kProductCases), name_of_case);
 
 }  // namespace
 }  // namespace ddptrain::tests

@@ -147,8 +147,11 @@ TEST_P(TransformerConformanceTest, LinearGeluBackward) {
   for (const LinearCase& c : kLinearCases) check_linear_gelu_backward(*this, c);
 }
 
-/// Of linear_gelu and of linear_gelu_backward, in the order of Tuner's names.
-const std::vector<std::string> kGeluWays = {"separate", "gelu in the epilogue"};
+/// In the order of Tuner's names: of linear_gelu, of the same if gelu() must give the same bits, and of
+/// linear_gelu_backward.
+const std::vector<std::string> kGeluWays = {"separate", "gelu by tiles", "gelu in the epilogue"};
+const std::vector<std::string> kRepeatedGeluWays = {"separate", "gelu by tiles"};
+const std::vector<std::string> kGeluGradientWays = {"separate", "gelu in the epilogue", "gelu by tiles"};
 /// Of linear_swiglu, and of linear_swiglu_backward.
 const std::vector<std::string> kSwigluWays = {"separate", "SwiGLU in the epilogue"};
 const std::vector<std::string> kSwigluGradientWays = {"separate", "SwiGLU in the epilogue",
@@ -174,19 +177,23 @@ const std::vector<LinearCase> kAlignedCases = {
 /// first one.
 TEST_P(TransformerConformanceTest, LinearGeluInAllWays) {
   if (!GetParam().name.ends_with("tuned")) GTEST_SKIP() << "without --tune on there is one way";
-  for (const std::string& way : kGeluWays) {
+  std::vector<LinearCase> cases = kAlignedCases;
+  cases.insert(cases.end(), {{9, 64, 64}, {300, 512, 192}, {257, 320, 448}, {1000, 448, 320}, {2100, 64, 1088}});
+  for (const std::string& way : kGeluGradientWays) {
     SCOPED_TRACE(way);
     make_tested();
     TunedChoices::Map choices;
-    for (const LinearCase& c : kAlignedCases) {
+    for (const LinearCase& c : cases) {
+      const std::string forward = fmt::format("{} x {} x {} nt", c.rows, c.out, c.in);
       const std::string backward = fmt::format("{} x {} x {} nn", c.rows, c.in, c.out);
-      choices[work_of("linear and gelu", kGeluWays, fmt::format("{} x {} x {} nt", c.rows, c.out, c.in))] = way;
-      choices[work_of("gelu gradient", kGeluWays, backward)] = way;
+      choices[work_of("linear and gelu", kGeluWays, forward)] = way;
+      choices[work_of("linear and gelu that repeats", kRepeatedGeluWays, forward)] = way;
+      choices[work_of("gelu gradient", kGeluGradientWays, backward)] = way;
     }
     auto& tuned = tested_->get<TunedChoices>();
     tuned.restore(choices);
-    for (const LinearCase& c : kAlignedCases) {
-      check_linear_gelu(*this, c, false);
+    for (const LinearCase& c : cases) {
+      for (const bool again : {false, true}) check_linear_gelu(*this, c, again);
       check_linear_gelu_backward(*this, c);
     }
     expect_no_way_was_timed(tuned);

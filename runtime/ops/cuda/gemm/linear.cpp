@@ -6,6 +6,7 @@
 #include "runtime/ops/cuda/cuda_ops.h"
 #include "runtime/ops/cuda/gemm/few_rows.h"
 #include "runtime/ops/cuda/gemm/fp8.h"
+#include "runtime/ops/cuda/gemm/gelu_product.h"
 #include "runtime/ops/cuda/gemm/linear_kernels.h"
 #include "runtime/ops/cuda/gemm/matmul.h"
 #include "runtime/ops/cuda/gemm/swiglu_product.h"
@@ -58,7 +59,7 @@ class CudaLinear final : public LinearOps, CudaOps {
       gelu(pre, y);
       return true;
     };
-    if (again || is_fp8(x.dtype) || is_fp8(y.dtype) || !bias || cuda::has_few_rows(x, weight)) {
+    if (is_fp8(x.dtype) || is_fp8(y.dtype) || !bias || cuda::has_few_rows(x, weight)) {
       separate();
       return;
     }
@@ -67,8 +68,13 @@ class CudaLinear final : public LinearOps, CudaOps {
     const cuda::Gemm gemm{d.batch, d.out, d.in, false, true, dtype(), dtype(), false};
     const cuda::GemmTensors tensors{
         .a = x.data, .b = weight.data, .c = y.data, .vector = bias.data, .matrix = pre.data};
-    const auto fused = [&] { return matmul_.try_gemm(gemm, cuda::Epilogue::gelu_bias, tensors, stream()); };
-    tuner_.run("linear and gelu", gemm, {{"separate", separate}, {"gelu in the epilogue", fused}});
+    const auto in_epilogue = [&] { return matmul_.try_gemm(gemm, cuda::Epilogue::gelu_bias, tensors, stream()); };
+    const auto by_tiles = [&] {
+      return cuda::try_linear_gelu(x, weight, bias, pre, y, device_.resident_pairs(), stream());
+    };
+    std::vector<cuda::Tuner::Way> ways = {{"separate", separate}, {"gelu by tiles", by_tiles}};
+    if (!again) ways.push_back({"gelu in the epilogue", in_epilogue});
+    tuner_.run(again ? "linear and gelu that repeats" : "linear and gelu", gemm, ways);
   }
 
   void gelu(const Tensor& pre, const Tensor& y) override {
@@ -95,12 +101,17 @@ class CudaLinear final : public LinearOps, CudaOps {
       cuda::gelu_backward(pre, dpre, sums, accumulate, scratch(), stream());
       return true;
     };
-    const auto fused = [&] {
+    const auto in_epilogue = [&] {
       if (!matmul_.try_gemm(gemm, cuda::Epilogue::gelu_gradient, tensors, stream())) return false;
       cuda::sum_columns(dpre, sums, accumulate, scratch(), stream());
       return true;
     };
-    const std::vector<cuda::Tuner::Way> ways = {{"separate", separate}, {"gelu in the epilogue", fused}};
+    const auto by_tiles = [&] {
+      return cuda::try_linear_gelu_backward(weight, dy, pre, dpre, sums, accumulate, device_.resident_pairs(),
+                                            scratch(), stream());
+    };
+    const std::vector<cuda::Tuner::Way> ways = {
+        {"separate", separate}, {"gelu in the epilogue", in_epilogue}, {"gelu by tiles", by_tiles}};
     const std::string operation = "gelu gradient";
     if (accumulate && tuner_.is_new(operation, gemm, ways)) {
       // Timing must not add to an accumulator again and again.

@@ -19,11 +19,11 @@ bool try_linear_swiglu(const Tensor& x, const Tensor& weight, const Tensor& pre,
                        cudaStream_t stream);
 
 /// Warps that compute gradients of a tile while the next one is multiplied. Three leave the others registers for larger
-/// products in an instruction. Seven are faster where sums have few terms. The results have the same bits.
+/// products in an instruction. Seven are faster where sums have few terms.
 enum class FinishingWarps : std::uint8_t { three = 3, seven = 7 };
 
 /// dpre [n, 2 hidden] = the gradient of pre. The gradient of swiglu(pre) is dy [n, out] weight [out, hidden]. If y
-/// [n, hidden] has data, it gets swiglu(pre).
+/// [n, hidden] has data, it gets swiglu(pre). The bits do not depend on `warps`.
 bool try_linear_swiglu_backward(const Tensor& weight, const Tensor& dy, const Tensor& pre, const Tensor& dpre,
                                 const Tensor& y, FinishingWarps warps, int clusters, cudaStream_t stream);
 

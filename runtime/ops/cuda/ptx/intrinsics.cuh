@@ -59,6 +59,16 @@ __device__ __forceinline__ void store_evict_first(uint4* to, const uint4& x) {
                : "memory");
 }
 
+/// The same, without a branch, if `condition`.
+__device__ __forceinline__ void store_evict_first_if(bool condition, uint4* to, const uint4& x) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %6, 0;\n"
+      "@p st.global.L2::cache_hint.v4.u32 [%0], {%1, %2, %3, %4}, %5;\n}\n" ::"l"(to),
+      "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w), "l"(static_cast<std::uint64_t>(CachePolicy::evict_first)),
+      "r"(static_cast<int>(condition))
+      : "memory");
+}
+
 /// Adds each element by itself; compute capability 9.0 and newer. What one thread adds to an address is added in the
 /// order of its calls.
 __device__ __forceinline__ void add_to_global(float4* sum, float4 x) {
