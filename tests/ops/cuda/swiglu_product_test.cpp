@@ -6,7 +6,7 @@
 #include "runtime/ops/gated.h"
 #include "runtime/ops/linear.h"
 #include "tests/ops/conformance.h"
-#include "tests/ops/tile_products.h"
+#include "tests/ops/cuda/tile_products.h"
 
 namespace ddptrain::tests {
 namespace {

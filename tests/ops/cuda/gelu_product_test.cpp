@@ -5,7 +5,7 @@
 #include "runtime/device/cuda/cuda_device.h"
 #include "runtime/ops/linear.h"
 #include "tests/ops/conformance.h"
-#include "tests/ops/tile_products.h"
+#include "tests/ops/cuda/tile_products.h"
 
 namespace ddptrain::tests {
 namespace {
