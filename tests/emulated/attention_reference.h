@@ -57,6 +57,11 @@ class AttentionReference {
       EXPECT_LT(relative_error(part), 4e-3) << "gradient of " << std::string("qkv").substr(part, 1) << ", " << what;
     }
   }
+  std::vector<std::uint16_t> bits_of_gradients() const {
+    std::vector<std::uint16_t> bits;
+    for (const __nv_bfloat16& value : dqkv) bits.push_back(__bfloat16_as_ushort(value));
+    return bits;
+  }
 
  private:
   /// Norm of the difference over the norm.

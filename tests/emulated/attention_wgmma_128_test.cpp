@@ -65,5 +65,17 @@ TEST(EmulatedAttentionTest, TilesOfGradientsOfScoresFollowEachOther) {
   }
 }
 
+/// Where no collectives overlap, more blocks run.
+TEST(EmulatedAttentionTest, BackwardWithHeadsOf128GivesTheSameBitsOnAnyNumberOfBlocks) {
+  const auto gradients_on = [](int blocks) {
+    const Case c{1, 384, 3, 1, 2, blocks, blocks % 2 == 0, 6};
+    emulated::AttentionReference tensors({c.batch, c.sequence, c.heads, c.key_heads, kHead, c.seed});
+    run(c, tensors);
+    return tensors.bits_of_gradients();
+  };
+  const auto first = gradients_on(1);
+  for (const int blocks : {2, 5, 6}) EXPECT_EQ(first, gradients_on(blocks)) << blocks;
+}
+
 }  // namespace
 }  // namespace ddptrain::cuda::attention_wgmma_128

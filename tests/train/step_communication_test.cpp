@@ -38,6 +38,12 @@ class PathTest : public testing::Test {
     return make_step_communication(options, arena, optimizer).path;
   }
 
+  bool overlaps_backward() {
+    const ParameterArena arena = make_arena();
+    Optimizer optimizer = make_optimizer(arena);
+    return make_step_communication(options, arena, optimizer).gradients->overlaps_backward();
+  }
+
   Log step(bool communicates = true) {
     const ParameterArena arena = make_arena();
     Optimizer optimizer = make_optimizer(arena);
@@ -353,6 +359,9 @@ TEST_F(PeerPathTest, DirectReductionStartsAfterBackwardAndSendsByUpdates) {
   EXPECT_EQ(log.back(), "meeting of 4 on compute");
   EXPECT_TRUE(communicator.sent.empty());
   EXPECT_EQ(path().name, "peers");
+  EXPECT_FALSE(overlaps_backward());
+  options.zero = Zero::nothing;
+  EXPECT_TRUE(overlaps_backward());
 }
 
 TEST_F(PeerPathTest, TheNormOfADirectReductionIsOfAllRanks) {

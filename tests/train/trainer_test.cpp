@@ -118,6 +118,36 @@ TEST_P(EachDevice, OverlapChangesNoBit) {
   }
 }
 
+/// Multiprocessors that kernels leave free during training.
+int free_during_training(const TrainerOptions& options) {
+  const auto device = make_cpu_device({.comm_ctas = 4});
+  const auto communicator = make_communicator(test_world(), *device);
+  auto model = make_cnn(*device, {options.batch, options.seed, true}, make_resident(data(), *device));
+  const Trainer trainer(options, std::move(model), data(), test_world(), *device, *communicator);
+  return device->overlapping_ctas();
+}
+
+TEST(Replicas, LeaveMultiprocessorsFreeForCollectivesThatOverlap) {
+  const int ranks = test_world().size(), some = ranks > 1 ? 4 : 0;
+  TrainerOptions options = options_for_ranks();
+  for (const Zero zero : kZeroStages) {
+    options.zero = zero;
+    EXPECT_EQ(free_during_training(options), some) << "zero " << static_cast<int>(zero);
+  }
+  for (const Zero zero : {Zero::nothing, Zero::state}) {
+    options.zero = zero;
+    for (const OverlapMode mode : {OverlapMode::off, OverlapMode::none}) {
+      options.overlap = mode;
+      EXPECT_EQ(free_during_training(options), 0) << "zero " << static_cast<int>(zero);
+    }
+    options.overlap = OverlapMode::on;
+  }
+  if (ranks == 3) return;  // no power of two
+  options.zero = Zero::nothing;
+  options.virtual_ranks = 4;
+  EXPECT_EQ(free_during_training(options), some);
+}
+
 TEST(Replicas, OverlapOverHostsChangesNoBit) {
   for (const bool rounds : {false, true}) {
     Rig rig(DeviceKind::cpu, Precision::fp32);

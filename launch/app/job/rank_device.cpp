@@ -87,6 +87,7 @@ RankDevice::RankDevice(Job& job) : kind(choose_kind(job.world, job.options(), jo
     binding = bind_to_numa(pci_bus_id);
     device = cuda ? make_cuda_device(compute, own_gpu(world)) : make_cpu_device(compute);
     device->set_watch(world.watch());
+    device->set_collectives_overlap(world.size() > 1);  // a trainer knows better
   });
   if (cuda && world.nodes() > 1) warn(world, shared_network_cards(world, pci_bus_id));
   job.clock.mark("device");

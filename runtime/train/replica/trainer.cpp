@@ -55,8 +55,9 @@ OverlapMode Trainer::chosen_overlap() const {
 
 /// Whether any do during the passes of a step.
 bool Trainer::collectives_overlap() const {
-  const bool of_replica = stages().count() > 1 || stages().tensor != nullptr;
-  return of_replica || (reducer_.mode() < OverlapMode::off && updates_.communication.gradients->overlaps_backward());
+  if (stages().count() > 1 || stages().tensor != nullptr) return true;
+  return replicas_.size() > 1 && reducer_.mode() < OverlapMode::off &&
+         updates_.communication.gradients->overlaps_backward();
 }
 
 // --- a step -------------------------------------------------------------------------------------------------------
