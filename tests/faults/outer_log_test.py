@@ -343,6 +343,24 @@ class OuterLogTest(OuterCase):
             names = [line.split("|")[1].strip() for line in done.stdout.splitlines()]
             self.assertEqual(names[2:], ["synchronous", *settings])
 
+    def test_the_benchmark_of_groups_ends_with_its_log(self) -> None:
+        temporary = self.folder / "temporary"
+        temporary.mkdir()
+        command = [ROOT / "benchmarks" / "groups", ROOT / "docs" / "CHANGELOG.md", "--bin", BIN, "--groups", "2", "--seeds", "1",
+                   "--steps", "4", "--outer-steps", "2", "--", "--steps", "100000000"]  # fmt: skip
+        with (self.folder / "output").open("w") as output:
+            job = subprocess.Popen(command, env=ENVIRONMENT | {"TMPDIR": str(temporary)}, stdout=output, stderr=output)
+        self.addCleanup(job.kill)
+        exchanged = lambda: '"exchange"' in "".join(map(text_of, temporary.glob("*/*.jsonl")))  # noqa: E731
+        wait_for(exchanged, "no exchange", shown=(self.folder / "output").read_text, running=lambda: job.poll() is None)
+        started = [pid for pid in self.processes(str(temporary)) if pid != job.pid]
+        kill(next(pid for pid in started if name_of(pid) == "redis-server"))
+        self.assertEqual(job.wait(PATIENCE), 1)
+        self.assertEqual([pid for pid in started if is_alive(pid)], [])
+        said = (self.folder / "output").read_text()
+        self.assertEqual(said.count("groups: "), 1, said)
+        self.assertIn("\ngroups: the log has ended (signal 9). ", "\n" + said)
+
     def test_a_sweep_of_groups(self) -> None:
         file = self.folder / "groups.toml"
         flags = {"device": "cpu", "baseline": "off", "model": "mlp", "data": "synthetic:600", "batch": 8, "steps": 8}
