@@ -18,7 +18,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kNoMatplotlib = 3;  // draw_topology.py's exit code for it
+constexpr int kNoMatplotlib = 3;  // exit codes of draw_topology.py
+constexpr int kFullDisk = 4;
 constexpr int kNotStarted = 127;
 
 /// What a program has done with its standard input.
@@ -89,9 +90,10 @@ void draw_topology(const std::string& json, const std::string& svg, const std::s
     if (!png.empty()) command.insert(command.end(), {"--png", png});
     const Outcome outcome = run(command, json);
     if (outcome.exit_code == 0) return;
-    if (outcome.exit_code != kNoMatplotlib && outcome.exit_code != kNotStarted) {
-      usage_error("--svg, --png: {}", Lines{outcome.errors.substr(0, outcome.errors.find_last_not_of('\n') + 1)});
-    }
+    if (outcome.exit_code == kNoMatplotlib || outcome.exit_code == kNotStarted) continue;
+    const Lines reason{outcome.errors.substr(0, outcome.errors.find_last_not_of('\n') + 1)};
+    if (outcome.exit_code == kFullDisk) fail("--svg, --png: {}", reason);
+    usage_error("--svg, --png: {}", reason);
   }
   usage_error(
       "--svg, --png: drawings take python3 with matplotlib, which is not here. On Debian and Ubuntu: apt-get install "

@@ -21,7 +21,7 @@ struct NcclJob {
 /// false if there is nothing of NCCL's in it.
 nlohmann::json report_nccl_log(const std::string& log, const NcclJob& job);
 
-/// Draws the rings and trees of ddptopo's JSON. Files that are empty are not made.
+/// Draws the rings and trees of ddptopo's JSON. Files that are empty are not made. Error if the disk is full.
 void draw_topology(const std::string& json, const std::string& svg, const std::string& png);
 
 }  // namespace ddptrain

@@ -91,7 +91,8 @@ LogClient::~LogClient() { impl_->is_ending = true; }
 std::string LogClient::newest() {
   std::string position;
   ask_log(impl_->address, [&] {
-    const RedisReply reply = impl_->reader.command({"XREVRANGE", impl_->key + kLogKey, "+", "-", "COUNT", "1"});
+    const RedisReply reply =
+        impl_->reader.command({"XREVRANGE", impl_->key + kLogKey, "+", "-", "COUNT", "1"}, kLongReply);
     if (!reply.is_list_of(1) || !reply.elements[0].is_list_of(2)) return;
     const RedisReply& id = reply.elements[0].elements[0];
     if (id.is_text) position = id.text;
@@ -176,8 +177,8 @@ void LogClient::Impl::read(const std::stop_token& stop) {
 }
 
 void LogClient::Impl::read_more() {
-  RedisReply reply =
-      reader.command({"XREAD", "COUNT", entries_at_once, "BLOCK", kReadWait, "STREAMS", key + kLogKey, after});
+  RedisReply reply = reader.command(
+      {"XREAD", "COUNT", entries_at_once, "BLOCK", kReadWait, "STREAMS", key + kLogKey, after}, kLongReply);
   if (!reply.is_list) return;  // no entry has come
   if (!reply.is_list_of(1) || !reply.elements[0].is_list_of(2) || !reply.elements[0].elements[1].is_list) {
     throw RedisFault("an answer that is no stream");

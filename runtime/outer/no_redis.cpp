@@ -18,6 +18,6 @@ RedisConnection::~RedisConnection() = default;
 bool RedisConnection::is_open() const { return false; }
 void RedisConnection::close() {}
 void RedisConnection::open() {}
-RedisReply RedisConnection::command(const std::vector<std::string_view>& /*words*/) { return {}; }
+RedisReply RedisConnection::command(const std::vector<std::string_view>& /*words*/, std::size_t /*most*/) { return {}; }
 
 }  // namespace ddptrain

@@ -31,6 +31,7 @@ constexpr milliseconds kConnectTime{5000};
 constexpr milliseconds kReplyTime{10000};  // without a byte in either direction
 constexpr std::size_t kLeastRate = 8;      // bytes per millisecond, of what takes longer
 constexpr std::size_t kMostRead = 16384;   // by one call of hiredis
+constexpr std::size_t kMostLine = 65536;   // bytes of an answer's line, which has a number or a short text
 constexpr milliseconds kSlice{100};        // between looks at is_interrupted()
 constexpr timeval kSocketTime = {1, 0};    // for a call that poll() has said is possible
 
@@ -83,12 +84,14 @@ struct RedisConnection::Impl {
   void start_tls();
   void wait_for(short events, Clock::time_point deadline, milliseconds longest) const;
   void send(std::size_t bytes);
-  std::unique_ptr<redisReply, Free> receive();
-  RedisReply command(const std::vector<std::string_view>& words);
+  void check_answer(std::size_t received, std::size_t most) const;
+  std::unique_ptr<redisReply, Free> receive(std::size_t most);
+  RedisReply command(const std::vector<std::string_view>& words, std::size_t most = kShortReply);
 
   const LogAddress& address;
   std::function<bool()> is_interrupted;
   milliseconds limit = kReplyTime;
+  bool is_opening = false;  ///< Then answers are short, and `limit` is for a whole one.
 #ifdef DDPTRAIN_HIREDIS_TLS
   void load_authority();
   std::unique_ptr<SSL, Free> new_session() const;
@@ -219,7 +222,17 @@ void RedisConnection::Impl::send(std::size_t bytes) {
   }
 }
 
-std::unique_ptr<redisReply, RedisConnection::Impl::Free> RedisConnection::Impl::receive() {
+/// hiredis keeps what it cannot parse yet, and waits for its end: a line that has none, or a text of any length.
+void RedisConnection::Impl::check_answer(std::size_t received, std::size_t most) const {
+  const redisReader& reader = *context->reader;
+  if (received > most) throw RedisFault(fmt::format("Protocol error, an answer of more than {}", size_text(most)));
+  const std::string_view rest(reader.buf + reader.pos, reader.len - reader.pos);
+  if (rest.size() > kMostLine && rest.substr(0, kMostLine).find('\n') == rest.npos) {
+    throw RedisFault(fmt::format("Protocol error, a line of more than {} bytes", kMostLine));
+  }
+}
+
+std::unique_ptr<redisReply, RedisConnection::Impl::Free> RedisConnection::Impl::receive(std::size_t most) {
   const Clock::time_point start = Clock::now();
   std::size_t received = 0;
   while (true) {
@@ -227,18 +240,18 @@ std::unique_ptr<redisReply, RedisConnection::Impl::Free> RedisConnection::Impl::
     redisReaderGetReply(context->reader, &answer);
     if (context->reader->err != 0) throw RedisFault(printable(context->reader->errstr));
     if (answer != nullptr) return std::unique_ptr<redisReply, Free>(static_cast<redisReply*>(answer));
-    wait_for(POLLIN, Clock::now() + limit, limit);
+    check_answer(received, most);
+    wait_for(POLLIN, (is_opening ? start : Clock::now()) + limit, limit);
     int readable = 0;
     if (ioctl(context->fd, FIONREAD, &readable) == 0) received += std::min<std::size_t>(readable, kMostRead);
-    if (Clock::now() > start + limit + milliseconds(received / kLeastRate)) {
-      throw RedisFault("the server answers too slowly");
-    }
+    const milliseconds for_bytes(is_opening ? 0 : received / kLeastRate);
+    if (Clock::now() > start + limit + for_bytes) throw RedisFault("the server answers too slowly");
     redisBufferRead(context.get());
     check_context();
   }
 }
 
-RedisReply RedisConnection::Impl::command(const std::vector<std::string_view>& words) {
+RedisReply RedisConnection::Impl::command(const std::vector<std::string_view>& words, std::size_t most) {
   std::vector<const char*> pointers;
   std::vector<std::size_t> lengths;
   std::size_t bytes = 0;
@@ -250,7 +263,7 @@ RedisReply RedisConnection::Impl::command(const std::vector<std::string_view>& w
   redisAppendCommandArgv(context.get(), static_cast<int>(words.size()), pointers.data(), lengths.data());
   check_context();
   send(bytes);
-  const auto reply = receive();
+  const auto reply = receive(most);
   if (reply->type == REDIS_REPLY_ERROR) {
     throw RedisRefusal(without_stop(printable(std::string_view(reply->str, reply->len), 200)));
   }
@@ -284,20 +297,22 @@ void RedisConnection::close() { impl_->context.reset(); }
 void RedisConnection::open() {
   try {
     impl_->limit = kConnectTime;
+    impl_->is_opening = true;
     impl_->connect();
     if (impl_->address.tls) impl_->start_tls();
     impl_->log_in();
     impl_->command({"PING"});
     impl_->limit = kReplyTime;
+    impl_->is_opening = false;
   } catch (const Error&) {
     close();
     throw;
   }
 }
 
-RedisReply RedisConnection::command(const std::vector<std::string_view>& words) {
+RedisReply RedisConnection::command(const std::vector<std::string_view>& words, std::size_t most) {
   try {
-    return impl_->command(words);
+    return impl_->command(words, most);
   } catch (const RedisRefusal&) {
     throw;
   } catch (const Error&) {

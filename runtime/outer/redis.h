@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
@@ -48,6 +49,11 @@ struct RedisReply {
 inline constexpr const char* kCertificateFault = "certificate of the server";
 inline constexpr const char* kNoTlsFault = "no TLS";
 
+/// Bytes of a whole answer: of one without entries of the log (the largest is a list of snapshots), and of one with
+/// entries.
+inline constexpr std::size_t kShortReply = std::size_t{64} << 20;
+inline constexpr std::size_t kLongReply = std::size_t{1} << 30;
+
 /// One connection, for one thread. With TLS, the certificate of the server must be for the host in the address, and be
 /// signed by an authority in the file that kLogAuthorityVariable names.
 class RedisConnection {
@@ -61,11 +67,11 @@ class RedisConnection {
 
   bool is_open() const;
   void close();
-  /// RedisFault if there is no answer within 5 s.
+  /// RedisFault if an answer is not complete within 5 s.
   void open();
-  /// RedisFault if no byte is sent or received for 10 s, or longer fewer than 8 kB/s; RedisRefusal if the answer is an
-  /// error.
-  RedisReply command(const std::vector<std::string_view>& words);
+  /// RedisFault if no byte is sent or received for 10 s, or longer fewer than 8 kB/s, or if the answer has more than
+  /// `most` bytes or a line without an end; RedisRefusal if the answer is an error.
+  RedisReply command(const std::vector<std::string_view>& words, std::size_t most = kShortReply);
 
  private:
   struct Impl;

@@ -100,10 +100,15 @@ class IdxFromImagesTest(FolderCase):
         (self.out / "precious").touch()
         self.assertEqual(self.convert(code=2), f"idx-from-images: {self.out}: the folder has files; name another one\n")
 
-    def test_a_full_disk_is_told(self) -> None:
+    def test_a_full_disk_is_told_and_leaves_nothing(self) -> None:
         self.fill(2, 40)
         limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))  # noqa: E731
-        self.assertEqual(self.convert(code=1, preexec_fn=limit), f"idx-from-images: {self.out}: File too large\n")
+        for out in (self.folder / "out", self.folder / "new" / "out", self.folder / "empty"):
+            self.out = out
+            (self.folder / "empty").mkdir(exist_ok=True)  # not made by the program, so it stays
+            self.assertEqual(self.convert(code=1, preexec_fn=limit), f"idx-from-images: {out}: File too large\n")
+            self.assertEqual(sorted(path.name for path in self.folder.iterdir()), ["empty", "images"])
+            self.assertEqual(list((self.folder / "empty").iterdir()), [])
 
     def test_ddptrain_trains_with_it(self) -> None:
         self.fill(12, 12, 15, 18)

@@ -6,6 +6,7 @@ import pathlib
 import re
 import socket
 import threading
+import time
 from typing import Any
 
 from support import BIN, ENVIRONMENT, MPIRUN, SESSIONS, TINY, Job, JobTest, run, wait_for, words
@@ -107,6 +108,41 @@ class LoadingServer:
             while data := source.recv(1 << 16):
                 sink.sendall(data)
             sink.shutdown(socket.SHUT_WR)
+
+
+class EndlessServer:
+    """Answers with `beginning` and bytes without end, at 10 kB each `pause` seconds; if `opens`, as Redis does to
+    commands that open a connection. A context."""
+
+    def __init__(self, opens: bool, beginning: bytes, pause: float) -> None:
+        self._opens, self._beginning, self._pause = opens, beginning, pause
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self._socket.getsockname()[1]
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+
+    def __enter__(self) -> "EndlessServer":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._thread.join(PATIENCE)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._socket.accept()
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            while (asked := connection.recv(1 << 16)) and self._opens and (b"AUTH" in asked or b"PING" in asked):
+                connection.sendall(b"+OK\r\n")
+            connection.sendall(self._beginning)
+            while True:
+                connection.sendall(b"x" * 10_000)
+                time.sleep(self._pause)
 
 
 class OuterCase(JobTest):

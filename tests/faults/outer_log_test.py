@@ -13,7 +13,7 @@ import unittest
 from typing import Any
 from unittest import mock
 
-from outer import FREE, PATIENCE, LoadingServer, Log, OuterCase
+from outer import FREE, PATIENCE, EndlessServer, LoadingServer, Log, OuterCase
 from support import BIN, ENVIRONMENT, MPIRUN, ROOT, TINY, is_alive, kill, run, wait_for, words, write_program
 from tests.tools.support import LOG_PASSWORD, LogServer, free_port
 
@@ -134,6 +134,21 @@ class OuterLogTest(OuterCase):
                         connection.sendall(b"x")
                 self.assertEqual(job.wait(), 2, job.text())
                 self.assertRegex(job.text(), says)
+
+    def test_answers_without_end(self) -> None:
+        """However fast they come, and from the first answer on or later."""
+        line = "Protocol error, a line of more than 65536 bytes. It is no Redis server"
+        for opens, beginning, pause, says in (
+            (False, b"+", 0.0, line),
+            (True, b"+", 0.0, line),
+            (False, b"$1000000\r\n", 0.5, "the server answers too slowly"),
+            (True, b"$400000000\r\n", 0.0, "Protocol error, an answer of more than 67.11 MB"),
+        ):
+            with self.subTest(opens=opens, beginning=beginning), EndlessServer(opens, beginning, pause) as server:
+                job = self.job(1, *FREE, "--steps", "4", "--group", "a", "--outer", f"redis://127.0.0.1:{server.port}/x")
+                self.assertEqual(job.wait(), 2, job.text())
+                self.assertIn(says, job.text())
+                self.assertEqual(job.text().count("ddptrain: "), 1, job.text())
 
     def test_a_log_that_has_lost_the_run(self) -> None:
         for groups in ("0", "2"):
@@ -327,6 +342,24 @@ class OuterLogTest(OuterCase):
             done = run([ROOT / "benchmarks" / "groups", ROOT / "docs" / "CHANGELOG.md", *flags, *more], env=ENVIRONMENT)
             names = [line.split("|")[1].strip() for line in done.stdout.splitlines()]
             self.assertEqual(names[2:], ["synchronous", *settings])
+
+    def test_the_benchmark_of_groups_ends_with_its_log(self) -> None:
+        temporary = self.folder / "temporary"
+        temporary.mkdir()
+        command = [ROOT / "benchmarks" / "groups", ROOT / "docs" / "CHANGELOG.md", "--bin", BIN, "--groups", "2", "--seeds", "1",
+                   "--steps", "4", "--outer-steps", "2", "--", "--steps", "100000000"]  # fmt: skip
+        with (self.folder / "output").open("w") as output:
+            job = subprocess.Popen(command, env=ENVIRONMENT | {"TMPDIR": str(temporary)}, stdout=output, stderr=output)
+        self.addCleanup(job.kill)
+        exchanged = lambda: '"exchange"' in "".join(map(text_of, temporary.glob("*/*.jsonl")))  # noqa: E731
+        wait_for(exchanged, "no exchange", shown=(self.folder / "output").read_text, running=lambda: job.poll() is None)
+        started = [pid for pid in self.processes(str(temporary)) if pid != job.pid]
+        kill(next(pid for pid in started if name_of(pid) == "redis-server"))
+        self.assertEqual(job.wait(PATIENCE), 1)
+        self.assertEqual([pid for pid in started if is_alive(pid)], [])
+        said = (self.folder / "output").read_text()
+        self.assertEqual(said.count("groups: "), 1, said)
+        self.assertIn("\ngroups: the log has ended (signal 9). ", "\n" + said)
 
     def test_a_sweep_of_groups(self) -> None:
         file = self.folder / "groups.toml"

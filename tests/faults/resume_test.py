@@ -145,7 +145,11 @@ class ResumeTest(JobTest):
              ["24 samples (--batch 8 --grad-accum 1 on 3 ranks)", "change --batch, --grad-accum, or the number of replicas (ranks / (--pp x --tp))"]),
             (1, [*QUICK, *alone, "--resume", "c", "--data", "synthetic:608"], ["data"]),
             (1, [*QUICK, *alone, "--resume", "c", "--steps", "100"], ["has 111 steps behind it"]),
-            (1, [*QUICK, *alone, "--resume", "c", "--optimizer", "sgd"], ["--optimizer"]),
+            (1, [*QUICK, *alone, "--resume", "c", "--optimizer", "adamw"],
+             ['--optimizer "adamw" (checkpoint: "adam"). Give the values of the checkpoint, or --allow-change']),
+            *((1, [*QUICK, *alone, "--resume", "c", "--optimizer", "sgd", *more],
+               ["To continue it, give --optimizer adam.", "--resume c/step-000000000111 --export DIR, then use --init DIR."])
+              for more in ([], ["--allow-change"])),
             (1, [*QUICK, "--resume", "auto"], ["--checkpoint"]),
             (1, [*QUICK, "--resume", "nowhere"], ["no complete and undamaged checkpoint"]),
             (1, [*QUICK, *alone, "--checkpoint", "c", "--resume", "c/step-000000000100"], ["holds step 111"]),

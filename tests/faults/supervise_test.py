@@ -145,6 +145,13 @@ class SuperviseTest(JobTest):
         self.assertIn("restarts in 0.2 s", log)
         self.assertIn("gives up after 2 restarts in a row without a new undamaged checkpoint; the last failure: exit code 1: ddptrain: ", log)
 
+    def test_a_log_that_cannot_be_written_is_told_once(self) -> None:
+        job = ["sh", "-c", "exit 1", "--checkpoint", "c"]
+        said = self.run_to_end(1, SUPERVISE, "--log", "/dev/full", "--restarts", 1, "--pause", 0, "--", *job)
+        self.assertEqual(said.count("supervise: /dev/full: No space left on device. The job goes on, and "), 1, said)
+        self.assertEqual(said.count("No space left on device"), 1, said)
+        self.assertIn("supervise: attempt 2 ended after", said)
+
     def with_programs(self, mpirun: str, ssh: str = "true") -> list[str]:
         """Start of a command that finds these scripts as mpirun and ssh, and the real ddptrain."""
         programs = self.folder / "bin"

@@ -177,6 +177,13 @@ TEST(DdptopoDrawing, WithoutMatplotlibSaysWhatToInstall) {
   EXPECT_TRUE(outcome.says("apt-get install python3-matplotlib")) << outcome.output;
 }
 
+TEST(DdptopoDrawing, AFullDiskIsAnError) {
+  const Outcome outcome = ddptopo("--parse " + log_file("a100_4x1_trees.log") + " --svg /dev/full");
+  if (outcome.says("which is not here")) GTEST_SKIP() << "no matplotlib here";
+  EXPECT_EQ(outcome.exit_code, 1) << outcome.output;
+  EXPECT_EQ(outcome.count("--svg, --png: /dev/full: cannot be written: No space left on device"), 1) << outcome.output;
+}
+
 TEST(DdptopoDrawing, SvgHasTheRanks) {
   const std::string svg = temporary("trees.svg");
   const std::string png = temporary("trees.png");

@@ -62,6 +62,23 @@ void check_no_rounding(const Checkpoint& checkpoint, const CommandLine& command_
   if (!now.has_masters && before("--master") == "\"fp32\"") refuse("master weights", "--master");
 }
 
+/// The state of one optimizer may have another number of arrays than the state of the other. --allow-change does not
+/// help then.
+void check_optimizer(const Checkpoint& checkpoint, const CommandLine& command_line) {
+  const auto saved = checkpoint.manifest.run.flags.find("--optimizer");
+  if (saved == checkpoint.manifest.run.flags.end()) return;
+  const OptimizerRule& now = rule_of(command_line.options.trainer.optimizer.kind);
+  const std::string path = checkpoint.path.string();
+  for (const OptimizerRule& before : kOptimizerRules) {
+    if (saved->second != fmt::format("\"{}\"", before.name) || before.slots == now.slots) continue;
+    usage_error(
+        "--resume {}: it is of --optimizer {}, and --optimizer {} cannot use its state. To continue it, give "
+        "--optimizer {}. To begin a run with its weights, write them with --resume {} --export DIR, then use --init "
+        "DIR.",
+        path, before.name, now.name, before.name, path);
+  }
+}
+
 /// A run that has trained with groups goes on with them, and only such a run.
 void check_groups(const Checkpoint& checkpoint, const Options& options) {
   const bool had_groups = std::ranges::any_of(
@@ -186,6 +203,7 @@ void check_resumable(const Checkpoint& checkpoint, const RunIdentity& run, const
   const std::string path = checkpoint.path.string();
   check_model(checkpoint, run);
   check_groups(checkpoint, command_line.options);
+  check_optimizer(checkpoint, command_line);
   check_no_rounding(checkpoint, command_line);
   check_samples(checkpoint, run);
   const std::int64_t steps = plan.length->steps;
@@ -198,7 +216,7 @@ void check_resumable(const Checkpoint& checkpoint, const RunIdentity& run, const
   const std::string text =
       fmt::format("--resume {}: other values than in the checkpoint: {}", path, fmt::join(changes, "; "));
   if (!changes.empty() && !command_line.options.allow_change) {
-    usage_error("{}. --allow-change resumes nevertheless.", text);
+    usage_error("{}. Give the values of the checkpoint, or --allow-change to resume with others.", text);
   }
   if (!changes.empty()) spdlog::info("{}", text);
   const auto of_speed = changed_flags(saved, command_line, Effect::speed);

@@ -8,11 +8,12 @@ import random
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
 from ddptools.common.errors import UsageError
-from ddptools.common.runner import start_session
+from ddptools.common.runner import positive, start_session
 
 OUTER_LOG = pathlib.Path(__file__).resolve().parents[2] / "outer-log"
 PASSWORD = "DDPTRAIN_OUTER_PASSWORD"
@@ -58,6 +59,19 @@ def log_server(folder: pathlib.Path) -> Iterator[Log]:
             yield Log(f"redis://127.0.0.1:{port}", server)
         finally:
             server.send_signal(signal.SIGTERM)
+
+
+def end_of_groups(program: str, jobs: list[subprocess.Popen], log: Log) -> int | None:
+    """The exit code of `program` once all groups have ended, one has failed, or the log has ended, which it says: groups
+    would wait for it. None before."""
+    codes = [job.poll() for job in jobs]
+    if codes == [0] * len(jobs):
+        return 0
+    if how := log.end():
+        said = f"the log has ended ({how}). The groups end with it, because no other log has what they exchanged."
+        print(f"{program}: {said}", file=sys.stderr)
+        return 1
+    return next((positive(code) for code in codes if code), None)
 
 
 def _end_text(code: int) -> str:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Draws ddptopo's JSON, read from standard input: NCCL's rings and its trees.
 
-Exit codes: 2, the drawing could not be made; 3, matplotlib is not here.
+Exit codes: 2, the drawing could not be made; 3, matplotlib is not here; 4, the disk is full.
 """
 
 import argparse
@@ -29,6 +29,7 @@ try:
 except ImportError:
     sys.exit(3)
 
+from ddptools.common.errors import FULL_DISK  # noqa: E402
 from ddptools.common.files import write_atomically  # noqa: E402
 from ddptools.common.text import one_line, ranges_text  # noqa: E402
 from ddptools.common.values import grouped  # noqa: E402
@@ -183,7 +184,7 @@ def main() -> int:
     except (OSError, ValueError) as error:
         reason = f"{error.filename}: cannot be written: {error.strerror}" if isinstance(error, OSError) else error
         print(one_line(str(reason)), file=sys.stderr)
-        return 2
+        return 4 if isinstance(error, OSError) and error.errno in FULL_DISK else 2
     return 0
 
 

@@ -199,6 +199,7 @@ class Job:
         self.restarts: int = arguments.restarts
         self.first_pause: float = arguments.pause
         self.log_file: pathlib.Path = arguments.log or self.folder / "supervise.log"
+        self.log_lacks_lines = False
         self.newest = ""  # readable checkpoint: its name
         self.process: subprocess.Popen | None = None
         self.ending_since: float | None = None
@@ -227,10 +228,15 @@ class Job:
         text = text.translate(CONTROLS)
         line = f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%dT%H:%M:%SZ} {text}"
         say(f"supervise: {text}\n".encode(errors="surrogateescape"))
-        with contextlib.suppress(OSError):  # a full disk must not end the job
+        try:
             self.log_file.parent.mkdir(parents=True, exist_ok=True)
             with open(self.log_file, "a", encoding="utf-8", errors="surrogateescape") as file:
                 file.write(line + "\n")
+        except OSError as error:  # a full disk must not end the job
+            if not self.log_lacks_lines:
+                self.log_lacks_lines = True
+                told = f"{self.log_file}: {error.strerror}. The job goes on, and this log will lack lines."
+                say(f"supervise: {told.translate(CONTROLS)}\n".encode(errors="surrogateescape"))
 
     def clean_up(self) -> tuple[Hosts, list[str]]:
         """Ends what an attempt has left on the hosts that answer. Returns them, and the names of the others."""
