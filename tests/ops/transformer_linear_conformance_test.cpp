@@ -130,21 +130,28 @@ TEST_P(TransformerConformanceTest, LinearGelu) {
   }
 }
 
-void check_linear_gelu_backward(TransformerConformanceTest& test, const LinearCase& c) {
-  for (const GradientCase gradients : kGradientCases) {
-    test.compare(describe({c.rows, c.in, c.out}, gradients), [&](Bench& bench) -> Outputs {
-      const Tensor weight = put(bench, {c.out, c.in}, 1), dy = put(bench, {c.rows, c.out}, 2);
-      const Tensor pre = put(bench, {c.rows, c.in}, 3, 3.0);
-      const Tensor dpre = bench.poisoned(pre.shape);
-      const Tensor dbias = gradient(bench, gradients, {c.in});
-      bench.device().get<LinearOps>().linear_gelu_backward(weight, dy, pre, dpre, dbias, gradients.accumulate);
-      return {{"dpre", bench.take(dpre)}, {"dbias", bench.take(dbias)}};
-    });
-  }
+void check_linear_gelu_backward(TransformerConformanceTest& test, const LinearCase& c, GradientCase gradients) {
+  test.compare(describe({c.rows, c.in, c.out}, gradients), [&](Bench& bench) -> Outputs {
+    const Tensor weight = put(bench, {c.out, c.in}, 1), dy = put(bench, {c.rows, c.out}, 2);
+    const Tensor pre = put(bench, {c.rows, c.in}, 3, 3.0);
+    const Tensor dpre = bench.poisoned(pre.shape);
+    const Tensor dbias = gradient(bench, gradients, {c.in});
+    bench.device().get<LinearOps>().linear_gelu_backward(weight, dy, pre, dpre, dbias, gradients.accumulate);
+    return {{"dpre", bench.take(dpre)}, {"dbias", bench.take(dbias)}};
+  });
 }
 
 TEST_P(TransformerConformanceTest, LinearGeluBackward) {
-  for (const LinearCase& c : kLinearCases) check_linear_gelu_backward(*this, c);
+  for (const LinearCase& c : kLinearCases) {
+    for (const GradientCase gradients : kGradientCases) check_linear_gelu_backward(*this, c, gradients);
+  }
+}
+
+/// With --tune on, the first call of a shape is timed. It adds to the gradient once.
+TEST_P(TransformerConformanceTest, LinearGeluBackwardThatFirstAdds) {
+  for (const LinearCase& c : {LinearCase{264, 320, 128}, LinearCase{4096, 1024, 256}}) {
+    check_linear_gelu_backward(*this, c, {.accumulate = true, .master = true});
+  }
 }
 
 /// In the order of Tuner's names: of linear_gelu, of the same if gelu() must give the same bits, and of
@@ -194,7 +201,7 @@ TEST_P(TransformerConformanceTest, LinearGeluInAllWays) {
     tuned.restore(choices);
     for (const LinearCase& c : cases) {
       for (const bool again : {false, true}) check_linear_gelu(*this, c, again);
-      check_linear_gelu_backward(*this, c);
+      for (const GradientCase gradients : kGradientCases) check_linear_gelu_backward(*this, c, gradients);
     }
     expect_no_way_was_timed(tuned);
   }

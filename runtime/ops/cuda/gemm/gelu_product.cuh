@@ -31,7 +31,7 @@ constexpr int kFinishers = kPass == Pass::forward ? kForwardFinishers : kBackwar
 constexpr int kMostHidden = 8192;  // of the forward pass
 
 struct ForwardShared : Shared {
-  bf16 bias[kMostHidden];
+  bf16 bias[kMostHidden];  // what lies beyond the layer's is added to columns that do not exist
 };
 
 /// Of the rows of the finishing warps.
@@ -162,8 +162,8 @@ __global__ void __launch_bounds__(Roles<kFinishers<kPass>>::kThreads, 1)
           fetch_columns_of_right(maps.right, shared, stage, first, k);
         },
         [&](float2 sums, int tile, int column) {
-          const int at = min(tile * kColumns + column, p.hidden - 2);
-          const float2 bias = unpack_bf16(*reinterpret_cast<const std::uint32_t*>(shared.bias + at));
+          const bf16* const from = shared.bias + tile * kColumns + column;
+          const float2 bias = unpack_bf16(*reinterpret_cast<const std::uint32_t*>(from));
           return float2{sums.x + bias.x, sums.y + bias.y};
         },
         [&](int warp, const Spot& spot, const Spot&, const auto& await_sums, const auto& release) {
