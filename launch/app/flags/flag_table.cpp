@@ -161,8 +161,8 @@ Flags communication_flags(Options& o) {
        "Reduce the last bucket and update its weights in one kernel, if --symmetric is on and possible", Effect::speed,
        kExpertGroup},
       {"--comm-ctas", number(o.comm_ctas, {"0 to 32", 0, 32}),
-       "Thread blocks (CTAs) per collective of NCCL; kernels that overlap with them leave that many SMs free (0: NCCL "
-       "chooses, and compute uses all SMs)",
+       "Thread blocks (CTAs) per collective of NCCL; kernels that overlap with them, and the CNN's convolutions, leave "
+       "that many SMs free (0: NCCL chooses, and compute uses all SMs)",
        Effect::speed, kExpertGroup},
       {"--graph", on_off(trainer.graph), "Run whole steps as CUDA graphs", Effect::speed, kExpertGroup}};
 }

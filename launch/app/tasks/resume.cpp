@@ -72,7 +72,7 @@ void check_optimizer(const Checkpoint& checkpoint, const CommandLine& command_li
   for (const OptimizerRule& before : kOptimizerRules) {
     if (saved->second != fmt::format("\"{}\"", before.name) || before.slots == now.slots) continue;
     usage_error(
-        "--resume {}: it is of --optimizer {}, and --optimizer {} cannot use its state. To continue it, give "
+        "--resume {}: it has the state of --optimizer {}, which --optimizer {} cannot use. To continue it, give "
         "--optimizer {}. To begin a run with its weights, write them with --resume {} --export DIR, then use --init "
         "DIR.",
         path, before.name, now.name, before.name, path);
