@@ -82,7 +82,7 @@ struct RedisConnection::Impl {
   void connect();
   void log_in();
   void start_tls();
-  void wait_for(short events, Clock::time_point deadline, milliseconds longest) const;
+  void wait_for(short events, Clock::time_point deadline, milliseconds longest, bool has_begun = false) const;
   void send(std::size_t bytes);
   void check_answer(std::size_t received, std::size_t most) const;
   std::unique_ptr<redisReply, Free> receive(std::size_t most);
@@ -110,13 +110,15 @@ void RedisConnection::Impl::check_context() const {
   throw RedisFault(printable(context->errstr));
 }
 
-/// Waits until the socket can be read from or written to.
-void RedisConnection::Impl::wait_for(short events, Clock::time_point deadline, milliseconds longest) const {
+/// Waits until the socket can be read from or written to. `has_begun`: the server has sent a part of its answer.
+void RedisConnection::Impl::wait_for(short events, Clock::time_point deadline, milliseconds longest,
+                                     bool has_begun) const {
   while (true) {
     if (is_interrupted()) throw RedisInterrupted("interrupted");
     pollfd socket = {context->fd, events, 0};
     if (poll(&socket, 1, static_cast<int>(kSlice.count())) > 0) return;
     if (Clock::now() >= deadline) {
+      if (has_begun) throw RedisFault("the server answers too slowly");
       throw RedisFault(fmt::format("the server does not answer within {} s", longest.count() / 1000));
     }
   }
@@ -241,7 +243,7 @@ std::unique_ptr<redisReply, RedisConnection::Impl::Free> RedisConnection::Impl::
     if (context->reader->err != 0) throw RedisFault(printable(context->reader->errstr));
     if (answer != nullptr) return std::unique_ptr<redisReply, Free>(static_cast<redisReply*>(answer));
     check_answer(received, most);
-    wait_for(POLLIN, (is_opening ? start : Clock::now()) + limit, limit);
+    wait_for(POLLIN, (is_opening ? start : Clock::now()) + limit, limit, received > 0);
     int readable = 0;
     if (ioctl(context->fd, FIONREAD, &readable) == 0) received += std::min<std::size_t>(readable, kMostRead);
     const milliseconds for_bytes(is_opening ? 0 : received / kLeastRate);
