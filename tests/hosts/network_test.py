@@ -82,7 +82,7 @@ class NetworkTest(HostsCase):
             self.addCleanup(self.hosts.do, name, "tc qdisc del dev eth0 root")
         # A rank that stands still for longer than a sum takes begins its forward pass after the sum.
         last_first = ["bucket 1 update", "bucket 0 update"]
-        for mode, expected, trials in (("on", [last_first] * 2, 4), ("backward", [], 1)):
+        for mode, expected, trials in (("on", [last_first] * 2, 8), ("backward", [], 1)):
             seen: list[list[list[str]]] = []
             while len(seen) < trials and expected not in seen:
                 seen.append(self.updates_beneath_forward(mode))
