@@ -7,6 +7,7 @@ import re
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from support import BIN, ENVIRONMENT, MPIRUN, SESSIONS, TINY, Job, JobTest, run, wait_for, words
@@ -65,16 +66,15 @@ class Log(LogServer):
         return data.count(b"DDPO")
 
 
-class LoadingServer:
-    """Answers the first connections as a Redis server that is reading its file, and hands on later ones to `port`. A
-    context."""
+class FakeServer:
+    """Listens at `port` while `accept` runs in a thread. A context."""
 
-    def __init__(self, port: int, refusals: int) -> None:
+    def __init__(self, accept: Callable[[], None]) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port = self._socket.getsockname()[1]
-        self._thread = threading.Thread(target=self._serve, args=(port, refusals), daemon=True)
+        self._thread = threading.Thread(target=accept, daemon=True)
 
-    def __enter__(self) -> "LoadingServer":
+    def __enter__(self) -> "FakeServer":
         self._thread.start()
         return self
 
@@ -82,6 +82,13 @@ class LoadingServer:
         self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
         self._thread.join(PATIENCE)
+
+
+class LoadingServer(FakeServer):
+    """Answers the first connections as a Redis server that is reading its file, and hands on later ones to `port`."""
+
+    def __init__(self, port: int, refusals: int) -> None:
+        super().__init__(lambda: self._serve(port, refusals))
 
     def _serve(self, port: int, refusals: int) -> None:
         with contextlib.suppress(OSError):
@@ -110,24 +117,13 @@ class LoadingServer:
             sink.shutdown(socket.SHUT_WR)
 
 
-class EndlessServer:
+class EndlessServer(FakeServer):
     """Answers with `beginning` and bytes without end, at 10 kB each `pause` seconds; if `opens`, as Redis does to
-    commands that open a connection. A context."""
+    commands that open a connection."""
 
     def __init__(self, opens: bool, beginning: bytes, pause: float) -> None:
+        super().__init__(self._accept)
         self._opens, self._beginning, self._pause = opens, beginning, pause
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.port = self._socket.getsockname()[1]
-        self._thread = threading.Thread(target=self._accept, daemon=True)
-
-    def __enter__(self) -> "EndlessServer":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-        self._thread.join(PATIENCE)
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):

@@ -2,24 +2,19 @@
 
 #include <iostream>
 
-#include "runtime/device/cuda/cuda_device.h"
 #include "runtime/ops/attention/attention_plan.h"
 #include "runtime/ops/cuda/attention/attention_kernels.h"
 #include "runtime/ops/grouped_attention.h"
-#include "tests/ops/bench.h"
+#include "tests/ops/cuda/warpgroup_test.h"
 
 namespace ddptrain::tests {
 namespace {
 
 constexpr int kAll = 132;  // multiprocessors
 
-class AttentionWgmmaTest : public ::testing::TestWithParam<AttentionShape> {
+class AttentionWgmmaTest : public WarpgroupTest<AttentionShape> {
  protected:
-  void SetUp() override {
-    if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU on this machine";
-    device_ = make_device({"cuda_bf16", DeviceKind::cuda, Precision::bf16});
-    if (!cuda::multiplies_by_warpgroups()) GTEST_SKIP() << "this GPU has no warpgroup instructions";
-    bench_ = std::make_unique<Bench>(*device_);
+  void prepare() override {
     const std::int64_t rows = s_.batch * s_.sequence;
     qkv_ = bench_->put(random_values(rows * s_.columns(), 1, -2.0, 2.0), {s_.batch, s_.sequence, s_.columns()});
     dout_ = bench_->put(random_values(rows * s_.width(), 2), {s_.batch, s_.sequence, s_.width()});
@@ -35,7 +30,6 @@ class AttentionWgmmaTest : public ::testing::TestWithParam<AttentionShape> {
                               {s_.batch, s_.heads, s_.sequence});
   }
   void* poisoned(std::size_t bytes) { return bench_->poisoned_bytes({static_cast<std::int64_t>(bytes)}).data; }
-  cudaStream_t stream() const { return dynamic_cast<CudaDevice&>(*device_).stream(); }
   cuda::AttentionTensors tensors(const Tensor& dqkv) const {
     return {qkv_.data, out_.data, statistics_.as<float>(), dout_.data, dqkv.data};
   }
@@ -82,8 +76,6 @@ class AttentionWgmmaTest : public ::testing::TestWithParam<AttentionShape> {
   }
 
   AttentionShape s_ = GetParam();
-  std::unique_ptr<Device> device_;
-  std::unique_ptr<Bench> bench_;
   Tensor qkv_, dout_, out_, statistics_;
 };
 

@@ -2,21 +2,17 @@
 
 #include <gtest/gtest.h>
 
-#include "runtime/device/cuda/cuda_device.h"
 #include "runtime/ops/linear.h"
 #include "tests/ops/conformance.h"
 #include "tests/ops/cuda/tile_products.h"
+#include "tests/ops/cuda/warpgroup_test.h"
 
 namespace ddptrain::tests {
 namespace {
 
-class GeluProductTest : public ::testing::TestWithParam<ProductCase> {
+class GeluProductTest : public WarpgroupTest<ProductCase> {
  protected:
-  void SetUp() override {
-    if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU on this machine";
-    device_ = make_device({"cuda_bf16", DeviceKind::cuda, Precision::bf16});
-    if (!cuda::multiplies_by_warpgroups()) GTEST_SKIP() << "this GPU has no warpgroup instructions";
-    bench_ = std::make_unique<Bench>(*device_);
+  void prepare() override {
     x_ = put(*bench_, {c_.rows, c_.width}, 1, 2.0);
     up_ = put(*bench_, {c_.hidden, c_.width}, 2, 0.2);
     bias_ = put(*bench_, {c_.hidden}, 3);
@@ -24,15 +20,13 @@ class GeluProductTest : public ::testing::TestWithParam<ProductCase> {
     down_ = put(*bench_, {c_.width, c_.hidden}, 5, 0.2);
   }
 
-  CudaDevice& gpu() const { return dynamic_cast<CudaDevice&>(*device_); }
-
   struct Forward {
     Values pre, y;
     bool operator==(const Forward&) const = default;
   };
   Forward forward(int clusters = kAllClusters) {
     const Tensor pre = bench_->poisoned(pre_.shape), y = bench_->poisoned(pre_.shape);
-    EXPECT_TRUE(cuda::try_linear_gelu(x_, up_, bias_, pre, y, clusters, gpu().stream()));
+    EXPECT_TRUE(cuda::try_linear_gelu(x_, up_, bias_, pre, y, clusters, stream()));
     return {bench_->take(pre), bench_->take(y)};
   }
   struct Backward {
@@ -42,14 +36,12 @@ class GeluProductTest : public ::testing::TestWithParam<ProductCase> {
   Backward backward(bool accumulate = false, int clusters = kAllClusters) {
     const Tensor dpre = bench_->poisoned(pre_.shape);
     const Tensor dbias = gradient(*bench_, {.accumulate = accumulate, .master = true}, {c_.hidden});
-    EXPECT_TRUE(cuda::try_linear_gelu_backward(down_, x_, pre_, dpre, dbias, accumulate, clusters, gpu().scratch(),
-                                               gpu().stream()));
+    EXPECT_TRUE(
+        cuda::try_linear_gelu_backward(down_, x_, pre_, dpre, dbias, accumulate, clusters, gpu().scratch(), stream()));
     return {bench_->take(dpre), bench_->take(dbias)};
   }
 
   ProductCase c_ = GetParam();
-  std::unique_ptr<Device> device_;
-  std::unique_ptr<Bench> bench_;
   Tensor x_, up_, bias_, pre_, down_;  ///< x_ is also the gradient of what down_ gives.
 };
 
@@ -87,9 +79,9 @@ TEST_P(GeluProductTest, LeavesColumnsAloneThatItsPiecesDoNotFit) {
   const Tensor up = put(*bench_, {hidden, c_.width}, 2), down = put(*bench_, {c_.width, hidden}, 2);
   const Tensor bias = put(*bench_, {hidden}, 3);
   const Tensor pre = bench_->poisoned({c_.rows, hidden}), y = bench_->poisoned({c_.rows, hidden});
-  EXPECT_FALSE(cuda::try_linear_gelu(x_, up, bias, pre, y, kAllClusters, gpu().stream()));
+  EXPECT_FALSE(cuda::try_linear_gelu(x_, up, bias, pre, y, kAllClusters, stream()));
   EXPECT_FALSE(
-      cuda::try_linear_gelu_backward(down, x_, pre, pre, bias, false, kAllClusters, gpu().scratch(), gpu().stream()));
+      cuda::try_linear_gelu_backward(down, x_, pre, pre, bias, false, kAllClusters, gpu().scratch(), stream()));
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, GeluProductTest, ::testing::ValuesIn(kProductCases), name_of_case);

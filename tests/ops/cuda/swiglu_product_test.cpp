@@ -2,11 +2,11 @@
 
 #include <gtest/gtest.h>
 
-#include "runtime/device/cuda/cuda_device.h"
 #include "runtime/ops/gated.h"
 #include "runtime/ops/linear.h"
 #include "tests/ops/conformance.h"
 #include "tests/ops/cuda/tile_products.h"
+#include "tests/ops/cuda/warpgroup_test.h"
 
 namespace ddptrain::tests {
 namespace {
@@ -15,20 +15,14 @@ using cuda::FinishingWarps;
 
 constexpr FinishingWarps kFinishingWarps[] = {FinishingWarps::three, FinishingWarps::seven};
 
-class SwigluProductTest : public ::testing::TestWithParam<ProductCase> {
+class SwigluProductTest : public WarpgroupTest<ProductCase> {
  protected:
-  void SetUp() override {
-    if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU on this machine";
-    device_ = make_device({"cuda_bf16", DeviceKind::cuda, Precision::bf16});
-    if (!cuda::multiplies_by_warpgroups()) GTEST_SKIP() << "this GPU has no warpgroup instructions";
-    bench_ = std::make_unique<Bench>(*device_);
+  void prepare() override {
     x_ = put(*bench_, {c_.rows, c_.width}, 1, 2.0);
     up_ = put(*bench_, {2 * c_.hidden, c_.width}, 2, 0.2);
     pre_ = put(*bench_, {c_.rows, 2 * c_.hidden}, 3, 3.0);
     down_ = put(*bench_, {c_.width, c_.hidden}, 4, 0.2);
   }
-
-  cudaStream_t stream() const { return dynamic_cast<CudaDevice&>(*device_).stream(); }
 
   struct Forward {
     Values pre, y;
@@ -46,8 +40,6 @@ class SwigluProductTest : public ::testing::TestWithParam<ProductCase> {
   }
 
   ProductCase c_ = GetParam();
-  std::unique_ptr<Device> device_;
-  std::unique_ptr<Bench> bench_;
   Tensor x_, up_, pre_, down_;  ///< x_ is also the gradient of what down_ gives.
 };
 

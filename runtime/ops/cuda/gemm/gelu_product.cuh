@@ -90,8 +90,8 @@ __device__ __forceinline__ void finish_forward(const Problem& p, const Strip& st
 /// Of a finishing thread, over its rows: of its 8 columns in each piece.
 using ThreadSums = float[kPieces][8];
 
-/// Adds up the four lanes of a warp that have the same columns: `total` is that of the warp's rows. Each of the four
-/// lanes writes one piece.
+/// Adds up the four lanes of a warp that have the same columns: `total` has the sums over the warp's rows. Each of the
+/// four lanes writes one piece.
 __device__ __forceinline__ void add_lanes(const ThreadSums& sums, float (&total)[kColumns]) {
   const int lane = static_cast<int>(threadIdx.x) % 32, row = lane / 8;
   float* const to = total + row * kPieceColumns + lane % 8 * 8;

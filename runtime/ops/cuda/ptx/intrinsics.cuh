@@ -52,14 +52,7 @@ __device__ __forceinline__ uint4 load_evict_first(const uint4* from) {
   return x;
 }
 
-/// store_at_once() of what leaves the L2 cache before other lines.
-__device__ __forceinline__ void store_evict_first(uint4* to, const uint4& x) {
-  asm volatile("st.global.L2::cache_hint.v4.u32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(to), "r"(x.x), "r"(x.y), "r"(x.z),
-               "r"(x.w), "l"(static_cast<std::uint64_t>(CachePolicy::evict_first))
-               : "memory");
-}
-
-/// The same, without a branch, if `condition`.
+/// store_at_once(), if `condition` and without a branch, of what leaves the L2 cache before other lines.
 __device__ __forceinline__ void store_evict_first_if(bool condition, uint4* to, const uint4& x) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %6, 0;\n"

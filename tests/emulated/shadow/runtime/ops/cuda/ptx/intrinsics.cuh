@@ -22,7 +22,6 @@ inline void store_at_once(uint4* to, const uint4& x) {
 }
 enum class CachePolicy : std::uint64_t { normal, evict_first };
 inline uint4 load_evict_first(const uint4* from) { return load_once(from); }
-inline void store_evict_first(uint4* to, const uint4& x) { store_at_once(to, x); }
 inline void store_evict_first_if(bool condition, uint4* to, const uint4& x) {
   if (condition) store_at_once(to, x);
 }
