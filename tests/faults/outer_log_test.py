@@ -8,11 +8,13 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 import unittest
 from typing import Any
 from unittest import mock
 
+from emulated import skip_without_namespaces
 from outer import FREE, PATIENCE, EndlessServer, LoadingServer, Log, OuterCase
 from support import BIN, ENVIRONMENT, MPIRUN, ROOT, TINY, is_alive, kill, run, wait_for, words, write_program
 from tests.tools.support import LOG_PASSWORD, LogServer, free_port
@@ -344,12 +346,36 @@ class OuterLogTest(OuterCase):
             self.assertEqual(names[2:], ["synchronous", *settings])
 
     def test_the_benchmark_of_groups_ends_with_its_log(self) -> None:
-        temporary = self.folder / "temporary"
-        temporary.mkdir()
-        command = [ROOT / "benchmarks" / "groups", ROOT / "docs" / "CHANGELOG.md", "--bin", BIN, "--groups", "2", "--seeds", "1",
-                   "--steps", "4", "--outer-steps", "2", "--", "--steps", "100000000"]  # fmt: skip
+        self.ends_with_its_log("groups", ROOT / "docs" / "CHANGELOG.md", "--bin", BIN, "--groups", 2, "--seeds", 1, "--steps", 4,
+                               "--outer-steps", 2, "--", "--steps", 100_000_000)  # fmt: skip
+
+    def flags_on_hosts(self, case: str, program: pathlib.Path) -> list[str]:
+        skip_without_namespaces()
+        if not pathlib.Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").exists():
+            self.skipTest("there are no cgroups of version 1 for processors")
+        return words("--bin", program, "--groups", 2, "--seeds", 1, "--steps", 100_000_000, "--cases", case, "--absence", 1,
+                     "--outer", "--outer-steps 5", "--", *FREE)  # fmt: skip
+
+    def test_the_benchmark_on_hosts_ends_with_its_log(self) -> None:
+        """Also if a group comes and goes."""
+        for case in ("asynchronous", "absent"):
+            with self.subTest(case):
+                self.ends_with_its_log("groups-on-hosts", *self.flags_on_hosts(case, BIN))
+
+    def test_the_benchmark_on_hosts_ends_with_a_group_that_fails(self) -> None:
+        """The others would wait for it in rounds."""
+        failing = f'#!/bin/sh\ncase "$*" in *group1*) exit 7 ;; esac\nexec "{BIN}/ddptrain" "$@"\n'
+        program = write_program(self.folder / "bin" / "ddptrain", failing).parent
+        command = [ROOT / "benchmarks" / "groups-on-hosts", *self.flags_on_hosts("rounds", program)]
+        done = run(command, 1, env=ENVIRONMENT, timeout=PATIENCE)
+        self.assertIn("groups-on-hosts: a job failed: ", done.stderr)
+
+    def ends_with_its_log(self, name: str, *arguments: Any) -> None:
+        temporary = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
+        command = [ROOT / "benchmarks" / name, *words(*arguments)]
         with (self.folder / "output").open("w") as output:
             job = subprocess.Popen(command, env=ENVIRONMENT | {"TMPDIR": str(temporary)}, stdout=output, stderr=output)
+        self.addCleanup(job.wait)
         self.addCleanup(job.kill)
         exchanged = lambda: '"exchange"' in "".join(map(text_of, temporary.glob("*/*.jsonl")))  # noqa: E731
         wait_for(exchanged, "no exchange", shown=(self.folder / "output").read_text, running=lambda: job.poll() is None)
@@ -358,8 +384,8 @@ class OuterLogTest(OuterCase):
         self.assertEqual(job.wait(PATIENCE), 1)
         self.assertEqual([pid for pid in started if is_alive(pid)], [])
         said = (self.folder / "output").read_text()
-        self.assertEqual(said.count("groups: "), 1, said)
-        self.assertIn("\ngroups: the log has ended (signal 9). ", "\n" + said)
+        self.assertEqual(said.count(f"{name}: "), 1, said)
+        self.assertRegex(said, rf"(?m)^{name}: the log has ended \((signal 9|exit code 137)\)\. ")
 
     def test_a_sweep_of_groups(self) -> None:
         file = self.folder / "groups.toml"

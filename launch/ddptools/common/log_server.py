@@ -1,7 +1,8 @@
-"""A log for groups of this machine (launch/outer-log), for as long as they train."""
+"""A log for groups of this machine, or of its emulated hosts (launch/outer-log), for as long as they train."""
 
 import contextlib
 import dataclasses
+import math
 import os
 import pathlib
 import random
@@ -10,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ddptools.common.errors import UsageError
 from ddptools.common.runner import positive, start_session
@@ -41,22 +42,22 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def log_server(folder: pathlib.Path) -> Iterator[Log]:
-    """With the password in the environment. `folder`: of the log. A Ctrl-C of the terminal does not reach it: it ends when
-    this context ends, or with this program."""
+def log_server(folder: pathlib.Path, address: str = "127.0.0.1", on: Sequence[str] = ()) -> Iterator[Log]:
+    """With the password in the environment. `folder`: of the log. `on`: the start of a command line that runs a program on
+    the host with this address; none: this machine. A Ctrl-C of the terminal does not reach the log: it ends when this
+    context ends, or with this program."""
     port = free_port()
-    command = [str(OUTER_LOG), "--dir", str(folder), "--port", str(port)]
+    command = [*on, str(OUTER_LOG), "--dir", str(folder), "--bind", address, "--port", str(port)]
+    trial = [*on, "bash", "-c", f": </dev/tcp/{address}/{port}"]
     with start_session(command, signal.SIGTERM, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as server:
-        while server.poll() is None:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0):
-                break
+        while server.poll() is None and subprocess.run(trial, stderr=subprocess.DEVNULL).returncode != 0:
             time.sleep(0.1)
         if server.returncode is not None:
             told = ": see above" if server.returncode == REFUSED else ""
             raise UsageError(f"{OUTER_LOG} did not start ({_end_text(server.returncode)}){told}")
         os.environ[PASSWORD] = (folder / "password").read_text()
         try:
-            yield Log(f"redis://127.0.0.1:{port}", server)
+            yield Log(f"redis://{address}:{port}", server)
         finally:
             server.send_signal(signal.SIGTERM)
 
@@ -72,6 +73,14 @@ def end_of_groups(program: str, jobs: list[subprocess.Popen], log: Log) -> int |
         print(f"{program}: {said}", file=sys.stderr)
         return 1
     return next((positive(code) for code in codes if code), None)
+
+
+def wait_for_groups(program: str, jobs: list[subprocess.Popen], log: Log, longest_seconds: float = math.inf) -> int | None:
+    """end_of_groups() at their end; None if they have not ended by then."""
+    end = time.monotonic() + longest_seconds
+    while (code := end_of_groups(program, jobs, log)) is None and time.monotonic() < end:
+        time.sleep(0.05)
+    return code
 
 
 def _end_text(code: int) -> str:
