@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <hiredis.h>
 #include <poll.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #ifdef DDPTRAIN_HIREDIS_TLS
 #include <hiredis_ssl.h>
@@ -30,7 +29,6 @@ using std::chrono::milliseconds;
 constexpr milliseconds kConnectTime{5000};
 constexpr milliseconds kReplyTime{10000};  // without a byte in either direction
 constexpr std::size_t kLeastRate = 8;      // bytes per millisecond, of what takes longer
-constexpr std::size_t kMostRead = 16384;   // by one call of hiredis
 constexpr std::size_t kMostLine = 65536;   // bytes of an answer's line, which has a number or a short text
 constexpr milliseconds kSlice{100};        // between looks at is_interrupted()
 constexpr timeval kSocketTime = {1, 0};    // for a call that poll() has said is possible
@@ -113,15 +111,14 @@ void RedisConnection::Impl::check_context() const {
 /// Waits until the socket can be read from or written to. `has_begun`: the server has sent a part of its answer.
 void RedisConnection::Impl::wait_for(short events, Clock::time_point deadline, milliseconds longest,
                                      bool has_begun) const {
-  while (true) {
+  pollfd socket = {context->fd, events, 0};
+  do {
     if (is_interrupted()) throw RedisInterrupted("interrupted");
-    pollfd socket = {context->fd, events, 0};
-    if (poll(&socket, 1, static_cast<int>(kSlice.count())) > 0) return;
-    if (Clock::now() >= deadline) {
+    if (Clock::now() >= deadline) {  // before poll(), which does not wait for a server that always sends
       if (has_begun) throw RedisFault("the server answers too slowly");
       throw RedisFault(fmt::format("the server does not answer within {} s", longest.count() / 1000));
     }
-  }
+  } while (poll(&socket, 1, static_cast<int>(kSlice.count())) <= 0);
 }
 
 /// hiredis connects without blocking, so that the wait can be interrupted. Later calls block, after poll(): a large
@@ -236,19 +233,19 @@ void RedisConnection::Impl::check_answer(std::size_t received, std::size_t most)
 
 std::unique_ptr<redisReply, RedisConnection::Impl::Free> RedisConnection::Impl::receive(std::size_t most) {
   const Clock::time_point start = Clock::now();
+  redisReader& reader = *context->reader;
   std::size_t received = 0;
   while (true) {
     void* answer = nullptr;
-    redisReaderGetReply(context->reader, &answer);
-    if (context->reader->err != 0) throw RedisFault(printable(context->reader->errstr));
+    redisReaderGetReply(&reader, &answer);
+    if (reader.err != 0) throw RedisFault(printable(reader.errstr));
     if (answer != nullptr) return std::unique_ptr<redisReply, Free>(static_cast<redisReply*>(answer));
     check_answer(received, most);
-    wait_for(POLLIN, (is_opening ? start : Clock::now()) + limit, limit, received > 0);
-    int readable = 0;
-    if (ioctl(context->fd, FIONREAD, &readable) == 0) received += std::min<std::size_t>(readable, kMostRead);
     const milliseconds for_bytes(is_opening ? 0 : received / kLeastRate);
-    if (Clock::now() > start + limit + for_bytes) throw RedisFault("the server answers too slowly");
+    wait_for(POLLIN, std::min(start + for_bytes, Clock::now()) + limit, limit, received > 0);
+    const std::size_t before = reader.len;
     redisBufferRead(context.get());
+    received += reader.len - before;
     check_context();
   }
 }

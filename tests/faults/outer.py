@@ -118,12 +118,12 @@ class LoadingServer(FakeServer):
 
 
 class EndlessServer(FakeServer):
-    """Answers with `beginning` and bytes without end, at 10 kB each `pause` seconds; if `opens`, as Redis does to
-    commands that open a connection."""
+    """Answers with `beginning` and bytes without end, `size` each `pause` seconds; if `opens`, as Redis does to commands
+    that open a connection."""
 
-    def __init__(self, opens: bool, beginning: bytes, pause: float) -> None:
+    def __init__(self, opens: bool, beginning: bytes, pause: float, size: int = 10_000) -> None:
         super().__init__(self._accept)
-        self._opens, self._beginning, self._pause = opens, beginning, pause
+        self._opens, self._beginning, self._pause, self._size = opens, beginning, pause, size
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
@@ -137,7 +137,7 @@ class EndlessServer(FakeServer):
                 connection.sendall(b"+OK\r\n")
             connection.sendall(self._beginning)
             while True:
-                connection.sendall(b"x" * 10_000)
+                connection.sendall(b"x" * self._size)
                 time.sleep(self._pause)
 
 

@@ -140,13 +140,14 @@ class OuterLogTest(OuterCase):
     def test_answers_without_end(self) -> None:
         """However fast they come, and from the first answer on or later."""
         line = "Protocol error, a line of more than 65536 bytes. It is no Redis server"
-        for opens, beginning, pause, says in (
-            (False, b"+", 0.0, line),
-            (True, b"+", 0.0, line),
-            (False, b"$1000000\r\n", 0.5, "the server answers too slowly"),
-            (True, b"$400000000\r\n", 0.0, "Protocol error, an answer of more than 67.11 MB"),
+        for opens, beginning, pause, size, says in (
+            (False, b"+", 0.0, 10_000, line),
+            (True, b"+", 0.0, 10_000, line),
+            (False, b"$1000000\r\n", 0.5, 10_000, "the server answers too slowly"),
+            (True, b"$1000000\r\n", 0.02, 1, "the server answers too slowly"),
+            (True, b"$400000000\r\n", 0.0, 10_000, "Protocol error, an answer of more than 67.11 MB"),
         ):
-            with self.subTest(opens=opens, beginning=beginning), EndlessServer(opens, beginning, pause) as server:
+            with self.subTest(opens=opens, beginning=beginning), EndlessServer(opens, beginning, pause, size) as server:
                 job = self.job(1, *FREE, "--steps", "4", "--group", "a", "--outer", f"redis://127.0.0.1:{server.port}/x")
                 self.assertEqual(job.wait(), 2, job.text())
                 self.assertIn(says, job.text())
@@ -247,6 +248,8 @@ class OuterLogTest(OuterCase):
         refused(plain.url("x").replace("redis", "rediss"), "no TLS: .*If the server has no TLS.* begins with redis://")
         ENVIRONMENT["DDPTRAIN_OUTER_CA"] = "other.crt"
         refused(url, "certificate of the server: .*certificate.*Set .*_CA to the file")
+        with EndlessServer(False, b"\x16\x03\x03\x40\x00", 0.02, 1) as slow:  # the header of a record of 16 KiB
+            refused(f"rediss://127.0.0.1:{slow.port}/x", "no TLS: the server does not answer within 5 s")
         ENVIRONMENT["DDPTRAIN_OUTER_CA"] = "nothing.crt"
         refused(url, "DDPTRAIN_OUTER_CA=nothing.crt: this file cannot be read as certificates")
         ENVIRONMENT.pop("DDPTRAIN_OUTER_CA")
