@@ -11,7 +11,6 @@
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -72,8 +71,7 @@ std::string rank_list(const std::vector<std::size_t>& ranks) {
 
 /// A hash of this host's name and boot. Nothing: the boot is not known.
 std::optional<std::uint64_t> host_identity(const std::string& hostname) {
-  std::string boot;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  const std::string boot = boot_id();
   return boot.empty() ? std::nullopt : std::optional(std::hash<std::string>()(hostname + ' ' + boot));
 }
 

@@ -3,7 +3,9 @@
 of one host in containers of their own."""
 
 import json
+import os
 import pathlib
+import subprocess
 import sys
 import unittest
 
@@ -11,7 +13,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "faults"))
 from emulated import HostsCase, skip_without_namespaces  # noqa: E402
 from support import BIN, ENVIRONMENT, ROOT, FolderCase, run  # noqa: E402
 
-RUN = ["--device=cpu", "--baseline=off", "--data=synthetic:256", "--batch=2", "--eval-samples=8"]
+RUN = ["--device=cpu", "--data=synthetic:256", "--batch=2", "--eval-samples=8"]
 GRADIENTS = 4800512  # bytes of the CNN's buckets for two ranks
 ON_ONE_HOST = ["mpirun", "-np", "2", "--oversubscribe", "--bind-to", "none", "--mca", "btl", "self,tcp"]
 CONTAINER = ["unshare", "--mount", "--ipc", "--pid", "--fork", "--mount-proc", "sh", "-c",
@@ -29,7 +31,8 @@ class NetworkTest(HostsCase):
         hosts, per_host = layout
         places = ",".join(f"{name}:{per_host}" for name in self.hosts.names[:hosts])
         mpirun = ["mpirun", "--oversubscribe", "--bind-to", "none", "--host", places, "-np", str(hosts * per_host)]
-        program = [str(BIN / "ddptrain"), *RUN, f"--steps={steps}", "--metrics=m.jsonl", *flags]
+        baseline = [] if "--baseline=on" in flags else ["--baseline=off"]
+        program = [str(BIN / "ddptrain"), *RUN, *baseline, f"--steps={steps}", "--metrics=m.jsonl", *flags]
         self.call(*mpirun, *program)
         return self.lines("m.jsonl")[-1]
 
@@ -77,9 +80,7 @@ class NetworkTest(HostsCase):
         self.assertEqual(len({run["loss"] for run in runs}), 1)
 
     def test_forward_waits_only_for_the_weights_that_it_reads(self) -> None:
-        for name in self.hosts.names[:2]:
-            self.hosts.do(name, "tc qdisc replace dev eth0 root tbf rate 50mbit burst 64kb latency 100ms")
-            self.addCleanup(self.hosts.do, name, "tc qdisc del dev eth0 root")
+        self.limit_rate(2, 50)
         # A rank that stands still for longer than a sum takes begins its forward pass after the sum.
         last_first = ["bucket 1 update", "bucket 0 update"]
         for mode, expected, trials in (("on", [last_first] * 2, 8), ("backward", [], 1)):
@@ -99,6 +100,37 @@ class NetworkTest(HostsCase):
             within = [span["name"] for span in updates if each["ts"] < span["ts"] < each["ts"] + each["dur"]]
             orders += [within] if within else []
         return orders
+
+    def limit_rate(self, hosts: int, mbit: int) -> None:
+        for name in self.hosts.names[:hosts]:
+            self.hosts.do(name, f"tc qdisc replace dev eth0 root tbf rate {mbit}mbit burst 64kb latency 100ms")
+            self.addCleanup(self.hosts.do, name, "tc qdisc del dev eth0 root")
+
+    def test_time_in_which_messages_travel_is_waiting(self) -> None:
+        self.limit_rate(2, 200)
+        for mode in ("on", "off"):
+            summary = self.train((2, 1), 8, "--model=cnn", f"--overlap={mode}")
+            print(f"--overlap {mode}: {100 * summary['waits_for_replicas']:.1f}% waiting")
+            self.assertGreater(summary["waits_for_replicas"], 0.6)
+
+    def test_messages_take_their_time_although_other_programs_take_the_cores(self) -> None:
+        mbit = 200
+        self.limit_rate(2, mbit)
+        for _ in range(os.cpu_count() or 1):
+            loop = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+            self.addCleanup(loop.wait)
+            self.addCleanup(loop.kill)
+        summary = self.train((2, 1), 8, "--model=cnn", "--baseline=on", "--calibration-seconds=2")
+        on_the_wire = 8 * GRADIENTS / (mbit * 1e6)
+        print(f"step {1e3 * summary['step_seconds']:.0f} ms, on the wire {1e3 * on_the_wire:.0f} ms")
+        self.assertGreater(summary["step_seconds"], 0.95 * on_the_wire)
+
+    def test_hosts_of_one_machine_share_its_cores(self) -> None:
+        cores = os.sched_getaffinity(0)
+        if len(cores) >= 4 * 2:
+            self.skipTest("needs fewer cores")
+        summary = self.train((4, 1), 2, "--model=cnn", f"--threads={len(cores) // 4 + 1}")
+        self.assertRegex(summary["disturbed"], f"^[0-9]+ threads share {len(cores)} cores?$")
 
     def test_sweep_over_layouts(self) -> None:
         (self.folder / "hosts").write_text("".join(f"{name}\n" for name in self.hosts.names))

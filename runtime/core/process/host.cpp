@@ -99,6 +99,12 @@ std::string system_host_name() {
   return known ? name.data() : "host";
 }
 
+std::string boot_id() {
+  std::string boot;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  return boot;
+}
+
 std::size_t available_host_memory(const fs::path& root) {
   const std::size_t memory = pinnable_host_memory(root);
   return memory == kNoLimit ? kNoLimit : memory + numbers_in(root / "proc/meminfo")["SwapFree:"];

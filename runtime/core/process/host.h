@@ -11,6 +11,10 @@ namespace ddptrain {
 /// Job-wide names are World::hostname().
 std::string system_host_name();
 
+/// The kernel's name for this start of the machine. Containers and emulated hosts of a machine have the same. Empty:
+/// not known.
+std::string boot_id();
+
 /// Bytes that the processes of this host, or of the cgroup (version 1 or 2) that limits this one, can still take
 /// without that others are ended: what Linux calls available, and swap. `root`: where /proc and /sys are.
 std::size_t available_host_memory(const std::filesystem::path& root = "/");

@@ -9,7 +9,8 @@
 
 namespace ddptrain {
 
-/// The cores of the job: those on which its ranks may run. Tells which part of them other programs take.
+/// The cores of the job: those on which its ranks may run. Tells which part of them other programs take. Hosts that one
+/// machine emulates share its cores.
 class CoreShare {
  public:
   static constexpr double kDisturbed = 0.05;  ///< From this share of the cores, or of a rank's time, on.
@@ -26,7 +27,7 @@ class CoreShare {
 
     std::string text() const;  ///< "other programs took 52% of the cores"
   };
-  /// On the host where it is most. Nothing if a host hides what its cores do. Collective.
+  /// On the machine where it is most. Nothing if one hides what its cores do. Collective.
   std::optional<Taken> taken() const;
   /// Why times that were measured since this object began are not to be trusted: the crowd, or other programs that
   /// took cores which the ranks needed. Empty: nothing is known against them, as after less than half a second.
@@ -34,19 +35,20 @@ class CoreShare {
   std::string disturbance() const;
 
  private:
-  struct Host {
+  struct Machine {
     std::set<int> cores;
     double threads = 0.0;
   };
   struct Reading {
     double seconds = 0.0;       ///< Of a clock.
-    double busy_seconds = 0.0;  ///< The host's cores together; NaN: hidden.
+    double busy_seconds = 0.0;  ///< The machine's cores together; NaN: hidden.
     double own_seconds = 0.0;   ///< CPU time of this rank.
   };
   std::vector<Reading> read() const;
 
   const World& world_;
-  std::vector<Host> hosts_;
+  std::vector<int> machine_of_;  ///< By rank: an index in machines_.
+  std::vector<Machine> machines_;
   std::string crowd_;
   std::vector<Reading> begin_;  ///< Of each rank.
 };

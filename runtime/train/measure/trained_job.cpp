@@ -77,7 +77,7 @@ class TrainedJob final : public TimedJob {
     if (cores_) {
       window.cpu_seconds = gather(mine.cpu_seconds);
       window.pieces = gather(mine.pieces, work);
-      window.meeting = overlaps_next ? Meeting::at_start : Meeting::later;
+      window.meeting = world_.nodes() > 1 ? Meeting::between_hosts : overlaps_next ? Meeting::at_start : Meeting::later;
     }
     for (const double mhz : gather(shown.sm_mhz.readings > 0 ? shown.sm_mhz.mean() : 0.0)) {
       if (mhz > 0.0) window.sm_mhz = window.sm_mhz == 0.0 ? mhz : std::min(window.sm_mhz, mhz);

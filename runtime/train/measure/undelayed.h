@@ -17,6 +17,9 @@ using Pieces = std::vector<PieceEnd>;
 enum class Meeting : std::uint8_t {
   at_start,  ///< For the sums of the step before. A window begins with all ranks at once and ends with the last one.
   later,     ///< Such as at the end, for the sums of this step.
+  /// For messages between hosts. A rank that waits for them lends its core to other programs, and is not faster with
+  /// it.
+  between_hosts,
 };
 
 /// Seconds of a step of each rank, as they would be if no rank waited for a core. A wait of one rank also delays those
@@ -27,8 +30,9 @@ enum class Meeting : std::uint8_t {
 ///     had to wait for the others in it. `by_itself` has the seconds that each rank needs for a step without the
 ///     others; if the slowest rank needs more than this one, the difference is added. It is too long where the rank
 ///     waited for others nevertheless, so the lower quartile of the pieces counts.
-/// Where ranks meet at the start, a window of one step has none of this: each rank's time less its waits. Otherwise
-/// ranks have the same time, that of the slowest rank. `ranks` has at least one rank, and all have the same pieces.
+/// Between hosts, the time of the slowest rank counts as it is. Where ranks meet at the start, a window of one step has
+/// none of this: each rank's time less its waits. Otherwise ranks have the same time, that of the slowest rank. `ranks`
+/// has at least one rank, and all have the same pieces.
 std::vector<double> undelayed_steps(const std::vector<Pieces>& ranks, const std::vector<double>& by_itself,
                                     Meeting meeting);
 

@@ -37,6 +37,8 @@ void WindowTimes::add_waits(double my_seconds) {
   if (waits_here) waited.stages += agreeing_seconds_ + seconds_ - my_seconds;
   in_replica_ += waited;
   for_replicas_ += trainer_.seconds_waited() - for_replicas_before_;
+  // While the ranks agree, the sums of the last step go on. The messages of the agreement come behind theirs.
+  if (trainer_.overlaps_next_forward()) for_replicas_ += agreeing_seconds_;
   counted_seconds_ += seconds_;
 }
 

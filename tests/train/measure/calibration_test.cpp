@@ -468,6 +468,14 @@ TEST(Calibration, WaitsForCoresThatOthersTakeAreNoTimeOfTheStep) {
   }
 }
 
+/// A rank lends its core while its messages travel.
+TEST(UndelayedSteps, MessagesBetweenHostsTakeTheirTimeWhateverTheCoresRun) {
+  const std::vector<Pieces> ranks = {{{1, 0.5, 0.4}, {2, 1.0, 0.8}}, {{1, 0.4, 0.3}, {2, 1.1, 0.7}}};
+  const std::vector by_itself = {0.1, 0.1};
+  EXPECT_EQ(undelayed_steps(ranks, by_itself, Meeting::between_hosts), (std::vector{0.55, 0.55}));
+  EXPECT_LT(undelayed_steps(ranks, by_itself, Meeting::later).front(), 0.2);
+}
+
 TEST(Calibration, IntervalsOfDisturbedJobsHoldTheTruth) {
   unsigned held = 0;
   for (unsigned seed = 0; seed < 100; ++seed) {
