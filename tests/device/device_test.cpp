@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <limits>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -69,6 +70,22 @@ TEST(Parallel, EveryElementIsVisitedOnceInRangesByThread) {
       }
     }
   }
+}
+
+/// Such as moments of weights without gradients, after hundreds of steps. x86 computes with smaller numbers many times
+/// slower.
+TEST(Parallel, NumbersSmallerThanTheSmallestNormalOneAreZeroInAllThreads) {
+  constexpr int kThreads = 3;
+  CpuDevice device({.threads = kThreads});
+  const std::vector<float> moments(kThreads, std::numeric_limits<float>::min());
+  std::vector<float> decayed(kThreads, 1.0f);
+  device.parallel(kThreads, [&](std::int64_t begin, std::int64_t end, int) {
+    for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i)
+      decayed[i] = 0.9f * moments[i];
+  });
+  EXPECT_EQ(decayed, std::vector(kThreads, 0.0f));
+  const volatile float in_this_thread = moments[0];
+  EXPECT_EQ(0.9f * in_this_thread, 0.0f);
 }
 
 TEST(Parallel, AnExceptionComesOutWhenAllThreadsAreDone) {

@@ -62,6 +62,25 @@ TEST(ConfigFile, ALongDottedKeyIsToldInOneLine) {
   EXPECT_CONTAINS(error_message([&] { parse({"--config", key(100000).c_str()}); }), "it has 200004 bytes");
 }
 
+TEST(ConfigFile, NamesOfOtherProgramsTakeTrueAndFalseInQuotes) {
+  const auto printed = [](const std::string& line) {
+    return *parse({"--config", file_with("names.toml", line + "\n").c_str(), "--print-config"}).print;
+  };
+  for (const char* no : {"bf16 = false", "bf16 = \"false\"", "bf16 = 0", "bf16 = \"no\""}) {
+    EXPECT_CONTAINS(printed(no), "precision = \"auto\"\n");
+  }
+  EXPECT_CONTAINS(printed("bf16 = \"True\""), "precision = \"bf16\"\n");
+  EXPECT_CONTAINS(printed("use_cpu = \"False\""), "device = \"auto\"\n");
+  EXPECT_CONTAINS(error_message([&] { printed("bf16 = \"banana\""); }),
+                  "names.toml:1:1: bf16 = \"banana\": give true or false");
+}
+
+TEST(ConfigFile, AModelThatIsNoNameIsNotTheDefaultOne) {
+  for (const char* line : {"model = 5\n", "model = true\n"}) {
+    EXPECT_NE(error_message([&] { parse({"--config", file_with("model.toml", line).c_str()}); }), "") << line;
+  }
+}
+
 TEST(ConfigFile, TextComesBackWhateverItHolds) {
   for (const char* data : {"\"a\" \\ 'b'\n\té # = [c]", "007", "true"}) {
     const auto printed = parse({"--data", data, "--print-config"}).print;

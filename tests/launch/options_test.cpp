@@ -241,6 +241,9 @@ TEST(Options, NamesOfOtherProgramsMeanTheSame) {
   EXPECT_CONTAINS(printed({"--model=gpt", "--hidden-size=768"}), "width = 768\n");
   EXPECT_CONTAINS(printed({"--model=mlp", "--hidden-size=768"}), "hidden = 768\n");
   EXPECT_CONTAINS(printed({"--bf16", "False", "--batch", "3"}), "batch = 3\n");
+  for (const char* typed : {"--bf16=banana", "--bf16=n", "--bf16=", "--no-cuda=2"}) {
+    EXPECT_CONTAINS(message_if_any({typed}), std::string(typed) + ": give true or false");
+  }
 }
 
 TEST(Options, NamesThatMeanSomethingElseElsewhereAreExplained) {

@@ -103,7 +103,8 @@ std::vector<std::string> read_config(Flags& flags, const std::string& path) {
     if (node->is_table()) {
       usage_error("{}: {} is a table, and this file has none: write lines as: option = value", place, name);
     }
-    const OwnLine own = own_line(key, text_of(*node), flags);
+    const OwnLine own = own_line(key, node->value<std::string>().value_or(text_of(*node)), flags);
+    if (!own.advice.empty()) usage_error("{}: {} = {}: give {}", place, name, printable(text_of(*node)), own.advice);
     if (own.name.empty()) continue;
     Flag* const flag = find_flag(flags, "--" + own.name);
     if (flag == nullptr || !flag->in_file) {
@@ -127,7 +128,7 @@ std::optional<std::string> text_in_config(const std::string& path, const std::st
   const Flags flags = {{"--" + name, text(unused)}};
   try {
     for (const auto& [key, node] : parse(path)) {
-      if (own_line(std::string(key.str()), "", flags).name == name) return node.value<std::string>();
+      if (own_line(std::string(key.str()), "true", flags).name == name) return node.value<std::string>().value_or(text_of(node));
     }
     return std::nullopt;
   } catch (const UsageError&) {

@@ -284,6 +284,7 @@ std::vector<std::string> with_own_names(int argc, const char* const* argv, const
       std::optional<bool> wanted;
       if (equals < word.size()) {
         wanted = truth_of(word.substr(equals + 1));
+        if (!wanted) usage_error("{}: give true or false", word);
       } else if (i + 1 < typed.size() && truth_of(typed[i + 1])) {
         wanted = truth_of(typed[++i]);
       }
@@ -298,8 +299,9 @@ OwnLine own_line(const std::string& key, const std::string& value, const Flags& 
   const Alias* const alias = alias_of(name, flags);
   if (alias == nullptr || !has(flags, alias->flag)) return {has(flags, name) ? name.substr(2) : key, ""};
   if (*alias->value == '\0') return {alias->flag + 2, ""};
-  const bool wanted = truth_of(value).value_or(true);
-  return {wanted ? alias->flag + 2 : "", alias->value};
+  const std::optional<bool> wanted = truth_of(value);
+  if (!wanted) return {alias->flag + 2, "", "true or false"};
+  return {*wanted ? alias->flag + 2 : "", alias->value};
 }
 
 std::string own_name(const std::string& flag) {

@@ -22,10 +22,12 @@ std::string note_about(const std::string& name, const Flags& flags);
 std::vector<std::string> notes_about(int argc, const char* const* argv, const Flags& flags);
 
 /// A line of a file of --config under the name of one of `flags`. `value` is changed if the alias stands for a value:
-/// bf16 = true is precision = "bf16". The name is empty if the line asks for nothing, as bf16 = false does.
+/// bf16 = true is precision = "bf16". The name is empty if the line asks for nothing, as bf16 = false does. `value`: of
+/// the line, without quotes.
 struct OwnLine {
   std::string name;
-  std::string value;  ///< Empty: the value of the line.
+  std::string value;        ///< Empty: the value of the line.
+  std::string advice = {};  ///< What to give in place of `value`. Empty: it is good.
 };
 OwnLine own_line(const std::string& key, const std::string& value, const Flags& flags);
 

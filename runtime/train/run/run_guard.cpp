@@ -2,6 +2,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include <cmath>
 #include <limits>
 #include <string>
 #include <vector>
@@ -91,6 +92,14 @@ void RunGuard::check_finite() {
                  now.step, left_out_);
   }
   device_.zero(&state->nonfinite.first, sizeof(now.nonfinite.first), device_.compute_stream());
+}
+
+void RunGuard::check_evaluation(std::int64_t step, const MetricSums& sums) const {
+  if (std::isfinite(sums.loss)) return;
+  throw Error(fmt::format("after step {} the validation loss is NaN or infinite. The run ends, and its parameters are "
+                          "not saved, but for a checkpoint of this step. {}.",
+                          step, kAdvice),
+              true);
 }
 
 void RunGuard::check_replicas(std::int64_t step) {

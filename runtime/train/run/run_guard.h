@@ -18,6 +18,8 @@ class RunGuard {
   /// step and parameter. If such steps are skipped, it warns instead, and throws an Error if too many in a row were
   /// skipped. Collective; waits.
   void check_finite();
+  /// Throws an Error if the loss of an evaluation after step `step` is NaN or infinite. All ranks have the same sums.
+  void check_evaluation(std::int64_t step, const MetricSums& sums) const;
   /// Throws an Error with the text of differing_replicas() if replicas differ after step `step`. Collective; waits.
   void check_replicas(std::int64_t step);
   /// The number of skipped steps, as of the last check_finite().

@@ -262,6 +262,7 @@ class TrainingRun {
   void evaluate_within_epoch() {
     if (step_ == epoch_end()) return;
     const MetricSums test = trainer_.evaluate(options_.eval_samples);
+    guard_.check_evaluation(step_, test);
     if (report_ != nullptr) report_->evaluation(step_, test.mean_loss(), test.accuracy());
   }
 
@@ -287,6 +288,7 @@ class TrainingRun {
     result.samples_per_second = times_.rate_since(std::exchange(first_window_of_epoch_, times_.windows()));
     result_.epochs.push_back(result);
     if (report_ != nullptr) report_->epoch(result);
+    guard_.check_evaluation(step_, test);
   }
 
   void finish_training() {
