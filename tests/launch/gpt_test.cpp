@@ -520,9 +520,10 @@ TEST(Gpt, ARunThatDivergesEndsWithExitCode1AndSavesNothing) {
 TEST(Gpt, ARunWhoseLastUpdateDivergesEndsWithExitCode1AndSavesNothing) {
   const std::string folder = temporary("diverged_at_the_end");
   std::filesystem::remove_all(folder);
-  const Outcome outcome = train_on_cpu(2, fmt::format("{} --data synthetic:20000:64 --batch 8 --steps 1 --optimizer sgd "
-                                                      "--lr 1e10 --save {}",
-                                                      kTiny, folder));
+  const Outcome outcome =
+      train_on_cpu(2, fmt::format("{} --data synthetic:20000:64 --batch 8 --steps 1 --optimizer sgd "
+                                  "--lr 1e30 --save {}",
+                                  kTiny, folder));
   EXPECT_EQ(outcome.exit_code, 1) << outcome.output;
   EXPECT_EQ(outcome.count("ddptrain: after step 1 the validation loss is NaN or infinite."), 1) << outcome.output;
   EXPECT_FALSE(std::filesystem::exists(folder + "/model.safetensors"));

@@ -384,8 +384,10 @@ TEST_F(UseModel, SamplesOfBytesAreShownAsText) {
   EXPECT_EQ(ids.count("step 4  sample: "), 1) << ids.output;
   std::ofstream(path("prompts")) << "1 2\n3\n";
   const Outcome nan =
-      run(1, gpt() + "--batch 8 --steps 3 --lr 1e30 --on-nonfinite skip --sample-every 3 --max-tokens 5 " +
-                 "--data synthetic:4000:300 --prompts " + path("prompts"));
+      train_on_cpu(1, "--device cpu --baseline off " + gpt() +
+                          "--batch 8 --steps 3 --lr 1e30 --on-nonfinite skip --sample-every 3 --max-tokens 5 " +
+                          "--data synthetic:4000:300 --prompts " + path("prompts"));
+  EXPECT_EQ(nan.exit_code, 1) << nan.output;
   for (const int prompt : {1, 2}) {
     const std::string warning =
         fmt::format("Step 3: the sample of prompt {} ends because a logit is NaN or infinite", prompt);
