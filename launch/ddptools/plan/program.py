@@ -310,10 +310,12 @@ def check_devices(answer: Answer) -> None:
 def check_rates(options: argparse.Namespace, case: Case, mesh: Mesh | None = None) -> None:
     """UsageError if nothing tells the rate of a network that the case uses: NotMeasured, if it is that within a node."""
     if case.nodes > 1 and case.work.device == "cpu" and case.inter_fit is None and options.network is None:
-        raise UsageError("--network: CPUs have no default: give the Gbit/s between nodes, or --calibrate with runs over several nodes")
+        runs = "runs over several nodes"
+        raise UsageError(f"--network: CPUs have no default: give the Gbit/s between nodes, or --calibrate with {runs}")
     uses_link = case.nodes == 1 or (mesh is not None and mesh.ranks_per_replica > 1)
     if case.uses_mpi and uses_link and case.gpus_per_node > 1 and case.intra_fit is None and options.link is None:
-        raise NotMeasured("MPI has no default rate within a node: give --link, or --calibrate with runs of several ranks on a node")
+        runs = "runs of several ranks on a node"
+        raise NotMeasured(f"MPI has no default rate within a node: give --link, or --calibrate with {runs}")
 
 
 def make_case(answer: Answer, nodes: int) -> Case:
