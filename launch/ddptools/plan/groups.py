@@ -44,7 +44,7 @@ def exchange_of(groups: Groups, case: Case, prediction: Prediction) -> Exchange:
                     synchronous / (sent + received))  # fmt: skip
 
 
-def groups_table(groups: Groups, exchanges: list[Exchange]) -> Table:
+def groups_table(groups: Groups, exchanges: list[Exchange], worker: str) -> Table:
     rows = [
         [str(each.gpus), *(f"{1e-6 * size:.3g}" for size in (each.sent_bytes, each.received_bytes, each.server_bytes)),
          f"{each.wire_seconds:.3g}", f"{each.still_seconds:.3g}", f"{100 * each.efficiency:.1f}%", f"{each.fewer:.0f}"]
@@ -53,7 +53,7 @@ def groups_table(groups: Groups, exchanges: list[Exchange]) -> Table:
     count = f"{groups.count} group{'s' if groups.count > 1 else ''}"
     every = f"every {groups.steps} steps" if groups.steps > 1 else "every step"
     caption = f"{count}, an exchange {every}, {groups.dtype}, {groups.gbit:g} Gbit/s:"
-    header = ["GPUs of a group", "sent MB", "received MB", "sent by the server MB", "wire s", "waits s",
+    header = [f"{worker}s of a group", "sent MB", "received MB", "sent by the server MB", "wire s", "waits s",
               "throughput", "times fewer bytes"]  # fmt: skip
     footnote = ("Fewer bytes: than fp32 all-reduces of every step over these connections.\n"
                 "Throughput is relative to groups that exchange nothing.")  # fmt: skip

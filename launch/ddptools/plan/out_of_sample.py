@@ -53,7 +53,7 @@ def out_of_sample(records: Iterable[Record], most_ranks: int) -> list[Asked]:
     groups = grouped((kind(*pair), pair) for pair in measured)
     found = [asked for (_, kind), runs in groups.items() for asked in _asked(dict(kind), runs, most_ranks)]
     if not found:
-        few = f"runs of 2 to {most_ranks} ranks of its kind"
+        few = f"runs of {'' if most_ranks == 2 else '2 to '}{most_ranks} ranks of its kind"
         raise UsageError(f"--fit-ranks {most_ranks}: there is no run of more ranks beside {few}")
     return found
 

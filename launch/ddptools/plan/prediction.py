@@ -58,8 +58,12 @@ class Case:
         return self.intra_fit if self.nodes == 1 else self.inter_fit
 
     @property
+    def uses_mpi(self) -> bool:
+        return self.work.device == "cpu" or self.work.hierarchical != ""
+
+    @property
     def over_mpi(self) -> bool:
-        return self.nodes > 1 and (self.work.device == "cpu" or self.work.hierarchical != "")
+        return self.nodes > 1 and self.uses_mpi
 
     @property
     def traffic(self) -> float:
@@ -97,7 +101,7 @@ class Prediction:
     samples_per_second: float  # of the whole job
     efficiency: float
     bound: str  # communication where it takes longer than compute, else compute
-    algorithm: str  # of a full bucket; "measured" where a fit stood in
+    algorithm: str  # of a full bucket; "MPI"; "measured" where a fit stood in
     protocol: str
     bytes_per_gpu: float  # sent by each: 2 (W-1)/W of the gradients
 
@@ -163,6 +167,9 @@ def all_reduce(case: Case, size_bytes: float) -> Estimate:
     size_bytes *= case.traffic
     if case.fit is not None:
         return Estimate(case.fit.microseconds(size_bytes, case.gpus), "measured", "")
+    if case.uses_mpi:
+        without_latency = NetworkFit(0.0, case.intra_gbs if case.nodes == 1 else case.inter_gbs)
+        return Estimate(without_latency.microseconds(size_bytes, case.gpus), "MPI", "")
     used_gbs = [case.intra_gbs] * (case.gpus_per_node > 1) + [case.inter_gbs] * (case.nodes > 1)
     channels = CHANNELS_WITHIN_NODE if case.nodes == 1 else CHANNELS_BETWEEN_NODES
     fabric = Fabric(case.gpus, case.nodes, min(used_gbs), channels, case.generation, case.link)

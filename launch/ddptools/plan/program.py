@@ -18,7 +18,7 @@ from ddptools.plan import hardware
 from ddptools.plan.calibration import Calibration, calibrate, load_records
 from ddptools.plan.groups import BYTES, Groups
 from ddptools.plan.hardware import GPUS, LINKS_GBS, NETWORKS_GBIT
-from ddptools.plan.mesh import Meshes, meshes_of, predict_mesh
+from ddptools.plan.mesh import Mesh, Meshes, meshes_of, predict_mesh
 from ddptools.plan.measured import NotMeasured, warning_of
 from ddptools.plan.out_of_sample import out_of_sample, out_of_sample_table
 from ddptools.plan.prediction import Case, needed_gbs, predict
@@ -161,22 +161,23 @@ def add_machine(add: Any) -> None:
         help="memory of a GPU, or with a unit, such as 80GB (the data sheet's)")  # fmt: skip
     add("--tflops", type=number(1e-6, 1e6), metavar="N",
         help=f"TFLOP/s that a GPU achieves ({100 * ASSUMED_MFU:.0f}%% of its peak)")  # fmt: skip
-    add("--gpus-per-node", type=whole(1024), default=8, metavar="N", help="GPUs per node (8)")
+    add("--gpus-per-node", type=whole(1024), default=8, metavar="N", help="GPUs, or ranks on CPUs, per node (8)")
     add("--nodes", type=node_counts, metavar="N,...",
         help="numbers of nodes, with a row each (powers of two up to 4096)")  # fmt: skip
     add("--mesh", type=whole(4096), metavar="N",
         help="compare all meshes of N GPUs (data, --zero, --pp, --tp), and propose the fastest that fits the memory")  # fmt: skip
-    add("--link", help=f"link within a node: {', '.join(LINKS_GBS)}, or GB/s one way (the GPU's)")
+    add("--link", help=f"link within a node: {', '.join(LINKS_GBS)}, or GB/s one way (the GPU's; none for MPI)")
     add("--network", help=f"network per adapter (efa2: per node): {', '.join(NETWORKS_GBIT)}, or Gbit/s "
-        "(ndr for h100, h200 and b200; hdr for a100; edr for v100)")  # fmt: skip
-    add("--nics", type=whole(1024), metavar="N", help="network adapters per node (one per GPU; v100: one per two GPUs)")
+        "(ndr for h100, h200 and b200; hdr for a100; edr for v100; none for CPUs)")  # fmt: skip
+    add("--nics", type=whole(1024), metavar="N",
+        help="network adapters per node (one per GPU; v100: one per two GPUs; CPUs: one)")  # fmt: skip
     add("--achievable", type=number(0.01, 1), default=0.8, metavar="F",
         help="fraction of advertised rates that is achieved (0.8; 0.8 to 0.9 are usual)")  # fmt: skip
     add("--interference", type=number(0, 10), metavar="F",
         help="seconds that each second of communication adds to compute (0)")  # fmt: skip
     add("--calibrate", type=path, nargs="+", metavar="RESULTS",
         help="take rates from these results of ddpsweep, ddptrain --metrics or ddpbench --json")  # fmt: skip
-    add("--fit-ranks", type=whole(MOST_GPUS), metavar="N",
+    add("--fit-ranks", type=whole(MOST_GPUS, 2), metavar="N",
         help="with --calibrate: take rates from runs of up to N ranks, and predict the other runs")  # fmt: skip
 
 
@@ -229,11 +230,13 @@ def make_answer(options: argparse.Namespace, records: list[dict[str, Any]]) -> A
     for nodes in numbers_of_nodes(options):
         try:
             case = make_case(answer, nodes)
+            check_rates(options, case)
             answer.planned.append(Planned(case, predict(case)))
         except NotMeasured as error:
             answer.left_out[nodes] = str(error)
     if not answer.planned:
-        raise UsageError(f"{calibrate_flag(options)}: {next(iter(answer.left_out.values()))}")
+        reason = next(iter(answer.left_out.values()))
+        raise UsageError(f"{calibrate_flag(options)}: {reason}" if options.calibrate else reason)
     answer.memory = memory_of(answer)
     for planned in answer.planned if options.target is not None else []:
         planned.needed_gbs = needed_gbs(planned.case, options.target)
@@ -262,6 +265,7 @@ def plan_meshes(options: argparse.Namespace, records: list[dict[str, Any]]) -> M
         try:
             answer.work = describe_work(options, calibration, flags)
             case = make_case(answer, nodes)
+            check_rates(options, case, mesh)
             found.cases.append(case)
             found.planned.append(predict_mesh(case, mesh))
         except NotDescribed as error:
@@ -278,7 +282,7 @@ def calibrate_flag(options: argparse.Namespace) -> str:
 def numbers_of_nodes(options: argparse.Namespace) -> list[int]:
     nodes = options.nodes or [2**i for i in range(13)]
     if max(nodes) * options.gpus_per_node > MOST_GPUS:
-        raise UsageError(f"--nodes {max(nodes)}: more than {MOST_GPUS} GPUs in all")
+        raise UsageError(f"--nodes {max(nodes)}: more than {MOST_GPUS} ranks in all")
     if options.global_batch and options.nodes is None:
         nodes = [n for n in nodes if n * options.gpus_per_node <= options.global_batch] or nodes[:1]
     return nodes
@@ -303,11 +307,23 @@ def check_devices(answer: Answer) -> None:
         )
 
 
+def check_rates(options: argparse.Namespace, case: Case, mesh: Mesh | None = None) -> None:
+    """UsageError if nothing tells the rate of a network that the case uses: NotMeasured, if it is that within a node."""
+    if case.nodes > 1 and case.work.device == "cpu" and case.inter_fit is None and options.network is None:
+        runs = "runs over several nodes"
+        raise UsageError(f"--network: CPUs have no default: give the Gbit/s between nodes, or --calibrate with {runs}")
+    uses_link = case.nodes == 1 or (mesh is not None and mesh.ranks_per_replica > 1)
+    if case.uses_mpi and uses_link and case.gpus_per_node > 1 and case.intra_fit is None and options.link is None:
+        runs = "runs of several ranks on a node"
+        raise NotMeasured(f"MPI has no default rate within a node: give --link, or --calibrate with {runs}")
+
+
 def make_case(answer: Answer, nodes: int) -> Case:
     """NotMeasured where the calibration has no run of this batch."""
     options, work, gpu = answer.options, answer.work, GPUS[answer.options.gpu]
     link = options.link or gpu.link
-    adapters = options.nics or max(1, round(gpu.adapters_per_gpu * options.gpus_per_node))
+    usual_adapters = 1 if work.device == "cpu" else max(1, round(gpu.adapters_per_gpu * options.gpus_per_node))
+    adapters = options.nics or usual_adapters
     case = Case(
         work=work,
         batch=batch_per_gpu(options, work, nodes * options.gpus_per_node),
@@ -331,7 +347,7 @@ def batch_per_gpu(options: argparse.Namespace, work: Description, gpus: int) -> 
     if options.global_batch is None:
         return options.batch or work.batch
     if options.global_batch < gpus:
-        raise UsageError(f"--global-batch {options.global_batch}: fewer samples than the {gpus} GPUs")
+        raise UsageError(f"--global-batch {options.global_batch}: fewer samples than the {gpus} ranks")
     return options.global_batch / gpus
 
 
@@ -345,7 +361,9 @@ def describe_work(
         given = {name: value * unit for name, (value, unit) in sizes.items() if value is not None}
         if options.gradients:
             given["gradient_dtype"] = options.gradients
-        return language_model(options.params, options.seq or 1024, recompute=options.recompute, **given)
+        work = language_model(options.params, options.seq or 1024, recompute=options.recompute, **given)
+        on_cores = calibration is not None and calibration.device == "cpu" and options.tflops
+        return dataclasses.replace(work, device="cpu") if on_cores else work
     flags, more = flags_of_work(options), [*options.ddptrain_flags, *flag_arguments(mesh or {})]
     program = program_folder(options.bin) / "ddptrain"
     work = describe(program, flags, more)

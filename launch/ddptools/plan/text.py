@@ -55,7 +55,7 @@ def text_of(answer: Answer) -> str:
     if answer.options.target is not None:
         parts.append(target_text(answer))
     if answer.options.groups is not None:
-        parts.append(to_text(groups_table(answer.options.groups, exchanges_of(answer))))
+        parts.append(to_text(groups_table(answer.options.groups, exchanges_of(answer), answer.work.worker)))
     return "\n".join(parts)
 
 
@@ -71,7 +71,7 @@ def three_digits(value: float) -> str:
 
 
 def heading(answer: Answer) -> str:
-    options, case = answer.options, answer.planned[0].case
+    options, case, worker = answer.options, answer.planned[0].case, answer.work.worker
     name = answer.work.model if options.params is not None else pathlib.Path(options.model).stem
     gradients = three_digits(case.work.gradient_bytes / 1e9)
     work, seconds = three_digits(case.step_flop / 1e12), three_digits(case.alone_seconds)
@@ -80,8 +80,8 @@ def heading(answer: Answer) -> str:
     lines = [
         ("Model", f"{name}: {size}, {case.work.gradient_dtype} gradients of {gradients} GB"),
         *((("GPU", gpu_text(options)),) if answer.work.device != "cpu" else ()),
-        ("Compute", f"{work} TFLOP per GPU and step, {seconds} s at {three_digits(case.tflops)} TFLOP/s"),
-        ("", f"({case.gpus} GPUs, {case.batch:g} samples each; {compute_source(answer)})"),
+        ("Compute", f"{work} TFLOP per {worker} and step, {seconds} s at {three_digits(case.tflops)} TFLOP/s"),
+        ("", f"({case.gpus} {worker}s, {case.batch:g} samples each; {compute_source(answer)})"),
         ("To move", f"{moved} GB, twice the gradients (exactly 2 (W-1)/W: {exactly} GB)"),
         *((("Memory", answer.memory.text()),) if answer.memory else ()),
         *(("Network", text) for text in networks(answer)),
@@ -135,9 +135,10 @@ def measured_network(fit: NetworkFit, answer: Answer) -> str:
 
 def assumed_network(case: Case, answer: Answer) -> str:
     not_measured = "not measured; " if answer.calibration else ""
-    gbs, of = (case.intra_gbs, "a GPU") if case.nodes == 1 else (case.inter_gbs, "a node")
+    model = "MPI's bytes without latency" if case.uses_mpi else "NCCL's cost model"
+    gbs, of = (case.intra_gbs, case.work.worker) if case.nodes == 1 else (case.inter_gbs, "node")
     achievable = f"{100 * answer.options.achievable:g}% of what is advertised"
-    return f"{not_measured}NCCL's cost model, {three_digits(gbs)} GB/s of {of} ({achievable})"
+    return f"{not_measured}{model}, {three_digits(gbs)} GB/s of a {of} ({achievable})"
 
 
 def links_text(case: Case) -> str:
@@ -169,8 +170,8 @@ def steps_text(answer: Answer) -> str:
         rows.append([str(p.nodes), str(p.gpus), f"{batch:g}", compute, communication,
                      f"{p.algorithm} {p.protocol}".strip(), exposed, step, three_digits(p.samples_per_second),
                      f"{100 * p.efficiency:.1f}%", p.bound])  # fmt: skip
-    header = ["nodes", "GPUs", "batch", "compute ms", "all-reduce ms", "by", "exposed ms", "step ms", "samples/s",
-              "efficiency", "bound by"]  # fmt: skip
+    header = ["nodes", f"{answer.work.worker}s", "batch", "compute ms", "all-reduce ms", "by", "exposed ms", "step ms",
+              "samples/s", "efficiency", "bound by"]  # fmt: skip
     text = to_text(Table("Steps:", header, rows))
     for reason in dict.fromkeys(answer.left_out.values()):
         nodes = ", ".join(str(n) for n, why in answer.left_out.items() if why == reason)
@@ -185,6 +186,11 @@ def leaves_out(cases: list[Case]) -> list[str]:
         "other traffic in the network, and switches with less bandwidth than their ports together",
         "reading data, evaluation, checkpoints, and restarts after a failure",
     ]
+    over_mpi = [case.work for case in cases if case.uses_mpi and case.fit is None and case.gpus > 1]
+    if over_mpi:
+        effects.insert(0, "the latency of MPI's messages")
+    if any(work.device != "cpu" for work in over_mpi):
+        effects.insert(0, "copies of gradients between GPUs and host memory (--comm mpi)")
     if all(case.interference == 0.0 for case in cases):
         effects.insert(0, "compute that slows down while it overlaps with communication (--interference)")
     return effects
@@ -209,6 +215,6 @@ def target_text(answer: Answer) -> str:
         if needed is None:
             why = "latency" if within else "latency, or the links within a node"
             notes += f"{case.nodes} node{'' if within else 's'}: no bandwidth is, because of {why}\n"
-    caption = f"For {100 * answer.options.target:g}% (per GPU on one node, per node on several):"
-    header = ["nodes", "GPUs", "needed, achieved", "needed, advertised"]
+    caption = f"For {100 * answer.options.target:g}% (per {answer.work.worker} on one node, per node on several):"
+    header = ["nodes", f"{answer.work.worker}s", "needed, achieved", "needed, advertised"]
     return to_text(Table(caption, header, rows)) + notes

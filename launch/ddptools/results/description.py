@@ -56,6 +56,11 @@ class Description:
     sends: tuple[Sent, ...] = ()
 
     @property
+    def worker(self) -> str:
+        """What texts call a rank."""
+        return "rank" if self.device == "cpu" else "GPU"
+
+    @property
     def flop(self) -> float:
         return self.forward_flop + self.backward_flop
 
@@ -123,11 +128,14 @@ def describe(program: pathlib.Path, flags: Mapping[str, Any], more: Sequence[str
 
 def complete(records: Iterable[Record], program: pathlib.Path) -> None:
     """Gives runs that are older than descriptions the one that ddptrain makes of their settings; those of which it
-    makes none stay as they are."""
+    makes none stay as they are. NotDescribed if a run needs it and the program is missing."""
     for record in records:
         summary, settings = table_of(record.get("summary")), table_of(record.get("settings"))
-        if not summary.get("parameter_hash") or not settings or "description" in summary or not program.exists():
+        if not summary.get("parameter_hash") or not settings or "description" in summary:
             continue
+        if not program.exists():
+            why = "it is needed to describe runs of older versions"
+            raise NotDescribed(f"{program} is missing; {why}. Build it, or give --bin DIR")
         others = {*PLACEMENT_KEYS, "global-batch", *list_of(record.get("variables"))}
         flags = {str(name): value for name, value in settings.items() if name not in others}
         with contextlib.suppress(NotDescribed, ValueError):  # a damaged record, too, stays as it is

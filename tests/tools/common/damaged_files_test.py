@@ -156,7 +156,7 @@ class DamagedFilesTest(support.FolderCase):
     def test_descriptions(self) -> None:
         def read(path: pathlib.Path) -> None:
             for record in read_records(path):
-                description.complete([record], pathlib.Path("/nowhere/ddptrain"))
+                description.complete([record], pathlib.Path("/bin/false"))
 
         self.check("results.jsonl", self.results_text(), read, ODD_VALUES, 300)
 

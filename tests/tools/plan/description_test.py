@@ -11,7 +11,7 @@ import unittest
 from typing import Any
 
 from tests.tools.plan.support import output
-from tests.tools.support import AS_ROOT, BIN, find_mpirun, run_ranks
+from tests.tools.support import AS_ROOT, BIN, find_mpirun, run_ranks, run_tool
 
 GPT = ["--model=gpt", "--data=synthetic:4096:100", "--layers=2", "--width=32", "--heads=4", "--ff=128", "--seq=16"]
 GPT += ["--vocab=100", "--batch=4"]
@@ -137,9 +137,13 @@ class DescribeTest(unittest.TestCase):
         for flags, told in (([], "on"), (["--hierarchical=off"], "off"), (["--device=cuda", "--hierarchical=off"], None),
                             (["--device=cuda", "--comm=mpi", "--hierarchical=off"], "off")):  # fmt: skip
             self.assertEqual(described(*cnn, "--device=cpu", *flags).get("hierarchical"), told, flags)
-        hosts = ["--model", "cnn", "--nodes", "2", "--gpus-per-node", "2", "--network", "0.1", "--tflops", "1", "--", "--device=cpu"]
+        hosts = ["--model", "cnn", "--nodes", "2", "--gpus-per-node", "2", "--network", "0.1", "--tflops", "1", "--", "--device=cpu", "--comm=mpi"]
         together, apart = (plan(*hosts, *flags)["predictions"][0] for flags in ([], ["--hierarchical=off"]))
         self.assertAlmostEqual(apart["communication_seconds"] / together["communication_seconds"], 2.0, places=2)
+        self.assertEqual((together["algorithm"], together["protocol"]), ("MPI", ""))
+        without = [flag for flag in hosts if flag not in ("--network", "0.1")]
+        done = run_tool("ddpplan", "--bin", BIN, *without, code=2)
+        self.assertRegex(done.stderr, "^ddpplan: --network: CPUs have no default: .*\n$")
 
     def test_memory_of_libraries(self) -> None:
         def libraries(ranks: int, *flags: str) -> int:

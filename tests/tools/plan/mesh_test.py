@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import unittest
 from typing import Any
 from unittest import mock
@@ -12,8 +13,9 @@ from ddptools.plan.mesh import Mesh, Meshes, PlannedMesh, meshes_of, predict_mes
 from ddptools.plan.prediction import Case, NetworkFit, predict
 from ddptools.results.description import Buckets, Description, NotDescribed, Sent, parsed
 from tests.tools.plan.support import output
-from tests.tools.support import BIN, gpt2_description, run_ranks
+from tests.tools.support import BIN, ROOT, gpt2_description, run_ranks
 
+PAGE = ROOT / "docs" / "concepts" / "planning.md"
 GBS = NetworkFit(per_rank_us=0.0, busbw_gbs=1.0)  # a rank sends 1e9 bytes in a second
 WORK = Description(
     model="gpt", parameters=1e9, forward_flop=1e12, backward_flop=2e12, buckets=(Buckets(2e9, 1.0, 1.0),),
@@ -143,16 +145,54 @@ class ProgramTest(unittest.TestCase):
     def test_cores_have_no_limit_of_a_gpu(self) -> None:
         told = parsed(gpt2_description(memory={"weights": 90e9}, device="cpu"))
         with mock.patch.object(program, "describe", return_value=told):
-            words = output("--mesh", "4", "--tflops", "1")
+            words = output("--mesh", "4", "--tflops", "1", "--link", "5")
             self.assertNotIn("inf", words)
             self.assertNotIn("GPU's", words)
             self.assertIn("Fastest: --zero 0", words)
-            self.assertIn("do not fit 80 GB of a rank (!)", output("--mesh", "4", "--tflops", "1", "--memory", "80"))
+            self.assertIn("do not fit 80 GB of a rank (!)", output("--mesh", "4", "--tflops", "1", "--link", "5", "--memory", "80"))
 
     @unittest.skipUnless((BIN / "ddptrain").exists(), f"no ddptrain in {BIN}")
     def test_thousands_of_ranks_with_the_real_program(self) -> None:
         found = json.loads(output("--bin", str(BIN), "--model", "cnn", "--mesh", "1000", "--batch", "512", "--json"))
         self.assertEqual([each["mesh"]["zero"] for each in found["meshes"]], [0, 1, 2, 3])
+
+    def test_meshes_of_cores_need_the_rates_of_the_networks_that_they_use(self) -> None:
+        told = parsed(gpt2_description(device="cpu"))
+
+        def describe_data_alone(_program, _flags, more=()):
+            if {"--pp=1", "--tp=1"} <= set(more) or not more:
+                return told
+            raise NotDescribed("--tp 2: no")
+
+        given = ["--mesh", "4", "--tflops", "1", "--gpus-per-node", "2"]
+        with mock.patch.object(program, "describe", side_effect=describe_data_alone):
+            with self.assertRaisesRegex(UsageError, "^--network: CPUs have no default"):
+                output(*given)
+            output(*given, "--network", "1")  # ranks of a node add up first
+        with mock.patch.object(program, "describe", return_value=told):
+            with self.assertRaisesRegex(UsageError, "^MPI has no default rate within a node: give --link,"):
+                output(*given, "--network", "1")
+            self.assertIn("Fastest: ", output(*given, "--network", "1", "--link", "5"))
+
+    @unittest.skipUnless((BIN / "ddptrain").exists(), f"no ddptrain in {BIN}")
+    def test_the_documentation_has_the_rates_that_its_command_prints(self) -> None:
+        page = PAGE.read_text()
+        command = re.search(r"`build/bin/ddpplan (--mesh 2 .*?)`", page).group(1).split()
+        rows = re.findall(r"(?m)^\| `(--[^`]*)` \| ([\d, to]+) \| ([\d,]+) \|$", page)
+        self.assertEqual(len(rows), 6)
+        excess: dict[str, list[int]] = {"data": [], "tensor": []}
+        for flags, measured, told in rows:
+            typed = dict(re.findall(r"--(\S+) (\d+)", flags))
+            batch = ["--batch", typed["batch"]] if "batch" in typed else []
+            found = json.loads(output("--bin", str(BIN), *command, *batch, "--json"))["meshes"]
+            mesh = [int(typed.get(name, least)) for name, least in (("zero", 0), ("pp", 1), ("tp", 1))]
+            rate = 1024 * next(m["samples_per_second"] for m in found if list(m["mesh"].values())[1:] == mesh)
+            self.assertEqual(f"{round(rate, -3):,.0f}", told, flags)
+            axis = "tensor" if "tp" in typed else "data" if "zero" in typed else ""
+            for number in re.findall(r"[\d,]+", measured) if axis else []:
+                excess[axis].append(round(100 * rate / int(number.replace(",", "")) - 100))
+        for axis, values in excess.items():
+            self.assertRegex(page, rf"{min(values)}\s+to\s+{max(values)}% too high\s+for\s+{axis} parallelism")
 
     @unittest.skipUnless((BIN / "ddptrain").exists(), f"no ddptrain in {BIN}")
     def test_with_the_real_program(self) -> None:

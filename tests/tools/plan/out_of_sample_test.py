@@ -3,15 +3,17 @@
 import json
 import re
 import sys
+import tempfile
 import unittest
 from typing import Any
 
 from ddptools.common.errors import UsageError
 from ddptools.common.table import to_text
+from ddptools.plan import program
 from ddptools.plan.out_of_sample import out_of_sample, out_of_sample_table
 from ddptools.plan.prediction import Case, NetworkFit, predict
 from ddptools.results.description import parsed
-from tests.tools.support import BIN, ROOT, cnn_description, run
+from tests.tools.support import BIN, ROOT, cnn_description, run, run_tool
 
 PAGE = ROOT / "docs" / "concepts" / "planning.md"
 FIT = NetworkFit(per_rank_us=1.2, busbw_gbs=60.0, base_us=6.6)  # with NCCL's latencies: what one size leaves open
@@ -58,8 +60,18 @@ class OutOfSampleTest(unittest.TestCase):
     def test_what_cannot_be_asked(self) -> None:
         for records in ([made(1), made(4)], [made(2)], [made(4)], [], [made(2), made(4, NCCL_ALGO="Tree")],
                         [made(2), made(4, batch=256)], [made(2), made(4, overlap="none")]):  # fmt: skip
-            with self.assertRaisesRegex(UsageError, "^--fit-ranks 2: there is no run of more ranks beside runs of 2 to 2"):
+            with self.assertRaisesRegex(UsageError, "^--fit-ranks 2: there is no run of more ranks beside runs of 2 ranks"):
                 out_of_sample(records, 2)
+
+    def test_old_runs_need_the_program_that_describes_them(self) -> None:
+        """Before ddptrain is built."""
+        old = ROOT / "benchmarks" / "results" / "sweeps-1-and-2-h200-2026-11-21" / "batch-size"
+        with tempfile.TemporaryDirectory() as empty:
+            for mode in (["--fit-ranks", "2"], ["--params", "1M", "--nodes", "1"]):
+                done = run_tool("ddpplan", *mode, "--calibrate", old, "--bin", empty, code=2)
+                self.assertRegex(done.stderr, f"^ddpplan: {empty}/ddptrain is missing; .* Build it, or give --bin DIR\n$")
+        with self.assertRaisesRegex(UsageError, "--fit-ranks"):
+            program.parse(["--fit-ranks", "1", "--calibrate", "x"])
 
     @unittest.skipUnless((BIN / "ddptrain").exists(), "no ddptrain, which describes the committed runs")
     def test_the_documentation_has_the_last_lines_that_the_command_prints(self) -> None:

@@ -260,6 +260,35 @@ class CalibratedProgramTest(FolderCase):
             self.assertAlmostEqual(predicted["compute_seconds"], 512 / 1.6e3)
             self.assertAlmostEqual(predicted["exposed_seconds"], predicted["communication_seconds"])  # they do the adding
 
+    def test_cpus_have_the_network_that_is_given_or_measured(self) -> None:
+        told = cnn_description(device="cpu", hierarchical="on")
+        alone = summary(1, 1.6e3, device="cpu", description=told)
+        on_one, on_two = (summary(4, 5e3, 1.6e3, nodes=nodes, device="cpu", description=told, communication_seconds=0.1)
+                          for nodes in (1, 2))  # fmt: skip
+        cnn, two_nodes = ["--model", "cnn", "--gpus-per-node", "2"], ["--nodes", "2", "--gpus-per-node", "2"]
+        for records, options, missing in (
+            ([alone], [*cnn, *two_nodes], "^--network: CPUs have no default: give the Gbit/s"),
+            ([on_one], [*cnn, "--nodes", "1,2"], "^--network: "),
+            ([on_one], ["--params", "2B", "--tflops", "1", *two_nodes], "^--network: "),
+            ([alone], cnn, "^--calibrate .*: MPI has no default rate within a node: give --link, or "),
+        ):
+            with self.subTest(options=options), self.assertRaisesRegex(UsageError, missing):
+                self.planned(records, "cpu", *options)
+        for records, options in (([on_two], [*cnn, *two_nodes]), ([on_one], cnn), ([alone], [*cnn, "--link", "5"]),
+                                 ([alone], ["--model", "cnn", "--gpus-per-node", "1"])):  # fmt: skip
+            self.planned(records, "cpu", *options)
+        self.assertIn("Left out: 1 nodes, because MPI has no default rate within a node: give --link",
+                      self.planned([on_two], "cpu", *cnn, "--nodes", "1,2"))  # fmt: skip
+        with mock.patch.object(program, "describe", return_value=parsed(told)), self.assertRaisesRegex(UsageError, "^MPI has no "):
+            output(*cnn, "--tflops", "1", "--nodes", "1")
+        text = self.planned([on_one], "cpu", *cnn, "--nodes", "1,4", "--network", "0.1", "--target", "0.9",
+                            "--outer-groups", "2")  # fmt: skip
+        self.assertRegex(text, r"between nodes: not measured; MPI's bytes without latency, 0.0100 GB/s of a node ")  # one adapter
+        self.assertRegex(text, r"\n +4 +8 +512 +320 +360 +MPI ")  # 2 * 3 / 4 * 2.4 MB
+        self.assertIn("the latency of MPI's messages", text)
+        self.assertNotRegex(text, "GPU|NCCL")
+        self.assertIn(", 0.0200 GB/s of a node", self.planned([alone], "cpu", *cnn, *two_nodes, "--network", "0.1", "--nics", "2"))
+
     def test_says_how_mpi_sums_between_nodes(self) -> None:
         said = {"on": "the ranks of a node add up first", "off": "each rank sends for itself"}
         for hierarchical, words in said.items():

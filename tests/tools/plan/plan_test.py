@@ -16,7 +16,7 @@ from ddptools.plan import nccl_model, program
 from ddptools.plan.nccl_model import Fabric
 from ddptools.plan.prediction import Case, NetworkFit, exposed_seconds, needed_gbs, predict
 from ddptools.results import description
-from ddptools.results.description import Buckets, language_model, parsed
+from ddptools.results.description import Buckets, NotDescribed, language_model, parsed
 from tests.tools.plan.support import BIN, PROGRAMS, output
 from tests.tools.support import ROOT, cnn_description, gpt2_description, record, run_tool
 
@@ -118,7 +118,9 @@ class DescriptionTest(unittest.TestCase):
         found = [made.get("summary", {}).get("description") for made in records]
         self.assertEqual((found[0], *found[2:]), (3, None, None, None))
         self.assertEqual((found[1]["model"], found[1]["batch_per_rank"]), ("cnn", 7))
-        description.complete([record("old", 0, 1.0, settings, summary=kept)], BIN / "none")
+        description.complete(records[:2], BIN / "none")  # both are described
+        with self.assertRaisesRegex(NotDescribed, "none is missing"):
+            description.complete([record("old", 0, 1.0, settings, summary=kept)], BIN / "none")
 
 
 class NcclModelTest(unittest.TestCase):
