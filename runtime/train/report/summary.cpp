@@ -22,7 +22,10 @@ std::string interval(const Estimate& e, double unit) {
   return fmt::format("{:.{}f} +- {:.{}f}", value, decimals, half, decimals);
 }
 
-std::string percent(double fraction, int digits = 3) { return significant(100.0 * fraction, digits) + "%"; }
+std::string percent(double fraction, int digits = 3) {
+  constexpr double kSmallest = 0.00005;
+  return std::abs(fraction) < kSmallest ? "0%" : significant(100.0 * fraction, digits) + "%";
+}
 
 std::string line(const std::string& label, const std::string& value, const std::string& note = "") {
   if (note.empty()) return fmt::format("{:<9}{}\n", label, value);
