@@ -141,6 +141,9 @@ if flags.get("batch") == "0":
     sys.exit(2)
 if "--print-config" in sys.argv:
     sys.exit()
+if "--help" in sys.argv:
+    print("Flags of other programs:\\n  --steps\\n      --max-steps\\n      --iters\\n\\nNo counterpart:\\n  --nproc")
+    sys.exit()
 if "--describe" in sys.argv:
     name = flags.get("config", flags.get("model", "")).split("/")[-1]
     descriptions = json.load(open(os.path.join(os.path.dirname(sys.argv[0]), "descriptions.json")))

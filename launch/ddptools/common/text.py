@@ -41,6 +41,11 @@ def signed_percent(fraction: float) -> str:
     return f"{100 * fraction:+.1f}%"
 
 
+def counted(count: int, noun: str) -> str:
+    """1 run, 2 runs."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def duration(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:g} s" if seconds == round(seconds) else f"{seconds:.1f} s"

@@ -8,7 +8,7 @@ from ddptools.common.arguments import Parser, path
 from ddptools.common.errors import UsageError
 from ddptools.common.files import unread_text, write_atomically
 from ddptools.common.outputs import CSV, MARKDOWN, PAGE, PICTURE, Input, Output, check_outputs
-from ddptools.common.text import one_line
+from ddptools.common.text import counted, one_line
 from ddptools.page.blocks import Block
 from ddptools.page.render import to_html, to_markdown
 from ddptools.report.csv_rows import Row, to_csv
@@ -90,7 +90,7 @@ def main(argv: list[str]) -> int:
         print(f"ddpreport: {one_line(note)}", file=sys.stderr)
     write_report(arguments, title_of(results.experiments), blocks_of(results), rows_of_experiments(results.experiments))
     runs_made = sum(len(experiment.runs) for experiment in results.experiments)
-    print(f"{page_file(arguments)}: {len(results.experiments)} experiments, {runs_made} runs")
+    print(f"{page_file(arguments)}: {counted(len(results.experiments), 'experiment')}, {counted(runs_made, 'run')}")
     return 0
 
 

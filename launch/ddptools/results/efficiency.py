@@ -10,6 +10,7 @@ from ddptools.common.values import finite
 from ddptools.results.run import is_too_noisy, why_unusable
 
 DISTURBED, TOO_NOISY = "disturbed", "too noisy"  # marks
+OTHER_PROGRAMS = "other programs"  # in the reason of runs that they disturbed
 MOST_WIDTH = 1.0  # of an interval that tells something, as in the summary of ddptrain
 
 
@@ -23,10 +24,10 @@ class Efficiency:
 
     @property
     def mark(self) -> str:
-        """Empty if nothing is known against it."""
-        if self.low is None and is_too_noisy(self.half_width) or not self.is_known:
-            return TOO_NOISY
-        return DISTURBED if self.reason else ""
+        """One of the two or both; empty if nothing is known against it."""
+        if self.low is None and is_too_noisy(self.half_width):
+            return TOO_NOISY  # of older files, whose reason is the interval
+        return ", ".join(([] if self.is_known else [TOO_NOISY]) + ([DISTURBED] if self.reason else []))
 
     @property
     def is_known(self) -> bool:
@@ -53,11 +54,14 @@ class Efficiency:
     @property
     def text(self) -> str:
         """For a cell of a table, with its mark."""
-        interval = f"({self.interval})" if self.low is not None else self.interval
-        text = f"{percent(self.value)} {interval}".rstrip()
-        if self.mark == TOO_NOISY:
-            return f"{TOO_NOISY} ({text})"
-        return f"{text}, {self.mark}" if self.mark else text
+        first, _, more = self.mark.partition(", ")
+        if first == TOO_NOISY:
+            comma = "," if self.low is not None else ""
+            text, first = f"{TOO_NOISY} ({percent(self.value)}{comma} {self.interval})", more
+        else:
+            interval = f"({self.interval})" if self.low is not None else self.interval
+            text = f"{percent(self.value)} {interval}".rstrip()
+        return f"{text}, {first}" if first else text
 
 
 def efficiency_of(summaries: Sequence[Record]) -> Efficiency | None:

@@ -1,6 +1,7 @@
 """The cases of a sweep, and the order in which they run."""
 
 import dataclasses
+import difflib
 import functools
 import hashlib
 import itertools
@@ -78,7 +79,7 @@ def _make_case(sweep: Sweep, product: Product, axes: dict[str, Value], environme
     where = f"{sweep.path}: product {product.name}"
     layout = Layout(*map(int, str(axes["layout"]).split("x"))) if "layout" in axes else None
     gpus = str(axes.get("gpus", "all"))
-    ranks = _ranks(where, axes.get("ranks"), layout, gpus)
+    ranks = _ranks(where, axes, layout, gpus)
     flags = {k: v for k, v in axes.items() if k not in PLACEMENT_KEYS and k != "global-batch"}
     global_batch = axes.get("global-batch")
     if global_batch is not None:
@@ -114,7 +115,8 @@ def _check_groups(where: str, groups: int, program: str, flags: dict[str, Value]
         raise UsageError(f"{where} with outer-groups = {rounds}: a round waits for all groups. Give outer-groups = {groups} or 0")
 
 
-def _ranks(where: str, given: Value | None, layout: Layout | None, gpus: str) -> int:
+def _ranks(where: str, axes: dict[str, Value], layout: Layout | None, gpus: str) -> int:
+    given = axes.get("ranks")
     if layout is not None:
         ranks = layout.nodes * layout.ranks_per_node
         if given is not None and given != ranks:
@@ -126,7 +128,9 @@ def _ranks(where: str, given: Value | None, layout: Layout | None, gpus: str) ->
         return 2
     if gpus != "all":
         return len(gpus.split(","))
-    raise UsageError(f"{where}: give ranks, layout or a list of gpus")
+    others = [name for name in axes if name not in PLACEMENT_KEYS and difflib.get_close_matches(name, PLACEMENT_KEYS)]
+    hint = f" ({others[0]} is none of them)" if others else ""
+    raise UsageError(f"{where}: give ranks, layout or a list of gpus{hint}")
 
 
 def interleaved(cases: list[Case], repeats: int, seed: int) -> list[tuple[Case, int]]:

@@ -3,9 +3,11 @@
 import argparse
 import collections
 import datetime
+import itertools
 import os
 import pathlib
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -74,6 +76,7 @@ class SweepRun:
         """A flag that ddptrain refuses is told now, not when its case's turn comes."""
         program = self.programs / "ddptrain"
         checked = {tuple(case.flags.items()): case for case in self.cases if case.program == "ddptrain"}
+        self.check_names(program, list(checked.values()))
         for case in checked.values() if program.exists() else ():
             command = ["mpirun", *self.machine.mpirun.any_number, "-np", "1", str(program), *flag_arguments(case.flags)]
             if case.groups:
@@ -86,6 +89,16 @@ class SweepRun:
                 raise UsageError(f"{shlex.join(command)} --print-config does not end") from error
             if done.returncode == 2:
                 raise UsageError(f"{self.sweep.path}: product {case.product}: {last_words(done.stderr)}")
+
+    def check_names(self, program: pathlib.Path, cases: list[Case]) -> None:
+        """UsageError if a case has a flag under two names, such as steps and max-steps: the last one would count."""
+        own_names = names_of_flags(ask([str(program), "--help", "names"]) or "")
+        for case in cases:
+            for name, other in itertools.permutations(case.flags, 2):
+                same = own_names.get(name, set()) & (own_names.get(other, set()) | {other})
+                if same:
+                    where = f"{self.sweep.path}: product {case.product}"
+                    raise UsageError(f"{where}: {name} and {other} are the same flag. Give {min(same)} alone")
 
     def lacks_gpus(self) -> str:
         """Why no case can run, if each needs a GPU and there is none; else empty. Names the sweep for CPUs."""
@@ -208,6 +221,20 @@ def _outcome_fields(case: Case, outcome: Outcome, result_file: pathlib.Path) -> 
     return fields | {name: result}
 
 
+def names_of_flags(text: str) -> dict[str, set[str]]:
+    """By a name of another program, the flags that it may mean, of the output of ddptrain --help names."""
+    found: dict[str, set[str]] = {}
+    flag = ""
+    for line in text.partition("\n\n")[0].splitlines():
+        words = line.split()
+        if line.startswith("  --"):
+            flag = words[0].removeprefix("--")
+        elif line.startswith("      --"):
+            for name in words:
+                found.setdefault(name.removeprefix("--"), set()).add(flag)
+    return found
+
+
 def runs_done(folder: ResultFolder, retry_failed: bool) -> set[tuple[str, int]]:
     done = {}
     for record in folder.records():
@@ -265,6 +292,8 @@ def main(argv: list[str]) -> int:
         print(f"ddpsweep: {one_line(note)}", file=sys.stderr)
     if arguments.dry_run:
         sweep_run.dry_run()
+        if shutil.which("mpirun"):
+            sweep_run.check_flags()
         return 0
     sweep_run.check_flags()
     out = arguments.out or pathlib.Path("results") / sweep.name

@@ -67,6 +67,10 @@ class CasesTableTest(ReportCase):
         row = self.row(told | {"step_seconds": 1.0, "scaling_efficiency_half_width": 0.04})
         self.assertEqual(row["exposed communication"], "17,271 +- 40,014 us (497.1%)")  # within 5% of a step
         self.assertEqual(row["efficiency in the job"], "71.0% +- 4.0")
+        wide = {"scaling_efficiency": 0.757, "scaling_efficiency_low": 0.263, "scaling_efficiency_high": 1.464}
+        wide["disturbed"] = "other programs took 52% of the cores"
+        self.assertEqual(self.row(wide)["efficiency in the job"], "too noisy (75.7%, 26.3 to 146.4), disturbed")
+        self.assertEqual(self.row(wide | {"disturbed": ""})["efficiency in the job"], "too noisy (75.7%, 26.3 to 146.4)")
         self.assertEqual(self.row({"exposed_comm_us": 0.3, "exposed_comm_us_half_width": 123.44})["exposed communication"],
                          "too noisy (0.3 +- 123.4 us)")  # fmt: skip
 
@@ -89,6 +93,20 @@ class PageTest(ReportCase):
         for caption in ("Throughput of all ranks", "Parts of a step as shares", "Efficiency: ", "Each case, ", "Bus bandwidth",
                         "Throughput against bucket-mb"):  # fmt: skip
             self.assertRegex(page, f"<figcaption>{caption}")
+
+    def test_words_are_explained(self) -> None:
+        _, explained = self.report_of(everything()).split("## How to read this page\n\n")
+        lines = explained.splitlines()
+        for line in lines:
+            self.assertRegex(line, r"^- \*\*[^*]+\*\*: [A-Z]")  # no verb behind the colon
+            self.assertTrue(line.endswith("."), line)
+        for word in ("Weak scaling", "Strong scaling", "host means", "NET means", "waits", "lowest lower limit"):
+            self.assertIn(word, explained)
+
+    def test_one_is_no_plural(self) -> None:
+        for records, text in ((algo("", [1]), "1 experiment, 1 run\n"), (algo("", [1, 2]), "1 experiment, 2 runs\n")):
+            folder = write_results(self.folder / "results", records)
+            self.assertTrue(run_report(folder, "--out", self.folder / "r.html").stdout.endswith(text))
 
     def check_ids(self, page: str) -> None:
         ids = re.findall(r'\bid="([^"]+)"', page)

@@ -74,6 +74,13 @@ class WarningsTest(ReportCase):
         self.assertIn("Do not trust the efficiency and the parts of a step in 2 of 2 runs of main", line)
         self.assertIn("took 52% of the cores. Repeat them on an idle machine, with --calibration-seconds 90.", line)
 
+    def test_each_reason_of_disturbed_runs_is_told_once(self) -> None:
+        records = runs("2", [1, 2, 3], {"ranks": 2})
+        for made, share in zip(records, (51, 67, 67)):
+            made["summary"] = made["summary"] | {"disturbed": f"other programs took {share}% of the cores"}
+        (line,) = disturbed_cases(self.experiment(records))
+        self.assertIn("3 of 3 runs of main: other programs took 51% of the cores; other programs took 67% of the cores.", line)
+
     def test_disturbed_runs_are_marked_everywhere(self) -> None:
         why = "other programs took 52% of the cores"
         told = {"scaling_efficiency": 0.9, "scaling_efficiency_low": 0.85, "scaling_efficiency_high": 0.93, "disturbed": why}
@@ -86,9 +93,21 @@ class WarningsTest(ReportCase):
         self.assertIn("| 2 | 180.0 | 90.0%, disturbed | 1 | 1 | 90.0% (85.0 to 93.0), disturbed |", markdown)
         self.assertIn("| 2 ranks | 1.00 | 0.90 | 0.10 | 0.00 | 0.00 | 90.0%, disturbed |", markdown)
         self.assertIn("- 2 ranks: 1.80 times one rank, efficiency 90.0%, disturbed (", markdown)  # not bold
+        self.assertIn("efficiency in the job, without waits for other programs, 90.0% (85.0 to 93.0), disturbed)", markdown)
+        self.assertIn("\nRates, and the efficiency against the run of one rank, count waits for other programs.", markdown)
         self.assertNotRegex(self.page, r'class="(answer|warnings)"')
         for cell in re.findall(r"<td[^>]*>[^<]*disturbed</td>", self.page):
             self.assertIn("marked", cell)  # not bold in the row of the best case
+
+    def test_a_disturbed_run_of_one_rank_is_marked_at_its_rate(self) -> None:
+        records = runs("1", [100], {"ranks": 1}, summary={"disturbed": "x"}) + runs("2", [180], {"ranks": 2})
+        self.assertIn("| 1 | 100.0, disturbed |  |", self.report_of(records))
+
+    def test_undisturbed_runs_have_no_word_of_other_programs(self) -> None:
+        told = {"scaling_efficiency": 0.9, "scaling_efficiency_low": 0.85, "scaling_efficiency_high": 0.93, "disturbed": ""}
+        for why in ("", "4 threads share 2 cores"):  # which count their waits
+            markdown = self.report_of(over("ranks", {1: [100], 2: [180]}, summary=told | {"disturbed": why}))
+            self.assertNotIn("other programs", markdown.partition("## How to read")[0])
 
     def test_no_bold_efficiency_stands_above_a_warning(self) -> None:
         self.report_of(over("ranks", {1: [100], 2: [230]}))
@@ -179,6 +198,42 @@ class LostTimeTest(ReportCase):
         self.assertNotIn("slowest", words([0.49, 0.51]), "0.05 s of stragglers: ranks are slowest by turns")
         for nothing in (None, [], [0.5], [0.5, None], [0.5, "x"], [0.5, -1.0], {"0": 1.0}, [0.5, 1e400]):
             self.assertNotIn("slowest", words(nothing))
+
+    def causes(self, *summaries: dict[str, Any]) -> str:
+        made = [record("c", i, 1.0, {"ranks": 2}, summary=each) for i, each in enumerate(summaries)]
+        return lost_time_words(losses(self.experiment(made)))
+
+    def test_causes_within_the_noise_are_not_named(self) -> None:
+        each = [0.02285, 0.02307]
+        times = told(0.02599, 0.883, 0.02456, 0.02445, step_seconds_without_communication_per_rank=each)
+        noise = {"slowed_down_us": -320, "slowed_down_us_half_width": 2060, "waiting_us_half_width": 2840,
+                 "exposed_comm_us_half_width": 2034, "stragglers_us_half_width": 480}  # fmt: skip
+        limits = {"scaling_efficiency_low": 0.80, "scaling_efficiency_high": 0.95}
+        most = "Most is lost with main: 11.7% of 25.99 ms"
+        contention = {"together_us_half_width": 1400}
+        self.assertEqual(self.causes(times | noise | limits | contention), f"{most} (contention 5.8%).")
+        self.assertEqual(self.causes(times | noise | limits | {"together_us_half_width": 1600}),
+                         f"{most}. No single cause is more than the noise.")  # fmt: skip
+        exposed = noise | limits | contention | {"exposed_comm_us_half_width": 900}  # the sum is known, the halves are not
+        self.assertEqual(self.causes(times | exposed), f"{most} (exposed communication 5.5%, contention 5.8%).")
+        slowest = noise | limits | contention | {"stragglers_us_half_width": 100}
+        self.assertIn("stragglers 0.4%). Its slowest rank is rank 1, 0.5% above the mean.", self.causes(times | slowest))
+        self.assertIn("slowed down by communication -1.2%", self.causes(times | {"slowed_down_us": -320}))  # no interval
+
+    def test_a_loss_within_the_noise_has_no_causes(self) -> None:
+        nothing = "No step takes longer than its reference (single-rank baseline) by more than the noise."
+        limits = {"scaling_efficiency_low": 0.82, "scaling_efficiency_high": 1.02}
+        self.assertEqual(self.causes(told(1.0, 0.9, 0.95, 0.92) | limits), nothing)
+
+    def test_other_programs_hide_the_causes(self) -> None:
+        limits = {"scaling_efficiency_low": 0.8, "scaling_efficiency_high": 0.93}
+        limits["step_seconds_without_communication_per_rank"] = [0.85, 0.99]
+        told_of = {why: self.causes(told(1.0, 0.9, 0.95, 0.92) | limits | {"disturbed": why})
+                   for why in ("other programs took 52% of the cores", "4 threads share 2 cores")}  # fmt: skip
+        others, crowd = told_of.values()
+        self.assertEqual(others, "Most is lost with main: 10.0% of 1,000 ms. Other programs disturbed the measurement, so "
+                         "the causes cannot be told apart.")  # fmt: skip
+        self.assertIn("(exposed communication 5.0%, contention 2.0%, stragglers 3.0%). Its slowest rank is rank 1", crowd)
 
     def test_short_steps_are_read_in_microseconds(self) -> None:
         summary = told(134e-6, 0.93, 126e-6, 125.93e-6)

@@ -177,6 +177,31 @@ class WordsTest(ReportCase):
         self.assertIn("and NCCL chose the same: ddpreport does not know why", why("odd"))
         self.assertNotIn("round differently", why("odd"))
 
+    def test_other_hosts_are_a_reason_for_other_parameters(self) -> None:
+        def why(layout: str, ranks: int = 4, **changes: Any) -> str:
+            told = {"parameter_hash": "a", "gradient_path": "mpi", "nodes": 2, "virtual_ranks": 0}
+            told["description"] = {"decides_parameters": ["lr"], "hierarchical": "on"}
+            records = runs("a", [1], {"ranks": ranks, "layout": "2x2", "x": ""}, summary=told)
+            other = told | {"parameter_hash": "b"} | changes
+            records += runs("b", [1], {"ranks": ranks, "layout": layout, "x": "y"}, summary=other)
+            return "\n".join(numerics(self.experiment(records)))
+
+        hosts = "ranks on other hosts, real or emulated: gradients are added in another order, which rounds differently"
+        off = {"description": {"decides_parameters": ["lr"], "hierarchical": "off"}}
+        unexplained = "no flag that decides parameters differs: ddpreport does not know why"
+        self.assertIn(hosts, why("1x4"))
+        self.assertIn(hosts, why("2x2", nodes=4))  # launch/emulate-hosts
+        self.assertIn("hierarchical adds gradients in another order, which rounds differently", why("2x2", **off))
+        self.assertIn(unexplained, why("2x2"))
+        self.assertIn(unexplained, why("1x2", ranks=2), "two numbers have one sum")
+
+    def test_virtual_ranks_end_with_the_same_parameters_on_any_hosts(self) -> None:
+        told = {"virtual_ranks": 4, "nodes": 2, "description": {"decides_parameters": ["lr"]}}
+        records = []
+        for layout, found in (("2x2", "a"), ("4x1", "b")):
+            records += runs(layout, [1], {"ranks": 4, "layout": layout}, summary=told | {"parameter_hash": found})
+        self.assertIn("ddpreport does not know why", "\n".join(numerics(self.experiment(records))))
+
     def test_settings_that_change_the_numerics(self) -> None:
         same = {"summary": {"parameter_hash": "a"}}
         other = {"summary": {"parameter_hash": "b"}}

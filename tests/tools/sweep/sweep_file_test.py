@@ -53,6 +53,11 @@ class SweepFile(support.FolderCase):
         with self.assertRaisesRegex(UsageError, "has 4 ranks, but ranks = 3"):
             ranks('layout = "2x2"\nranks = 3')
 
+    def test_placement_of_all_products_is_in_base(self) -> None:
+        text = '[base]\nlayout = "2x1"\n[[product]]\nname = "a"\n[[product]]\nname = "b"\nlayout = "1x2"\n'
+        text += '[[product]]\nname = "c"\nprogram = "ddpbench"\nranks = 4\n'
+        self.assertEqual([str(case.layout) for case in self.cases(text)], ["2x1", "1x2", "None"])
+
     def test_groups_that_cannot_start_are_refused(self) -> None:
         product = "[[product]]\nranks = 1\n"
         for lines, says in (("groups = 2000", "groups = 2000: give a whole number from 1 to 1000"),
@@ -144,6 +149,8 @@ class SweepFile(support.FolderCase):
             "base = 1\n" + product: "base: give a table",
             "[environment]\nNCCL_ALGO = 1.5\n" + product: "environment: NCCL_ALGO.*give texts",
             "[environment]\n'A=B' = 'x'\n" + product: "not the name of an environment variable",
+            "[base]\nrank = [1, 2]\n[[product]]\nbatch = 1\n": r"give ranks, layout or a list of gpus \(rank is none of them\)",
+            "[[product]]\nbatch = 1\n": "give ranks, layout or a list of gpus$",
             product + "layout = '2by2'": "product main: layout = '2by2'",
             product + "layout = '0x2'": "layout = '0x2'",
             product + "gpus = 'fastest'": "gpus = 'fastest'",

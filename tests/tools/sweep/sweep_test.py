@@ -216,6 +216,17 @@ class SweepTest(FolderCase):
         done = sweep.run(code=2)
         self.assertIn("product main: ddptrain: --batch 0: give at least 1", done.stderr)
         self.assertFalse(sweep.out.exists())
+        dry = sweep.run("--dry-run", code=2)
+        self.assertEqual((dry.stderr, dry.stdout.count("mpirun")), (done.stderr, 2))
+
+    def test_a_flag_under_two_names_is_refused(self) -> None:
+        for one, other in (("steps", "max-steps"), ("max-steps", "steps"), ("iters", "max-steps")):
+            sweep = self.sweep(f"[base]\n{one} = 24\n[[product]]\nranks = 1\n{other} = 4\n")
+            for options in ((), ("--dry-run",)):
+                said = sweep.run(*options, code=2).stderr
+                self.assertRegex(said, r"product main: [a-z-]+ and [a-z-]+ are the same flag. Give steps alone")
+            self.assertEqual(sweep.executed(), [])
+        self.assertEqual(self.sweep("[[product]]\nranks = 1\nmax-steps = 4\n").run("--dry-run").stderr, "")
 
     def test_one_writer_at_a_time(self) -> None:
         sweep = self.sweep(ONE_HANGS)

@@ -9,7 +9,7 @@ from ddptools.common.values import grouped
 from ddptools.page.blocks import Answer
 from ddptools.report.sweeps.experiment import Case, Experiment
 from ddptools.report.sweeps.noise import NO_DIFFERENCE, TOO_FEW, Effect, Effects
-from ddptools.results.efficiency import DISTURBED
+from ddptools.results.efficiency import DISTURBED, OTHER_PROGRAMS
 from ddptools.results.run import PLACEMENT
 
 MOST_SENTENCES = 12
@@ -113,7 +113,9 @@ def _ranks(experiment: Experiment) -> Iterator[Answer]:
             continue
         own = last.efficiency()
         about = [f"{number(last.rate)} {experiment.unit}", *([context] if context != experiment.product else [])]
-        about += [f"efficiency in the job {own.text}"] if own is not None else []
+        if own is not None:
+            without = ", without waits for other programs," if OTHER_PROGRAMS in own.reason else ""
+            about.append(f"efficiency in the job{without} {own.text}")
         efficiency = statistics.median(efficiencies)
         yield Answer(
             f"{last.ranks} ranks: {last.rate / first.rate:.2f} times one rank, efficiency {percent(efficiency)}"

@@ -9,7 +9,7 @@ from ddptools.common.text import measured, percent
 from ddptools.common.values import positive
 from ddptools.report.sweeps.experiment import Case, Experiment
 from ddptools.report.sweeps.tables import MOST_ROWS
-from ddptools.results.efficiency import Efficiency
+from ddptools.results.efficiency import OTHER_PROGRAMS, Efficiency
 
 EXPOSED = "exposed communication"
 TOGETHER = "contention"
@@ -30,9 +30,28 @@ class Loss:
     step_seconds: float
     useful_seconds: float  # of the single-rank baseline
     part_seconds: dict[str, float]  # which add up to what a step is longer than useful
-    slowest: str = ""  # which rank, in words, where that is known
+    slowest: str = ""  # which rank, in words, if its distance is more than noise
     half_width_seconds: dict[str, float] = dataclasses.field(default_factory=dict)  # 95% intervals, as far as known
     efficiency: Efficiency | None = None  # that the jobs measured
+
+    def is_noise(self, name: str) -> bool:
+        """Whether the interval of this part, or of exposed communication as a whole, is known and includes 0."""
+        exposed = sum(self.part_seconds.get(half, 0.0) for half in (EXPOSED, SLOWED_DOWN, WAITING))
+        seconds = exposed if name == EXPOSED else self.part_seconds.get(name, 0.0)
+        half_width = self.half_width_seconds.get(name)
+        return half_width is not None and abs(seconds) <= half_width
+
+    @property
+    def by_others(self) -> bool:
+        """Whether other programs disturbed its measurement."""
+        return self.efficiency is not None and OTHER_PROGRAMS in self.efficiency.reason
+
+    @property
+    def is_beyond_noise(self) -> bool:
+        """Whether the step is longer than that of one rank, as far as the interval of the efficiency tells."""
+        if self.efficiency is None or self.efficiency.limits is None:
+            return self.share > 0
+        return self.efficiency.limits[1] < 1.0
 
     @property
     def share(self) -> float:
@@ -62,8 +81,10 @@ def loss_of(case: Case, label: str) -> Loss | None:
     if slowed_down is not None:
         parts = {SLOWED_DOWN: 1e-6 * slowed_down, WAITING: step - silent - 1e-6 * slowed_down}
     parts |= {TOGETHER: mean - alone, STRAGGLERS: silent - mean}
-    widths = {name: 1e-6 * us for name in parts if (us := case.half_width(FIELDS.get(name, ""))) is not None}
-    loss = Loss(label, case.ranks, step, alone, parts, _slowest_rank(case), widths, case.efficiency())
+    widths = {name: 1e-6 * us for name, field in FIELDS.items() if (us := case.half_width(field)) is not None}
+    loss = Loss(label, case.ranks, step, alone, parts, half_width_seconds=widths, efficiency=case.efficiency())
+    if not loss.is_noise(STRAGGLERS) and not loss.by_others:
+        loss.slowest = _slowest_rank(case)
     return loss if loss.credible else None
 
 
@@ -99,16 +120,31 @@ def drawn_parts(loss: Loss) -> dict[str, float] | None:
 
 
 def lost_time_words(found: list[Loss]) -> str:
-    """Of the case that loses the largest share."""
-    worst = max(found, key=lambda loss: loss.share)
-    if worst.share <= 0:
+    """Of the case that loses the largest share, among those that lose more than the noise. Like the summary of ddptrain,
+    names the causes that are more than noise, and none if other programs disturbed the runs."""
+    if max(loss.share for loss in found) <= 0:
         return f"No step takes longer than its reference ({ONE_RANK})."
-    shares = {name: seconds / worst.step_seconds for name, seconds in worst.part_seconds.items()}
-    parts = ", ".join(f"{name} {percent(share)}" for name, share in shares.items() if abs(share) >= 5e-4)
+    worst = max((loss for loss in found if loss.is_beyond_noise), key=lambda loss: loss.share, default=None)
+    if worst is None:
+        return f"No step takes longer than its reference ({ONE_RANK}) by more than the noise."
     unit, factor = time_unit([worst])
-    lost = f"{percent(worst.share)} of {measured(factor * worst.step_seconds)} {unit}"
-    text = f"Most is lost with {worst.label}: {lost} ({parts})."
-    return text + (f" Its slowest rank is {worst.slowest}." if worst.slowest else "")
+    text = f"Most is lost with {worst.label}: {percent(worst.share)} of {measured(factor * worst.step_seconds)} {unit}"
+    if worst.by_others:
+        return f"{text}. Other programs disturbed the measurement, so the causes cannot be told apart."
+    causes = ", ".join(f"{name} {percent(share)}" for name, share in _causes(worst).items())
+    if not causes:
+        return f"{text}. No single cause is more than the noise."
+    return f"{text} ({causes})." + (f" Its slowest rank is {worst.slowest}." if worst.slowest else "")
+
+
+def _causes(loss: Loss) -> dict[str, float]:
+    """Shares of the step. The halves of exposed communication are one cause if only their sum is more than noise."""
+    parts = loss.part_seconds
+    if WAITING in parts and loss.is_noise(SLOWED_DOWN) and loss.is_noise(WAITING):
+        halves = (SLOWED_DOWN, WAITING)
+        parts = {EXPOSED: sum(parts[name] for name in halves)} | {n: s for n, s in parts.items() if n not in halves}
+    shares = {name: seconds / loss.step_seconds for name, seconds in parts.items() if not loss.is_noise(name)}
+    return {name: share for name, share in shares.items() if abs(share) >= 5e-4}
 
 
 def lost_time_table(found: list[Loss]) -> Table:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ddptools.common.text import setting_text
-from ddptools.common.values import table_of
+from ddptools.common.values import finite, table_of
 from ddptools.report.sweeps.answers import begin_of, limited
 from ddptools.report.sweeps.experiment import SYMMETRIC, Case, Experiment
 from ddptools.results.run import PLACEMENT
@@ -112,11 +112,41 @@ def _why_runs_differ(case: Case) -> str:
     return UNEXPLAINED
 
 
+def _are_summed_in_one_order(case: Case, reference: Case) -> bool:
+    """Whatever the hosts of the ranks: virtual ranks fix the order, and two ranks have one."""
+    told = [finite(summary.get("virtual_ranks")) or 0 for each in (case, reference) for summary in each.summaries]
+    return max(case.ranks, reference.ranks) <= 2 or min(told, default=0) > 0
+
+
+def _hosts(case: Case) -> set[float | None]:
+    """How many the runs had."""
+    return {finite(summary.get("nodes")) for summary in case.summaries}
+
+
+def _hierarchical(case: Case) -> set[str]:
+    """How MPI reduced over several hosts; empty on one, where the flag changes nothing."""
+    told = (table_of(summary.get("description")) for summary in case.summaries if (finite(summary.get("nodes")) or 1) > 1)
+    return {str(table["hierarchical"]) for table in told if table.get("hierarchical")}
+
+
+def _why_hosts_change_parameters(case: Case, reference: Case) -> str:
+    """Empty if their hosts are no reason."""
+    if _are_summed_in_one_order(case, reference):
+        return ""
+    if case.settings.get("layout", "") != reference.settings.get("layout", "") or _hosts(case) != _hosts(reference):
+        return "ranks on other hosts, real or emulated: gradients are added in another order, which rounds differently"
+    if _hierarchical(case) != _hierarchical(reference):
+        return "hierarchical adds gradients in another order, which rounds differently"
+    return ""
+
+
 def _why_parameters_differ(case: Case, reference: Case) -> str:
     if case.path != reference.path:
         return f"gradients by another path, {case.path or 'not told'}, are summed in another order"
     if case.nccl() != reference.nccl() or case.choices() != reference.choices():
         return "NCCL chose otherwise, and sums in another order round differently"
+    if why_hosts := _why_hosts_change_parameters(case, reference):
+        return why_hosts
     if case.buckets() != reference.buckets():
         return "other buckets: each is summed in parts of its own, and sums in another order round differently"
     same = ", and NCCL chose the same" if case.nccl() else ""

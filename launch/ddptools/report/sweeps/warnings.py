@@ -5,13 +5,14 @@ import itertools
 import statistics
 from collections.abc import Iterator
 
-from ddptools.common.text import percent
+from ddptools.common.text import counted, percent
 from ddptools.report.sweeps.answers import ABOVE_ALL, limited
 from ddptools.report.sweeps.experiment import Case, Experiment
 from ddptools.report.sweeps.noise import ALPHA, welch_p
 from ddptools.results.run import seconds_to_measure
 
 MOST_WARNINGS = 6
+MOST_REASONS = 4  # of one case
 
 
 def warnings_of(experiment: Experiment) -> list[str]:
@@ -29,12 +30,14 @@ def _disturbed_cases(experiment: Experiment) -> Iterator[str]:
         reasons = [run.disturbed for run in case.runs if run.disturbed]
         if not reasons:
             continue
-        runs = f"{len(reasons)} of {len(case.runs)} runs of {experiment.label(case)}"
+        runs = f"{len(reasons)} of {counted(len(case.runs), 'run')} of {experiment.label(case)}"
+        different = list(dict.fromkeys(reasons))
+        why = "; ".join(different[:MOST_REASONS]) + ("; ..." if len(different) > MOST_REASONS else "")
         if case.efficiency() is None:
-            yield f"Do not trust the numbers of {runs}: {reasons[0]}. Repeat them on an idle machine."
+            yield f"Do not trust the numbers of {runs}: {why}. Repeat them on an idle machine."
         else:
             yield (
-                f"Do not trust the efficiency and the parts of a step in {runs}: {reasons[0]}. Repeat them on an idle "
+                f"Do not trust the efficiency and the parts of a step in {runs}: {why}. Repeat them on an idle "
                 f"machine, with --calibration-seconds {seconds_to_measure(case.summaries)}."
             )
 
@@ -49,7 +52,7 @@ def first_line(experiments: list[Experiment]) -> str:
     others = f" ({reasons[0]})" if len(reasons) == 1 else f" (the first one: {reasons[0]})"
     has_efficiency = any(case.efficiency() is not None for case in cases if case.disturbed)
     numbers = "efficiency and the parts of their steps" if has_efficiency else "numbers"
-    return f"Disturbed: {len(reasons)} of {runs} runs{others}. Do not trust their {numbers}."
+    return f"Disturbed: {len(reasons)} of {counted(runs, 'run')}{others}. Do not trust their {numbers}."
 
 
 def _efficiencies_above_all(experiment: Experiment) -> Iterator[str]:
