@@ -2,6 +2,7 @@
 
 import pathlib
 import resource
+import shutil
 import sys
 import unittest
 from typing import Any
@@ -59,6 +60,46 @@ class IdxFromImagesTest(FolderCase):
         self.assertEqual(self.written("t10k-images-idx3-ubyte"), b"\0\0\10\3\0\0\0\2" + sizes + test)
         self.assertEqual(self.written("t10k-labels-idx1-ubyte"), b"\0\0\10\1\0\0\0\2\0\1")
         self.assertEqual(self.written("classes.txt"), b"cat\ndog\n")
+
+    def test_photos_are_turned_upright(self) -> None:
+        rows = [[10, 20, 30], [40, 50, 60]]
+        upright = {
+            1: [10, 20, 30, 40, 50, 60], 2: [30, 20, 10, 60, 50, 40], 3: [60, 50, 40, 30, 20, 10], 4: [40, 50, 60, 10, 20, 30],
+            5: [10, 40, 20, 50, 30, 60], 6: [40, 10, 50, 20, 60, 30], 7: [60, 30, 50, 20, 40, 10], 8: [30, 60, 20, 50, 10, 40],
+            99: [10, 20, 30, 40, 50, 60],
+        }  # fmt: skip
+        for orientation, expected in upright.items():
+            for name in ("a/0", "b/0", "a/1", "b/1"):
+                self.write(f"{'train' if name[-1] == '0' else 'test'}/{name}.png", rows)
+            exif = Image.Exif()
+            exif[0x0112] = orientation
+            photo = self.folder / "images/train/a/0.png"
+            with Image.open(photo) as image:
+                image.save(photo, exif=exif)
+            self.out = self.folder / f"out{orientation}"
+            self.convert("--size", "2x3" if orientation not in (5, 6, 7, 8) else "3x2")
+            self.assertEqual(list(self.written("train-images-idx3-ubyte")[16:22]), expected)
+
+    def test_damaged_exif_data_say_nothing(self) -> None:
+        for name in ("train/a", "train/b", "test/a", "test/b"):
+            self.write(f"{name}/0.png", [[80, 80]])
+        photo = self.folder / "images/train/a/0.png"
+        for exif in (b"garbage", b"MM\0*\0", b"MM\0*\0\0\0\10\0\2\1\22\0\2\0\0\0\1\xff"):
+            with Image.open(photo) as image:
+                image.save(photo, exif=exif)
+            self.convert("--size", "1")
+            self.assertEqual(self.written("train-images-idx3-ubyte")[16:], bytes([80, 80]))
+            shutil.rmtree(self.out)
+
+    def test_a_class_is_one_line(self) -> None:
+        for name in ("two\nlines", "two\rlines"):
+            self.write(f"train/{name}/0.png", [[0]])
+            refused = self.convert(code=2)
+            folder = self.folder / "images/train/two?lines"
+            why = "the name of a class is a line of classes.txt: rename the folder\n"
+            self.assertEqual(refused, f"idx-from-images: {folder}: {why}")
+            (self.folder / "images/train" / name / "0.png").unlink()
+            (self.folder / "images/train" / name).rmdir()
 
     def test_an_image_stays_in_its_part(self) -> None:
         def parts(out: pathlib.Path) -> list[set[int]]:

@@ -21,6 +21,10 @@ GENERATE = ROOT / "launch" / "generate-text"
 VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 MERGES = ["\u0120 t", "\u0120 a", "h e", "i n", "r e", "o n", "\u0120t he", "\u010a \u010a"]
 
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
 
 @unittest.skipIf(tokenizers is None, "needs the package tokenizers")
 class TokensFromTextTest(FolderCase):
@@ -77,6 +81,93 @@ class TokensFromTextTest(FolderCase):
         whole.save(str(self.folder / "prepends.json"))
         self.convert("text", tokenizer="prepends.json")
         self.assertEqual(self.tokens(), whole.encode(text).ids)
+
+    def byte_level(self) -> "tokenizers.Tokenizer":
+        """With the table of letters and merges alone."""
+        model = tokenizers.models.BPE.from_file(str(self.folder / "vocab.json"), str(self.folder / "merges.txt"))
+        tokenizer = tokenizers.Tokenizer(model)
+        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        return tokenizer
+
+    def split_by(self, expression: str, normalizer: "tokenizers.normalizers.Normalizer | None" = None) -> "tokenizers.Tokenizer":
+        tokenizer, pre = self.byte_level(), tokenizers.pre_tokenizers
+        split = pre.Split(tokenizers.Regex(expression), "isolated")
+        tokenizer.pre_tokenizer = pre.Sequence([split, pre.ByteLevel(add_prefix_space=False, use_regex=False)])
+        if normalizer is not None:
+            tokenizer.normalizer = normalizer
+        return tokenizer
+
+    def with_added(self, content: str, **settings: bool) -> "tokenizers.Tokenizer":
+        tokenizer = self.byte_level()
+        tokenizer.add_tokens([tokenizers.AddedToken(content, **settings)])
+        return tokenizer
+
+    def of_characters(self, pre_tokenizer: "tokenizers.pre_tokenizers.PreTokenizer | None") -> "tokenizers.Tokenizer":
+        names = [*map(chr, range(0x20, 0x7F)), "\n", "\u2581", "n\n", "?"]
+        model = tokenizers.models.BPE({name: i for i, name in enumerate(names)}, [("n", "\n")], unk_token="?")
+        tokenizer = tokenizers.Tokenizer(model)
+        if pre_tokenizer is not None:
+            tokenizer.pre_tokenizer = pre_tokenizer
+        return tokenizer
+
+    def test_every_kind_of_tokenizer_gives_its_own_tokens(self) -> None:
+        pre = tokenizers.pre_tokenizers
+        kinds = {
+            "GPT-2": self.byte_level(),
+            "Llama 3": self.split_by(LLAMA3),
+            "Qwen": self.split_by(LLAMA3.replace("{1,3}", ""), tokenizers.normalizers.NFC()),
+            "a line feed and a slash in one token": self.split_by(LLAMA3.replace(r"[\r\n]*", r"[\r\n/]*")),
+            "an unknown expression": self.split_by(r"[^h]+|h"),
+            "a prefix": self.byte_level(),
+            "a token with a space": self.with_added("n t"),
+            "a token with a line feed": self.with_added("n\nt"),
+            "a token that takes white space behind it": self.with_added("on", rstrip=True),
+            "a token that takes white space before it": self.with_added("the", lstrip=True),
+            "no splits": self.of_characters(None),
+            "the first": self.of_characters(pre.Metaspace(prepend_scheme="first")),
+            "always": self.of_characters(pre.Metaspace(prepend_scheme="always")),
+        }
+        kinds["a prefix"].pre_tokenizer = pre.ByteLevel(add_prefix_space=True)
+        words = ["in", "the", "on", "'s", "34567", ".", "!", "/", " ", "\n", "\n", "\r\n", "e\u0301", "\u0301", "\u1100", "\u1161"]
+        self.write("mixed", mixed := "".join(random.Random(1).choices(words, k=200_000)))
+        self.write("lines", lines := "on\nthe!\n/n" * 40_000)
+        for kind, tokenizer in kinds.items():
+            tokenizer.save(str(self.folder / "kind.json"))
+            for name, text in (("mixed", mixed), ("lines", lines)):
+                with self.subTest(kind, text=name):
+                    self.convert(name, tokenizer="kind.json")
+                    # assertEqual() would take minutes to show the difference
+                    self.assertTrue(self.tokens() == tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def test_a_normalizer_that_joins_nothing_at_a_cut_takes_no_memory(self) -> None:
+        self.split_by(LLAMA3, tokenizers.normalizers.NFC()).save(str(self.folder / "nfc.json"))
+        self.split_by(LLAMA3, tokenizers.normalizers.NFKC()).save(str(self.folder / "whole.json"))
+        text = self.write("text", "the on in t\u00e9\n" * 400_000)  # 6.4 MB
+        show = "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True); "
+        show += "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+        used_kib = {}
+        for kind in ("nfc", "whole"):
+            self.out.unlink(missing_ok=True)
+            command = [sys.executable, PROGRAM, text, "out.bin", "--tokenizer", f"{kind}.json"]
+            used_kib[kind] = int(run([sys.executable, "-c", show, *command], cwd=self.folder).stdout.splitlines()[-1])
+        self.assertLess(used_kib["nfc"], used_kib["whole"] / 2)
+
+    def test_texts_without_tokens(self) -> None:
+        words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"the": 0, "?": 1}, unk_token="?"))
+        words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+        words.add_special_tokens(["<|endoftext|>"])
+        words.save(str(self.folder / "words.json"))
+        blank = self.write("blank", " \n ")
+        why = "no tokens: there is no text, or only what the tokenizer drops, as white space\n"
+        for names in ([blank], [blank, blank], ["/dev/null"]):
+            refused = self.convert(*names, tokenizer="words.json", code=2)
+            self.assertEqual(refused, f"tokens-from-text: {', '.join(names)}: {why}")
+            self.assertFalse(self.out.exists())
+        self.convert(blank, self.write("text", "the the"), tokenizer="words.json")
+        self.assertEqual(self.tokens(), [2, 0, 0])
+        tokenizers.Tokenizer(tokenizers.models.WordLevel({"on": 0}, unk_token="?")).save(str(self.folder / "words.json"))
+        refused = self.convert("text", tokenizer="words.json", code=2)
+        self.assertRegex(refused, r"\Atokens-from-text: text: the tokenizer cannot encode the text: .*\n\Z")
 
     def test_mistakes(self) -> None:
         text = self.write("text", "the")

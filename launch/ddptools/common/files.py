@@ -30,13 +30,14 @@ def no_device(path: pathlib.Path) -> pathlib.Path:
     return path
 
 
-def read_records(path: pathlib.Path, bad_lines: list[int] | None = None, needed: str = "") -> Iterator[Record]:
+def read_records(path: pathlib.Path, bad_lines: list[int] | None = None, needed: str | tuple[str, ...] = ()) -> Iterator[Record]:
     """The records of a file of JSON lines. Lines that are none, as the last one after a crash, or that do not hold what
     is `needed`, are left out, and their numbers added to `bad_lines`."""
+    fields = (needed,) if isinstance(needed, str) else needed
     with open(no_pipe(path), "rb") as file:
         for number, line in enumerate(file, 1):
             record = from_json(line)
-            if isinstance(record, dict) and (not needed or needed in record):
+            if isinstance(record, dict) and all(record.get(field) is not None for field in fields):
                 yield record
             elif line.strip() and bad_lines is not None:
                 bad_lines.append(number)

@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 from ddptools.common.errors import UsageError
@@ -36,7 +37,7 @@ class ResultFolder:
         if self.file.read_bytes()[-1:] not in (b"", b"\n"):
             self._out.write(b"\n")  # a crash has cut the last line
         self.bad_lines: list[int] = []
-        others = {str(record.get("sweep")) for record in read_records(self.file, self.bad_lines)} - {sweep}
+        others = {str(record.get("sweep")) for record in self._read(self.bad_lines)} - {sweep}
         if others:
             self.close()
             raise UsageError(f"{path} holds results of {', '.join(others)}, not of {sweep}: give another --out")
@@ -57,7 +58,10 @@ class ResultFolder:
             os.fsync(self._out.fileno())
 
     def records(self) -> list[Record]:
-        return list(read_records(self.file))
+        return list(self._read())
+
+    def _read(self, bad_lines: list[int] | None = None) -> Iterator[Record]:
+        return read_records(self.file, bad_lines, needed=("sweep", "case"))
 
     def write_json(self, name: str, value: Any) -> None:
         write_atomically(self.path / name, json.dumps(value, indent=1) + "\n")

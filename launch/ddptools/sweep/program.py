@@ -42,7 +42,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     add, count = parser.add_argument, whole(999_999_999)
     add("file", type=path, metavar="SWEEP.toml")
     add("--out", type=path, metavar="DIR", help="folder for the results (results/NAME)")
-    add("--resume", action="store_true", help="continue an earlier call, and keep its results")
+    add("--resume", action="store_true", help="continue an earlier call, and keep its results; warns if they are of another kind of machine")
     add("--retry-failed", action="store_true", help="as --resume, and repeat the runs that failed")
     add("--repeats", type=count, metavar="N", help="runs of each case (the file's)")
     add("--timeout", type=count, metavar="S", help="longest time of a run, in seconds (the file's)")
@@ -131,6 +131,8 @@ class SweepRun:
         left = [(case, repeat) for case, repeat in order if (case.key, repeat) not in done]
         if len(left) < len(order):
             print(f"{len(order) - len(left)} of {len(order)} runs are done", file=sys.stderr)
+        if left:
+            self.warn_of_other_machines(folder)
         programs = {case.program for case in self.cases}
         versions = {name: ask([str(self.programs / name), "--version"]) for name in programs}
         counts: collections.Counter[str] = collections.Counter()
@@ -147,11 +149,21 @@ class SweepRun:
             print(told, file=sys.stderr, flush=True)
         return self.conclude(counts, folder)
 
+    def warn_of_other_machines(self, folder: ResultFolder) -> None:
+        for told in self.machine.differences(folder.records()):
+            print(
+                f"ddpsweep: warning: {folder.path} holds runs of another machine: {one_line(told)}. Runs of both "
+                "cannot be compared: give each machine an --out of its own",
+                file=sys.stderr,
+            )
+
     def conclude(self, counts: collections.Counter[str], folder: ResultFolder) -> int:
         print(outcome_table(self.cases, self.varied, folder.records()), file=sys.stderr, end="")
         text = ", ".join(f"{count} {status}" for status, count in counts.items()) or "nothing was left to run"
         took = datetime.timedelta(seconds=round(sum(record.get("seconds", 0) for record in folder.records())))
         print(f"{self.sweep.name}: {text}; {took} of runs in {folder.path}", file=sys.stderr)
+        if counts["ok"]:  # it may have been long since the first warning
+            self.warn_of_other_machines(folder)
         if counts and not counts["ok"]:
             print("ddpsweep: not one run succeeded; the reasons stand above and in results.jsonl", file=sys.stderr)
         return 0 if not counts or (counts["ok"] and counts.keys() <= {"ok", "skipped"}) else 1

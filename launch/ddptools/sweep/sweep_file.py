@@ -47,7 +47,7 @@ class Sweep:
 def load_sweep(path: pathlib.Path, overrides: list[str] | None = None) -> Sweep:
     """Reads the file; `overrides` are KEY=VALUE of --set, which win over base and products."""
     try:
-        table = tomllib.loads(no_pipe(path).read_bytes().decode())
+        table = tomllib.loads(no_pipe(path).read_bytes().decode("utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{path}: not a TOML file: {error}") from error
     return _Reader(path, table, overrides or []).sweep()

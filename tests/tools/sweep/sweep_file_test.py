@@ -35,6 +35,9 @@ class SweepFile(support.FolderCase):
         found = [(c.environment.get("NCCL_ALGO"), c.environment.get("NCCL_PROTO")) for c in cases]
         self.assertEqual(found, [("Ring", None), (None, "LL"), (None, "Simple")])
 
+    def test_a_byte_order_mark_is_no_text(self) -> None:
+        self.assertEqual(self.cases("\ufeff" + GOOD), self.cases(GOOD))
+
     def test_global_batch_is_divided_among_the_ranks(self) -> None:
         cases = [case for case in self.cases(GOOD) if case.product == "strong"]
         self.assertEqual({(c.ranks, c.flags["batch"]) for c in cases}, {(1, 128), (2, 64)})

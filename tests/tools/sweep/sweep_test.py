@@ -136,6 +136,39 @@ class SweepTest(FolderCase):
         self.assert_every_run_once(sweep, 4)
         self.assertEqual(len(sweep.executed()), 5)
 
+    def test_a_line_of_no_run(self) -> None:
+        sweep = self.sweep("repeats = 1\n[[product]]\nranks = 1\n")
+        sweep.run()
+        file = sweep.out / "results.jsonl"
+        for line in ("{}", '{"sweep": null, "case": null}', '{"sweep": "fake"}'):
+            file.write_text(f"{line}\n{file.read_text()}")
+        done = sweep.run("--resume")
+        told = "results.jsonl: 3 lines could not be read and left out (line 1, 2, 3): their runs are made again\n"
+        self.assertIn(told, done.stderr)
+        self.assertIn("1 of 1 runs are done", done.stderr)
+
+    def test_runs_of_another_machine_are_told(self) -> None:
+        sweep = self.sweep("repeats = 1\n[[product]]\nranks = 1\nbatch = [1, 2]\n")
+        sweep.run()
+        file = sweep.out / "results.jsonl"
+        records = [json.loads(line) for line in file.read_text().splitlines()]
+
+        def resume(**changes: object) -> list[str]:
+            first = records[0] | {"status": changes.pop("status", "ok"), "machine": records[0]["machine"] | changes}
+            file.write_text(f"{json.dumps(first)}\n")
+            return [line for line in sweep.run("--resume").stderr.splitlines() if "another machine" in line]
+
+        here = records[0]["machine"]
+        self.assertEqual(resume(), [])
+        self.assertEqual(resume(host="another of the kind"), [])
+        self.assertEqual(resume(cores=9999, status="failed"), [])  # it gave no numbers
+        line, again = resume(gpus=["A", "B", "A"], cpu="C", cores=9999)
+        told = rf"other machine: GPUs 2 x A and 1 x B \(here .+\), processor C \(here .+\), cores 9999 \(here {here['cores']}\)\. "
+        self.assertRegex(line, rf"\Addpsweep: warning: .*{told}Runs of both ")
+        self.assertEqual(line, again)  # at the end, too
+        file.write_text(file.read_text() + json.dumps(records[1]) + "\n")
+        self.assertNotIn("another machine", sweep.run("--resume").stderr)  # nothing is left to run here
+
     def test_ctrl_c_leaves_valid_files_and_no_job(self) -> None:
         sweep = self.sweep(
             'repeats = 1\n[[product]]\nranks = 2\nbatch = [1, 2]\n[[product]]\nranks = 2\nmode = "hang"\n'
