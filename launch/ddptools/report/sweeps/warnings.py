@@ -11,6 +11,7 @@ from ddptools.report.sweeps.experiment import Case, Experiment
 from ddptools.report.sweeps.noise import ALPHA, welch_p
 from ddptools.results.run import seconds_to_measure
 
+GAINS = "A rank gains by others only what they share: updates with --zero, matrices with --optimizer muon. Otherwise"
 MOST_WARNINGS = 6
 MOST_REASONS = 4  # of one case
 
@@ -62,7 +63,7 @@ def _efficiencies_above_all(experiment: Experiment) -> Iterator[str]:
         value = statistics.median(experiment.efficiencies(case))
         if above_all(value) and not _is_noise(case, experiment.one_rank[case.key]):
             label = experiment.label(case)
-            yield f"An efficiency above 100%: {percent(value)} of {label}. No rank gains by others: {why}."
+            yield f"An efficiency above 100%: {percent(value)} of {label}. {GAINS}, {why}."
     for case in experiment.measured:
         efficiency = case.efficiency()
         if efficiency is None or efficiency.mark:
@@ -72,7 +73,7 @@ def _efficiencies_above_all(experiment: Experiment) -> Iterator[str]:
             interval = f" (95% interval {percent(low)} to {percent(high)})" if low < high else ""
             yield (
                 f"An efficiency in the job above 100%: {percent(efficiency.value)} of {experiment.label(case)}"
-                f"{interval}. No rank gains by others: its baseline is too slow."
+                f"{interval}. {GAINS}, its baseline is too slow."
             )
 
 
