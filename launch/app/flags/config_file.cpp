@@ -128,7 +128,8 @@ std::optional<std::string> text_in_config(const std::string& path, const std::st
   const Flags flags = {{"--" + name, text(unused)}};
   try {
     for (const auto& [key, node] : parse(path)) {
-      if (own_line(std::string(key.str()), "true", flags).name == name) return node.value<std::string>().value_or(text_of(node));
+      if (own_line(std::string(key.str()), "true", flags).name == name)
+        return node.value<std::string>().value_or(text_of(node));
     }
     return std::nullopt;
   } catch (const UsageError&) {
