@@ -2,7 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#if defined(__SSE2__)
+#include <xmmintrin.h>
+#endif
+
 #include <atomic>
+#include <bit>
+#include <cstdint>
 #include <limits>
 #include <stdexcept>
 #include <string>
@@ -77,15 +83,17 @@ TEST(Parallel, EveryElementIsVisitedOnceInRangesByThread) {
 TEST(Parallel, NumbersSmallerThanTheSmallestNormalOneAreZeroInAllThreads) {
   constexpr int kThreads = 3;
   CpuDevice device({.threads = kThreads});
+#if defined(__SSE2__)  // as in threads that something else has started
+  device.parallel(kThreads, [](std::int64_t, std::int64_t, int) { _mm_setcsr(_mm_getcsr() & ~0x8040u); });
+#endif
   const std::vector<float> moments(kThreads, std::numeric_limits<float>::min());
   std::vector<float> decayed(kThreads, 1.0f);
   device.parallel(kThreads, [&](std::int64_t begin, std::int64_t end, int) {
     for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i)
       decayed[i] = 0.9f * moments[i];
   });
-  EXPECT_EQ(decayed, std::vector(kThreads, 0.0f));
-  const volatile float in_this_thread = moments[0];
-  EXPECT_EQ(0.9f * in_this_thread, 0.0f);
+  // As numbers, what is smaller would equal 0 in this thread.
+  for (const float value : decayed) EXPECT_EQ(std::bit_cast<std::uint32_t>(value), 0u);
 }
 
 TEST(Parallel, AnExceptionComesOutWhenAllThreadsAreDone) {

@@ -10,7 +10,7 @@ from ddptools.common.values import finite
 from ddptools.results.run import is_too_noisy, why_unusable
 
 DISTURBED, TOO_NOISY = "disturbed", "too noisy"  # marks
-OTHER_PROGRAMS = "other programs"  # in the reason of runs that they disturbed
+BY_OTHERS = ("other programs", "for a core")  # in the reason of runs that other programs disturbed
 MOST_WIDTH = 1.0  # of an interval that tells something, as in the summary of ddptrain
 
 
@@ -21,6 +21,11 @@ class Efficiency:
     high: float | None = None
     half_width: float | None = None  # of older files, which have neither low nor high
     reason: str = ""  # why it is not to be trusted; empty: nothing is known against it
+
+    @property
+    def by_others(self) -> bool:
+        """Whether other programs disturbed the run."""
+        return any(words in self.reason for words in BY_OTHERS)
 
     @property
     def mark(self) -> str:

@@ -234,14 +234,15 @@ def _outcome_fields(case: Case, outcome: Outcome, result_file: pathlib.Path) -> 
 
 
 def names_of_flags(text: str) -> dict[str, set[str]]:
-    """By a name of another program, the flags that it may mean, of the output of ddptrain --help names."""
+    """By a name of another program, the flags that it may mean, of the output of ddptrain --help names. Names that stand for
+    a value, such as bf16 for precision = "bf16", are left out: as false they mean nothing."""
     found: dict[str, set[str]] = {}
     flag = ""
     for line in text.partition("\n\n")[0].splitlines():
         words = line.split()
         if line.startswith("  --"):
-            flag = words[0].removeprefix("--")
-        elif line.startswith("      --"):
+            flag = words[0].removeprefix("--") if len(words) == 1 else ""
+        elif flag and line.startswith("      --"):
             for name in words:
                 found.setdefault(name.removeprefix("--"), set()).add(flag)
     return found

@@ -153,6 +153,7 @@ class Calibrator {
     TimedJob::Window window = job_.time(work, steps_of(work), lead_steps);
     seconds_ += slowest(window.seconds);
     if (crowd_.empty()) job_waited_ += waited_in(window);
+    counts_waits_ = counts_waits_ || window.meeting == Meeting::between_hosts;
     round.windows.push_back(timed(work, window));
     return window;
   }
@@ -300,6 +301,7 @@ class Calibrator {
     result.cores_taken = taken ? std::optional(taken->share) : std::nullopt;
     result.disturbed = disturbance(result, taken);
     result.by_others = crowd_.empty() && !result.disturbed.empty();
+    result.counts_waits = counts_waits_;
   }
 
   std::string disturbance(const Calibration& result, const std::optional<CoreShare::Taken>& taken) const {
@@ -330,6 +332,7 @@ class Calibrator {
   TimedJob& job_;
   CalibrationLimit limit_;
   std::string crowd_;
+  bool counts_waits_ = false;
   std::array<std::uint64_t, kKinds> steps_{};
   std::uint64_t recovery_steps_ = 0;    ///< 0: the GPU is not limited by power.
   std::uint64_t alone_lead_steps_ = 0;  ///< Of an alternating round, as the next one: before the baseline.

@@ -104,13 +104,13 @@ double undelayed_step(const std::vector<Pieces>& ranks, const std::vector<double
 std::vector<double> undelayed_steps(const std::vector<Pieces>& ranks, const std::vector<double>& by_itself,
                                     Meeting meeting) {
   DDP_CHECK(!ranks.empty() && !ranks.front().empty() && ranks.size() == by_itself.size(), "{} ranks", ranks.size());
-  std::vector<double> alone;
-  for (const Pieces& rank : ranks) alone.push_back(undelayed_step(rank));
   if (meeting == Meeting::between_hosts) {
     double most = 0.0;
     for (const Pieces& rank : ranks) most = std::max(most, rank.back().seconds);
     return std::vector(ranks.size(), most / static_cast<double>(ranks.front().back().steps));
   }
+  std::vector<double> alone;
+  for (const Pieces& rank : ranks) alone.push_back(undelayed_step(rank));
   if (meeting == Meeting::at_start && ranks.front().back().steps == 1) return alone;
   return std::vector(ranks.size(), undelayed_step(ranks, by_itself, meeting));
 }

@@ -17,8 +17,8 @@ using Pieces = std::vector<PieceEnd>;
 enum class Meeting : std::uint8_t {
   at_start,  ///< For the sums of the step before. A window begins with all ranks at once and ends with the last one.
   later,     ///< Such as at the end, for the sums of this step.
-  /// For messages between hosts. A rank that waits for them lends its core to other programs, and is not faster with
-  /// it.
+  /// For messages between hosts. A rank that waits for them lends its core to other programs. The messages would not be
+  /// faster otherwise.
   between_hosts,
 };
 

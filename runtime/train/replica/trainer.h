@@ -60,6 +60,8 @@ class Trainer {
   bool communicates() const { return reducer_.communicates(); }
   /// Whether reductions overlap with the next forward pass and use the cores that compute it.
   bool overlaps_next_forward() const { return reducer_.overlaps_next_forward(); }
+  /// Whether reductions of the last step that is queued are not done yet.
+  bool has_sums_on_their_way() const { return reducer_.has_sums_on_their_way(); }
   /// Whether all replicas have the same parameters. With OverlapMode::none each trains on its own.
   bool replicas_agree() const { return communicates() || replicas_.size() == 1; }
   OnNonFinite on_nonfinite() const { return options_.on_nonfinite; }

@@ -135,7 +135,9 @@ std::string findings(const Calibration& c, double unit, const char* unit_name) {
 std::string step_line(const Calibration& c) {
   const auto [unit, name] = c.step_seconds >= 1e-3 ? std::pair(1e-3, "ms") : std::pair(1e-6, "us");
   const std::string step = fmt::format("{} {}", significant(c.step_seconds / unit), name);
-  if (c.by_others) return line("Step", step + " without waits for cores; causes cannot be told apart");
+  if (c.by_others) {
+    return line("Step", step + (c.counts_waits ? "" : " without waits for cores") + "; causes cannot be told apart");
+  }
   const std::string parts = findings(c, unit, name);
   if (!is_known(c.scaling_efficiency)) return line("Step", step);
   if (c.scaling_efficiency.contains(1.0)) {

@@ -98,6 +98,7 @@ struct Calibration {
   std::optional<double> cores_taken;  ///< See CoreShare::taken().
   std::string disturbed;              ///< Why the scaling is not to be trusted. Empty: it is.
   bool by_others = false;             ///< By other programs, so medians count.
+  bool counts_waits = false;          ///< Steps contain waits for cores, because messages go between hosts.
   std::vector<CalibrationRound> rounds;
   /// The limit of time, if it ended the rounds before the interval of the efficiency was narrow enough.
   std::optional<double> limit_seconds;

@@ -97,7 +97,7 @@ void RunGuard::check_finite() {
 void RunGuard::check_evaluation(std::int64_t step, const MetricSums& sums) const {
   if (std::isfinite(sums.loss)) return;
   throw Error(fmt::format("after step {} the validation loss is NaN or infinite. The run ends, and its parameters are "
-                          "not saved, but for a checkpoint of this step. {}.",
+                          "not saved. A checkpoint of this step has them: resume from an earlier one. {}.",
                           step, kAdvice),
               true);
 }

@@ -223,8 +223,7 @@ class TrainingRun {
   /// The clock of rank 0 decides about checkpoints by time.
   void agree_on_requests() {
     const bool is_due = world_.rank() == 0 && checkpoints_.is_due_by_time();
-    const Request agreed = agree(request_of_rank(hooks_.signals, is_due), world_, [this] { device_.progress(); });
-    pace_.next_piece();
+    const Request agreed = agreed_request(is_due);
     if (checkpoints_.enabled()) checkpoints_.poll();
     if (agreed.end_signal) end_signal_ = agreed.end_signal;
     if (!agreed.checkpoint) return;
@@ -232,6 +231,14 @@ class TrainingRun {
     if (checkpoints_.enabled() || end_signal_) return;
     if (world_.rank() == 0) spdlog::warn("SIGUSR1 asks for a checkpoint, and there is no --checkpoint");
     hooks_.signals->checkpoint_done();
+  }
+
+  Request agreed_request(bool is_due) {
+    std::optional<Clocked> clocked;
+    if (trainer_.has_sums_on_their_way()) clocked.emplace(times_.behind_sums_seconds());
+    const Request agreed = agree(request_of_rank(hooks_.signals, is_due), world_, [this] { device_.progress(); });
+    pace_.next_piece();
+    return agreed;
   }
 
   void write_checkpoint() {

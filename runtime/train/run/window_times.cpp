@@ -17,7 +17,7 @@ void WindowTimes::begin(std::int64_t step) {
   begin_ = Clock::now();
   in_replica_before_ = trainer_.seconds_in_replica();
   for_replicas_before_ = trainer_.seconds_waited();
-  agreeing_seconds_ = 0.0;
+  agreeing_seconds_ = behind_sums_seconds_ = 0.0;
 }
 
 void WindowTimes::end() {
@@ -37,8 +37,7 @@ void WindowTimes::add_waits(double my_seconds) {
   if (waits_here) waited.stages += agreeing_seconds_ + seconds_ - my_seconds;
   in_replica_ += waited;
   for_replicas_ += trainer_.seconds_waited() - for_replicas_before_;
-  // While the ranks agree, the sums of the last step go on. The messages of the agreement come behind theirs.
-  if (trainer_.overlaps_next_forward()) for_replicas_ += agreeing_seconds_;
+  if (!waits_here) for_replicas_ += behind_sums_seconds_;
   counted_seconds_ += seconds_;
 }
 

@@ -36,6 +36,9 @@ class WindowTimes {
 
   /// Time of this rank in the current window for agreements between ranks. The caller adds to it.
   double& agreeing_seconds() { return agreeing_seconds_; }
+  /// The part of it in which sums of gradients are on their way: the messages of the agreement come behind theirs. The
+  /// caller adds to it, too.
+  double& behind_sums_seconds() { return behind_sums_seconds_; }
   void drop_readings();  ///< Forgets the sensors' readings since the last call of a method of this object.
   /// The readings of this rank since the last call.
   SensorWindow take_logged_readings();
@@ -69,6 +72,7 @@ class WindowTimes {
   ReplicaSeconds in_replica_before_;
   double for_replicas_before_ = 0.0;
   double agreeing_seconds_ = 0.0;
+  double behind_sums_seconds_ = 0.0;
   std::int64_t metered_step_ = 0;   ///< The last step in the meter.
   std::int64_t metered_steps_ = 0;  ///< Steps that lines have added to the meter.
   double metered_seconds_ = 0.0;    ///< Their time.

@@ -64,6 +64,7 @@ class GradientReducer {
   bool overlaps_next_forward() const;
   /// How long the host has waited for reductions in all.
   double seconds_waited() const { return seconds_waited_; }
+  bool has_sums_on_their_way() const { return !in_flight_.empty(); }
 
  private:
   struct InFlight {

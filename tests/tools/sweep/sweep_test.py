@@ -259,7 +259,8 @@ class SweepTest(FolderCase):
                 said = sweep.run(*options, code=2).stderr
                 self.assertRegex(said, r"product main: [a-z-]+ and [a-z-]+ are the same flag. Give steps alone")
             self.assertEqual(sweep.executed(), [])
-        self.assertEqual(self.sweep("[[product]]\nranks = 1\nmax-steps = 4\n").run("--dry-run").stderr, "")
+        for flags in ("max-steps = 4", 'bf16 = false\nprecision = "fp32"', "bf16 = false\nfp32 = true"):
+            self.assertEqual(self.sweep(f"[[product]]\nranks = 1\n{flags}\n").run("--dry-run").stderr, "")
 
     def test_one_writer_at_a_time(self) -> None:
         sweep = self.sweep(ONE_HANGS)

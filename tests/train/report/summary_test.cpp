@@ -192,6 +192,8 @@ TEST(Summary, ADisturbedRunSaysSoAndNamesNoCauses) {
             "Scaling  54.7% (54.3 to 55.1) of linear, disturbed: other programs took 52% of the cores");
   EXPECT_EQ(line_of("Step", two_cpus(), result),
             "Step     41.3 ms without waits for cores; causes cannot be told apart");
+  c.counts_waits = true;
+  EXPECT_EQ(line_of("Step", two_cpus(), result), "Step     41.3 ms; causes cannot be told apart");
 }
 
 TEST(Summary, NumbersHaveThreeDigits) {

@@ -9,7 +9,7 @@ from ddptools.common.values import grouped
 from ddptools.page.blocks import Answer
 from ddptools.report.sweeps.experiment import Case, Experiment
 from ddptools.report.sweeps.noise import NO_DIFFERENCE, TOO_FEW, Effect, Effects
-from ddptools.results.efficiency import DISTURBED, OTHER_PROGRAMS
+from ddptools.results.efficiency import DISTURBED
 from ddptools.results.run import PLACEMENT
 
 MOST_SENTENCES = 12
@@ -114,7 +114,7 @@ def _ranks(experiment: Experiment) -> Iterator[Answer]:
         own = last.efficiency()
         about = [f"{number(last.rate)} {experiment.unit}", *([context] if context != experiment.product else [])]
         if own is not None:
-            without = ", without waits for other programs," if OTHER_PROGRAMS in own.reason else ""
+            without = ", without waits for other programs," if own.by_others and (last.medians("nodes") or 1) <= 1 else ""
             about.append(f"efficiency in the job{without} {own.text}")
         efficiency = statistics.median(efficiencies)
         yield Answer(

@@ -9,7 +9,7 @@ from ddptools.common.text import measured, percent
 from ddptools.common.values import positive
 from ddptools.report.sweeps.experiment import Case, Experiment
 from ddptools.report.sweeps.tables import MOST_ROWS
-from ddptools.results.efficiency import OTHER_PROGRAMS, Efficiency
+from ddptools.results.efficiency import Efficiency
 
 EXPOSED = "exposed communication"
 TOGETHER = "contention"
@@ -44,7 +44,7 @@ class Loss:
     @property
     def by_others(self) -> bool:
         """Whether other programs disturbed its measurement."""
-        return self.efficiency is not None and OTHER_PROGRAMS in self.efficiency.reason
+        return self.efficiency is not None and self.efficiency.by_others
 
     @property
     def is_beyond_noise(self) -> bool:

@@ -9,7 +9,7 @@ from ddptools.common.text import measured, number, percent, size_text
 from ddptools.common.values import finite, median_of, table_of
 from ddptools.report.sweeps.experiment import Case, Experiment
 from ddptools.report.sweeps.noise import Effect, Effects
-from ddptools.results.efficiency import DISTURBED, OTHER_PROGRAMS
+from ddptools.results.efficiency import DISTURBED
 from ddptools.results.run import (
     MOST_HALF_WIDTH,
     NCCL_CHOICES,
@@ -24,7 +24,7 @@ MOST_ROWS = 200
 MOST_COLUMNS = 32
 WAITS = (
     "Rates, and the efficiency against the run of one rank, count waits for other programs. Steps, the efficiency in the "
-    "job and exposed communication leave them out."
+    "job and exposed communication leave them out, but for jobs on several hosts."
 )
 
 Column = tuple[str, Callable[[Case], str]]  # its head and its text
@@ -57,7 +57,7 @@ def _cases(experiment: Experiment) -> Table:
     columns = [(name, show) for name, show in columns if any(show(case) for case in shown)]
     rows = [[show(case) for _, show in columns] for case in shown]
     caption = _with_rest("All cases, median (smallest to largest).", len(experiment.cases))
-    is_busy = any((own := case.efficiency()) is not None and OTHER_PROGRAMS in own.reason for case in shown)
+    is_busy = any((own := case.efficiency()) is not None and own.by_others for case in shown)
     footnote = WAITS if is_busy else ""
     return Table(caption, [name for name, _ in columns], rows, footnote, _winners(shown, effects, found))
 

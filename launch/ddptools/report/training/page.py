@@ -99,7 +99,7 @@ def parts_in_words(loss: Loss) -> str:
     unit, factor = time_unit([loss])
     step, alone = (measured(factor * seconds) for seconds in (loss.step_seconds, loss.useful_seconds))
     slowest = f" Its slowest rank is {loss.slowest}." if loss.slowest else ""
-    waits = " These times leave out waits for other programs; the throughput counts them." if loss.by_others else ""
+    waits = " On one host, these times leave out waits for other programs; the throughput counts them." if loss.by_others else ""
     return f"A step takes {step} {unit} with {loss.ranks} ranks, and {alone} {unit} with one rank alone.{slowest}{waits}"
 
 
