@@ -40,6 +40,14 @@ class WarningsTest(ReportCase):
     def warnings(self, records: list[dict[str, Any]]) -> list[str]:
         return warnings_of(self.experiment(records))
 
+    def test_runs_of_several_machines(self) -> None:
+        fast, slow = {"cpu": "Fast", "cores": 8, "gpus": []}, {"cpu": "Slow", "cores": 2, "gpus": []}
+        one = runs("1", [100], {"ranks": 1}, machine=slow)
+        self.assertEqual(self.warnings(one + runs("2", [190], {"ranks": 2}, machine=slow | {"host": "b"})), [])
+        first, *_ = self.warnings(one + runs("2", [900], {"ranks": 2}, machine=fast))
+        self.assertEqual(first, "The runs are of 2 machines (Slow, 2 cores, GPUs: none; Fast, 8 cores, GPUs: none). Compare "
+                         "only runs of the same machine.")  # fmt: skip
+
     def test_efficiencies_above_all_by_more_than_the_noise(self) -> None:
         def scaling(rate: float, in_job: float, **more: Any) -> list[dict[str, Any]]:
             summary = {"scaling_efficiency": in_job} | more

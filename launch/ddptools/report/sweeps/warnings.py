@@ -9,6 +9,7 @@ from ddptools.common.text import counted, percent
 from ddptools.report.sweeps.answers import ABOVE_ALL, limited
 from ddptools.report.sweeps.experiment import Case, Experiment
 from ddptools.report.sweeps.noise import ALPHA, welch_p
+from ddptools.report.sweeps.tables import gpus_text
 from ddptools.results.run import seconds_to_measure
 
 GAINS = "A rank gains by others only what they share: updates with --zero, matrices with --optimizer muon. Otherwise"
@@ -17,8 +18,15 @@ MOST_REASONS = 4  # of one case
 
 
 def warnings_of(experiment: Experiment) -> list[str]:
-    """Efficiencies above 100% by more than the noise."""
-    return limited(_efficiencies_above_all(experiment), MOST_WARNINGS)
+    """Runs of several machines, and efficiencies above 100% by more than the noise."""
+    return [*_machines(experiment), *limited(_efficiencies_above_all(experiment), MOST_WARNINGS)]
+
+
+def _machines(experiment: Experiment) -> Iterator[str]:
+    machines = [machine for machine in experiment.machines if machine.get("cpu")]
+    told = list(dict.fromkeys(f"{m['cpu']}, {m.get('cores', '?')} cores, GPUs: {gpus_text(m)}" for m in machines))
+    if len(told) > 1:
+        yield f"The runs are of {len(told)} machines ({'; '.join(told)}). Compare only runs of the same machine."
 
 
 def disturbed_cases(experiment: Experiment) -> list[str]:
