@@ -32,7 +32,7 @@ struct Range {
   double most = std::numeric_limits<double>::infinity();
 };
 
-inline constexpr double kLeastAboveZero = std::numeric_limits<double>::denorm_min();
+inline constexpr double kLeastAboveZero = std::numeric_limits<double>::min();
 inline constexpr double kMostBelowOne = 1.0 - std::numeric_limits<double>::epsilon() / 2;
 inline constexpr Range kOneOrMore = {"at least 1", 1};
 inline constexpr Range kZeroOrMore = {"0 or more", 0};

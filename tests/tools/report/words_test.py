@@ -186,7 +186,7 @@ class WordsTest(ReportCase):
             records += runs("b", [1], {"ranks": ranks, "layout": layout, "x": "y"}, summary=other)
             return "\n".join(numerics(self.experiment(records)))
 
-        hosts = "ranks on other hosts, real or emulated: gradients are added in another order, which rounds differently"
+        hosts = "ranks on other hosts: gradients are added in another order, which rounds differently"
         off = {"description": {"decides_parameters": ["lr"], "hierarchical": "off"}}
         unexplained = "no flag that decides parameters differs: ddpreport does not know why"
         self.assertIn(hosts, why("1x4"))

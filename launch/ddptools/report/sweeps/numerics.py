@@ -134,7 +134,7 @@ def _why_hosts_change_parameters(case: Case, reference: Case) -> str:
     if _are_summed_in_one_order(case, reference):
         return ""
     if case.settings.get("layout", "") != reference.settings.get("layout", "") or _hosts(case) != _hosts(reference):
-        return "ranks on other hosts, real or emulated: gradients are added in another order, which rounds differently"
+        return "ranks on other hosts: gradients are added in another order, which rounds differently"
     if _hierarchical(case) != _hierarchical(reference):
         return "hierarchical adds gradients in another order, which rounds differently"
     return ""
