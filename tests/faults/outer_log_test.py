@@ -92,7 +92,7 @@ class OuterLogTest(OuterCase):
         self.log.kill()
         self.log.memory = "3mb"
         self.log.start()
-        for every, steps in (("10", 3000), ("1000000", 20000)):  # groups look once a second whether the log is full
+        for every, steps in (("10", 20000), ("1000000", 40000)):  # groups look once a second whether the log is full
             with self.subTest(every):
                 flags = [*FREE, "--steps", steps, "--outer-snapshot-every", every]
                 jobs = [self.group(name, f"every-{every}", *flags) for name in "ab"]
