@@ -13,8 +13,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "faults"))
 from emulated import HostsCase, skip_without_namespaces  # noqa: E402
 from support import BIN, ENVIRONMENT, ROOT, FolderCase, run  # noqa: E402
 
-RUN = ["--device=cpu", "--eval-samples=8"]
-SMALL = ["--data=synthetic:256", "--batch=2"]
+RUN = ["--device=cpu", "--data=synthetic:256", "--batch=2", "--eval-samples=8"]
 GRADIENTS = 4800512  # bytes of the CNN's buckets for two ranks
 ON_ONE_HOST = ["mpirun", "-np", "2", "--oversubscribe", "--bind-to", "none", "--mca", "btl", "self,tcp"]
 CONTAINER = ["unshare", "--mount", "--ipc", "--pid", "--fork", "--mount-proc", "sh", "-c",
@@ -33,8 +32,7 @@ class NetworkTest(HostsCase):
         places = ",".join(f"{name}:{per_host}" for name in self.hosts.names[:hosts])
         mpirun = ["mpirun", "--oversubscribe", "--bind-to", "none", "--host", places, "-np", str(hosts * per_host)]
         baseline = [] if "--baseline=on" in flags else ["--baseline=off"]
-        data = [] if any(flag.startswith("--data=") for flag in flags) else SMALL
-        program = [str(BIN / "ddptrain"), *RUN, *data, *baseline, f"--steps={steps}", "--metrics=m.jsonl", *flags]
+        program = [str(BIN / "ddptrain"), *RUN, *baseline, f"--steps={steps}", "--metrics=m.jsonl", *flags]
         self.call(*mpirun, *program)
         return self.lines("m.jsonl")[-1]
 
@@ -110,10 +108,10 @@ class NetworkTest(HostsCase):
 
     def test_time_in_which_messages_travel_is_waiting(self) -> None:
         self.limit_rate(2, 100)
-        flags = ["--model=cnn", "--data=synthetic:2048", "--batch=32"]  # 0.4 s per step for its bytes
+        flags = ["--model=cnn"]  # of a step, the bytes take 0.4 s and compute nearly nothing
         on, off = (self.train((2, 1), 14, *flags, f"--overlap={mode}")["waits_for_replicas"] for mode in ("on", "off"))
         print(f"{100 * on:.1f}% waiting, with --overlap off {100 * off:.1f}%")
-        self.assertGreater(on, 0.78 * off)
+        self.assertGreater(on, 0.8 * off)
 
     def test_messages_take_their_time_although_other_programs_take_the_cores(self) -> None:
         mbit = 200
