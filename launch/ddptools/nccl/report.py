@@ -15,7 +15,7 @@ from typing import Any
 sys.path[0] = str(Path(__file__).absolute().parents[2])
 
 from ddptools.common.table import text_table  # noqa: E402
-from ddptools.common.text import ranges_text  # noqa: E402
+from ddptools.common.text import counted, ranges_text  # noqa: E402
 from ddptools.common.values import grouped  # noqa: E402
 from ddptools.nccl.log import VALUE_SEPARATOR, Log, Transport, read_log  # noqa: E402
 
@@ -92,22 +92,18 @@ def network_rows(log: Log) -> Rows:
     return [["chosen", log.network or "unknown"], *adapters, ["GPUDirect RDMA", used]]
 
 
-def counted_lines(count: int) -> str:
-    return f"{count} line{'' if count == 1 else 's'}"
-
-
 def unread_text(log: Log) -> str:
     text = ""
     if log.unreadable_lines:
-        text += f"\n{counted_lines(log.unreadable_lines)} could not be read, or not to the end (cut, damaged or of an "
+        text += f"\n{counted(log.unreadable_lines, 'line')} could not be read, or not to the end (cut, damaged or of an "
         text += "unknown form).\n"
     if log.contradictions:
         verb = "contradicts" if log.contradictions == 1 else "contradict"
-        text += f"\n{counted_lines(log.contradictions)} {verb} earlier ones, as in a log of several communicators or runs. "
+        text += f"\n{counted(log.contradictions, 'line')} {verb} earlier ones, as in a log of several communicators or runs. "
         text += "The first one is shown.\n"
     if log.other_choices:
         verb = "chooses" if log.other_choices == 1 else "choose"
-        text += f"\n{counted_lines(log.other_choices)} {verb} another algorithm, protocol or number of channels for the same "
+        text += f"\n{counted(log.other_choices, 'line')} {verb} another algorithm, protocol or number of channels for the same "
         text += "collective and size. The first choice is shown.\n"
     return text
 

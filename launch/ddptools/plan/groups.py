@@ -3,6 +3,7 @@
 import dataclasses
 
 from ddptools.common.table import Table
+from ddptools.common.text import counted
 from ddptools.plan.hardware import GBS_PER_GBIT
 from ddptools.plan.prediction import Case, Prediction
 
@@ -50,9 +51,8 @@ def groups_table(groups: Groups, exchanges: list[Exchange], worker: str) -> Tabl
          f"{each.wire_seconds:.3g}", f"{each.still_seconds:.3g}", f"{100 * each.efficiency:.1f}%", f"{each.fewer:.0f}"]
         for each in exchanges
     ]  # fmt: skip
-    count = f"{groups.count} group{'s' if groups.count > 1 else ''}"
     every = f"every {groups.steps} steps" if groups.steps > 1 else "every step"
-    caption = f"{count}, an exchange {every}, {groups.dtype}, {groups.gbit:g} Gbit/s:"
+    caption = f"{counted(groups.count, 'group')}, an exchange {every}, {groups.dtype}, {groups.gbit:g} Gbit/s:"
     header = [f"{worker}s of a group", "sent MB", "received MB", "sent by the server MB", "wire s", "waits s",
               "throughput", "times fewer bytes"]  # fmt: skip
     footnote = ("Fewer bytes: than fp32 all-reduces of every step over these connections.\n"

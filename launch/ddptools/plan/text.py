@@ -6,6 +6,7 @@ import math
 import pathlib
 
 from ddptools.common.table import Table, to_text
+from ddptools.common.text import counted
 from ddptools.plan.calibration import Calibration
 from ddptools.plan.groups import Exchange, exchange_of, groups_table
 from ddptools.plan.hardware import GBS_PER_GBIT, GPUS, LINKS_GBS, NETWORKS_GBIT
@@ -102,7 +103,7 @@ def compute_source(answer: Answer) -> str:
     if not rates:
         return "rate assumed: half of the peak"
     if runs := len(rates.get(answer.planned[0].case.batch, [])):
-        return f"measured at this batch, {runs} run{'s' if runs > 1 else ''}"
+        return f"measured at this batch, {counted(runs, 'run')}"
     return "between batches that were measured"
 
 
@@ -214,7 +215,7 @@ def target_text(answer: Answer) -> str:
         rows.append([str(case.nodes), str(case.gpus), *cells])
         if needed is None:
             why = "latency" if within else "latency, or the links within a node"
-            notes += f"{case.nodes} node{'' if within else 's'}: no bandwidth is, because of {why}\n"
+            notes += f"{counted(case.nodes, 'node')}: no bandwidth is, because of {why}\n"
     caption = f"For {100 * answer.options.target:g}% (per {answer.work.worker} on one node, per node on several):"
     header = ["nodes", f"{answer.work.worker}s", "needed, achieved", "needed, advertised"]
     return to_text(Table(caption, header, rows)) + notes

@@ -23,6 +23,7 @@ from ddptools.common.errors import UsageError
 from ddptools.common.mpirun import OPEN_MPI, SESSIONS, find_mpirun, permission
 from ddptools.common.programs import answer
 from ddptools.common.runner import end_session, exit_text, positive, start_session, with_words
+from ddptools.common.text import counted
 from ddptools.supervise.hosts import (
     FOLDER_FLAGS,
     HOSTFILE_FLAGS,
@@ -397,7 +398,7 @@ class Job:
             if self.newest > at_start and self.flags["resume"] != "auto":  # a checkpoint of this run
                 self.resume_auto()
             if failures > self.restarts:
-                restarts = f"{self.restarts} restart{'' if self.restarts == 1 else 's'}"
+                restarts = counted(self.restarts, "restart")
                 self.log(f"gives up after {restarts} in a row without a new undamaged checkpoint; the last failure: {why}")
                 return result
             pause = min(self.first_pause * 2 ** (failures - 1), LONGEST_PAUSE)

@@ -31,7 +31,7 @@ enum class Meeting : std::uint8_t {
 ///     others; if the slowest rank needs more than this one, the difference is added. It is too long where the rank
 ///     waited for others nevertheless, so the lower quartile of the pieces counts.
 /// Between hosts, the time of the slowest rank counts as it is. Where ranks meet at the start, a window of one step has
-/// none of this: each rank's time less its waits. Otherwise ranks have the same time, that of the slowest rank. `ranks`
+/// none of this: each rank's time less its waits. Otherwise ranks have the same time, the slowest rank's. `ranks`
 /// has at least one rank, and all have the same pieces.
 std::vector<double> undelayed_steps(const std::vector<Pieces>& ranks, const std::vector<double>& by_itself,
                                     Meeting meeting);

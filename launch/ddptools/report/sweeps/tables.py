@@ -234,7 +234,7 @@ def machine_table(experiments: list[Experiment]) -> Table:
     runs = [run for case in cases for run in case.runs]
     found = [
         ("system", [machine.get("system") for machine in machines]),
-        ("processor", [f"{m.get('cpu', 'unknown')}, {m.get('cores', '?')} cores" for m in machines]),
+        ("processor", [processor_text(machine) for machine in machines]),
         ("GPUs", [gpus_text(machine) for machine in machines]),
         ("ranks run on", [run.summary.get("device_name") or run.bench.get("device") for run in runs]),
         ("topology", [run.summary.get("topology") for case in cases if case.ranks != 1 for run in case.runs]),
@@ -246,6 +246,10 @@ def machine_table(experiments: list[Experiment]) -> Table:
     if any(len(told[name]) > 1 for name in ("system", "processor", "GPUs", "versions")):
         caption += " Not all of it on the same machine with the same versions: compare with care."
     return Table(caption, ["", ""], [[name, "; ".join(values)] for name, values in told.items() if values])
+
+
+def processor_text(machine: dict[str, Any]) -> str:
+    return f"{machine.get('cpu', 'unknown')}, {machine.get('cores', '?')} cores"
 
 
 def gpus_text(machine: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ from ddptools.common.text import counted, percent
 from ddptools.report.sweeps.answers import ABOVE_ALL, limited
 from ddptools.report.sweeps.experiment import Case, Experiment
 from ddptools.report.sweeps.noise import ALPHA, welch_p
-from ddptools.report.sweeps.tables import gpus_text
+from ddptools.report.sweeps.tables import gpus_text, processor_text
 from ddptools.results.run import seconds_to_measure
 
 GAINS = "A rank gains by others only what they share: updates with --zero, matrices with --optimizer muon. Otherwise"
@@ -24,7 +24,7 @@ def warnings_of(experiment: Experiment) -> list[str]:
 
 def _machines(experiment: Experiment) -> Iterator[str]:
     machines = [machine for machine in experiment.machines if machine.get("cpu")]
-    told = list(dict.fromkeys(f"{m['cpu']}, {m.get('cores', '?')} cores, GPUs: {gpus_text(m)}" for m in machines))
+    told = list(dict.fromkeys(f"{processor_text(m)}, GPUs: {gpus_text(m)}" for m in machines))
     if len(told) > 1:
         yield f"The runs are of {len(told)} machines ({'; '.join(told)}). Compare only runs of the same machine."
 
