@@ -1,6 +1,5 @@
 """What there is to run on: GPUs, processors, hosts."""
 
-import collections
 import dataclasses
 import os
 import pathlib
@@ -14,6 +13,7 @@ from ddptools.common.files import Record, from_json
 from ddptools.common.mpirun import OPEN_MPI, Mpirun, find_mpirun, host_lines
 from ddptools.common.programs import ask
 from ddptools.common.values import table_of
+from ddptools.results.machine import differences, parts_of
 
 PAIRS = {"best-pair": "nearest_pair", "worst-pair": "farthest_pair"}  # as ddptopo calls them
 
@@ -35,18 +35,11 @@ class Machine:
         return {"host": platform.node()} | told
 
     def differences(self, records: Iterable[Record]) -> list[str]:
-        """Between this machine and each other that gave numbers; a host of another name may be a machine of the kind."""
-        here, found = self.describe(), []
-        for record in records:
-            then = table_of(record.get("machine"))
-            told = [
-                f"{name} {_told(then[key])} (here {_told(here[key])})"
-                for key, name in (("gpus", "GPUs"), ("cpu", "processor"), ("cores", "cores"))
-                if key in then and _told(then[key]) != _told(here[key])
-            ]
-            if record.get("status") == "ok" and told:
-                found.append(", ".join(told))
-        return list(dict.fromkeys(found))
+        """Between this machine and each other that gave numbers."""
+        here = parts_of(self.describe())
+        others = (parts_of(table_of(record.get("machine"))) for record in records if record.get("status") == "ok")
+        told = ("; ".join(f"{name} {then[name]} (here {here[name]})" for name in differences(then, here)) for then in others)
+        return list(dict.fromkeys(filter(None, told)))
 
     def pair(self, which: str) -> list[int] | None:
         """The nearest or farthest two GPUs, as positions among the visible ones; None where that is not known."""
@@ -54,14 +47,6 @@ class Machine:
         pair = hosts[0].get(PAIRS[which])
         known = isinstance(pair, list) and len(pair) == 2 and all(isinstance(gpu, int) for gpu in pair)
         return pair if known else None
-
-
-def _told(value: Any) -> str:
-    """A member of Machine; names of GPUs in any order."""
-    if not isinstance(value, list):
-        return str(value)
-    counts = collections.Counter(map(str, value))
-    return " and ".join(f"{count} x {name}" for name, count in sorted(counts.items())) or "none"
 
 
 def find_machine(environment: Mapping[str, str], hostfile: pathlib.Path | None = None) -> Machine:

@@ -11,6 +11,7 @@ from ddptools.report.sweeps.lost_time import losses, lost_time_table, lost_time_
 from ddptools.report.sweeps.page import measured_on, title_of, titles_of
 from ddptools.report.sweeps.plots import lost_time_pictures
 from ddptools.report.sweeps.warnings import disturbed_cases, warnings_of
+from ddptools.sweep.machine import Machine
 from tests.tools.report.support import ReportCase, algo, over, runs
 from tests.tools.support import record, write_results
 
@@ -47,6 +48,18 @@ class WarningsTest(ReportCase):
         first, *_ = self.warnings(one + runs("2", [900], {"ranks": 2}, machine=fast))
         self.assertEqual(first, "The runs are of 2 machines (Slow, 2 cores, GPUs: none; Fast, 8 cores, GPUs: none). Compare "
                          "only runs of the same machine.")  # fmt: skip
+
+    def test_what_ddpsweep_takes_for_one_machine(self) -> None:
+        here = {"cpu": "C", "cores": 8, "gpus": ["A", "B", "A"]}
+        known = runs("1", [100], {"ranks": 1}, machine=here)
+        failed = runs("2", [None], {"ranks": 2}, machine=here | {"cores": 2})  # it gave no numbers
+        self.assertEqual(self.warnings([*known, *failed]), [])
+        for same in ({"gpus": ["B", "A", "A"]}, {"cpu": None}, {"gpus": None, "cores": None}):
+            machine = here | same
+            self.assertEqual(self.warnings(known + runs("2", [190], {"ranks": 2}, machine=machine)), [], machine)
+            self.assertEqual(Machine("C", 8, "", ["A", "B", "A"], []).differences([{"status": "ok", "machine": machine}]), [])
+        first, *_ = self.warnings(known + runs("2", [190], {"ranks": 2}, machine=here | {"gpus": ["B", "A"]}))
+        self.assertIn("(C, 8 cores, GPUs: 2 x A, 1 x B; C, 8 cores, GPUs: 1 x A, 1 x B)", first)
 
     def test_efficiencies_above_all_by_more_than_the_noise(self) -> None:
         def scaling(rate: float, in_job: float, **more: Any) -> list[dict[str, Any]]:

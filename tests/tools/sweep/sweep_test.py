@@ -163,7 +163,7 @@ class SweepTest(FolderCase):
         self.assertEqual(resume(host="another of the kind"), [])
         self.assertEqual(resume(cores=9999, status="failed"), [])  # it gave no numbers
         line, again = resume(gpus=["A", "B", "A"], cpu="C", cores=9999)
-        told = rf"other machine: GPUs 2 x A and 1 x B \(here .+\), processor C \(here .+\), cores 9999 \(here {here['cores']}\)\. "
+        told = rf"other machine: GPUs 2 x A, 1 x B \(here .+\); processor C \(here .+\); cores 9999 \(here {here['cores']}\)\. "
         self.assertRegex(line, rf"\Addpsweep: warning: .*{told}Runs of both ")
         self.assertEqual(line, again)  # at the end, too
         file.write_text(file.read_text() + json.dumps(records[1]) + "\n")

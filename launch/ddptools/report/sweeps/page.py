@@ -9,8 +9,9 @@ from ddptools.report.sweeps.experiment import Experiment, Results
 from ddptools.report.sweeps.lost_time import losses, lost_time_table, lost_time_words
 from ddptools.report.sweeps.numerics import UNEXPLAINED, choices, numerics
 from ddptools.report.sweeps.plots import lost_time_pictures, pictures
-from ddptools.report.sweeps.tables import failures, gpus_text, machine_table, tables
+from ddptools.report.sweeps.tables import failures, machine_table, tables
 from ddptools.report.sweeps.warnings import disturbed_cases, first_line, warnings_of
+from ddptools.results.machine import gpus_text
 
 MOST_EXPERIMENTS = 50
 MOST_ANSWERS = 4  # of an experiment, in the summary

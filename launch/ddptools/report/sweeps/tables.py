@@ -10,6 +10,7 @@ from ddptools.common.values import finite, median_of, table_of
 from ddptools.report.sweeps.experiment import Case, Experiment
 from ddptools.report.sweeps.noise import Effect, Effects
 from ddptools.results.efficiency import DISTURBED
+from ddptools.results.machine import gpus_text, processor_text
 from ddptools.results.run import (
     MOST_HALF_WIDTH,
     NCCL_CHOICES,
@@ -246,15 +247,6 @@ def machine_table(experiments: list[Experiment]) -> Table:
     if any(len(told[name]) > 1 for name in ("system", "processor", "GPUs", "versions")):
         caption += " Not all of it on the same machine with the same versions: compare with care."
     return Table(caption, ["", ""], [[name, "; ".join(values)] for name, values in told.items() if values])
-
-
-def processor_text(machine: dict[str, Any]) -> str:
-    return f"{machine.get('cpu', 'unknown')}, {machine.get('cores', '?')} cores"
-
-
-def gpus_text(machine: dict[str, Any]) -> str:
-    gpus = machine.get("gpus") if isinstance(machine.get("gpus"), list) else []
-    return ", ".join(f"{gpus.count(name)} x {name}" for name in dict.fromkeys(map(str, gpus))) or "none"
 
 
 def _nccl_version(run: Run) -> Any:

@@ -6,10 +6,11 @@ import statistics
 from collections.abc import Iterator
 
 from ddptools.common.text import counted, percent
+from ddptools.common.values import table_of
 from ddptools.report.sweeps.answers import ABOVE_ALL, limited
 from ddptools.report.sweeps.experiment import Case, Experiment
 from ddptools.report.sweeps.noise import ALPHA, welch_p
-from ddptools.report.sweeps.tables import gpus_text, processor_text
+from ddptools.results.machine import different_machines, gpus_text, processor_text
 from ddptools.results.run import seconds_to_measure
 
 GAINS = "A rank gains by others only what they share: updates with --zero, matrices with --optimizer muon. Otherwise"
@@ -23,10 +24,10 @@ def warnings_of(experiment: Experiment) -> list[str]:
 
 
 def _machines(experiment: Experiment) -> Iterator[str]:
-    machines = [machine for machine in experiment.machines if machine.get("cpu")]
-    told = list(dict.fromkeys(f"{processor_text(m)}, GPUs: {gpus_text(m)}" for m in machines))
-    if len(told) > 1:
-        yield f"The runs are of {len(told)} machines ({'; '.join(told)}). Compare only runs of the same machine."
+    machines = different_machines(table_of(run.record.get("machine")) for run in experiment.runs)
+    if len(machines) > 1:
+        told = "; ".join(f"{processor_text(machine)}, GPUs: {gpus_text(machine)}" for machine in machines)
+        yield f"The runs are of {len(machines)} machines ({told}). Compare only runs of the same machine."
 
 
 def disturbed_cases(experiment: Experiment) -> list[str]:

@@ -1,0 +1,41 @@
+"""The machine that a record of ddpsweep names: its parts as texts, and whether another one differs."""
+
+import collections
+from collections.abc import Iterable
+
+from ddptools.common.files import Record
+
+Parts = dict[str, str]  # text of each part by its name, without parts that are unknown
+
+
+def processor_text(machine: Record) -> str:
+    return f"{machine.get('cpu', 'unknown')}, {machine.get('cores', '?')} cores"
+
+
+def gpus_text(machine: Record) -> str:
+    """2 x G, 1 x H: names of GPUs have no order. none without GPUs, and if they are unknown."""
+    gpus = machine.get("gpus")
+    counts = collections.Counter(map(str, gpus if isinstance(gpus, list) else []))
+    return ", ".join(f"{count} x {name}" for name, count in sorted(counts.items())) or "none"
+
+
+def parts_of(machine: Record) -> Parts:
+    """A host of another name, or with another system, may be a machine of the same kind."""
+    gpus = gpus_text(machine) if isinstance(machine.get("gpus"), list) else ""
+    told = {"GPUs": gpus, "processor": machine.get("cpu"), "cores": machine.get("cores")}
+    return {name: str(value) for name, value in told.items() if value}
+
+
+def differences(one: Parts, other: Parts) -> list[str]:
+    """Names of the parts that are known of both machines and differ. Empty: nothing tells them apart."""
+    return [name for name, text in one.items() if other.get(name, text) != text]
+
+
+def different_machines(machines: Iterable[Record]) -> list[Record]:
+    """The first one of each kind, without those of which no part is known."""
+    found: list[Record] = []
+    for machine in machines:
+        parts = parts_of(machine)
+        if parts and all(differences(parts, parts_of(other)) for other in found):
+            found.append(machine)
+    return found
