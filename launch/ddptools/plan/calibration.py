@@ -2,6 +2,7 @@
 ddpbench allreduce or overlap."""
 
 import dataclasses
+import itertools
 import pathlib
 import statistics
 from collections.abc import Iterable, Iterator
@@ -11,9 +12,10 @@ from ddptools.common.errors import UsageError
 from ddptools.common.files import Record, from_json, no_pipe, read_records
 from ddptools.common.values import grouped, positive, table_of
 from ddptools.plan import nccl_model
-from ddptools.plan.measured import Measured, count_of, is_same_network, is_usable, measured_runs, tflops_of
+from ddptools.plan.measured import Measured, count_of, is_same_network, is_usable, measured_runs, summary_of, tflops_of
 from ddptools.plan.prediction import Case, NetworkFit, mpi_traffic
 from ddptools.results.description import Description
+from ddptools.results.machine import Parts, differences, parts_of
 from ddptools.results.run import result_rows
 
 GPU_NAMES = ("NVIDIA", "Tesla")
@@ -77,11 +79,26 @@ def load_records(path: pathlib.Path, bad_lines: list[int] | None = None) -> list
     return [whole] if isinstance(whole, dict) else list(read_records(file, bad_lines))
 
 
+def check_one_machine(records: Iterable[tuple[pathlib.Path, Record]]) -> None:
+    """UsageError if runs are of two machines; it names a file of each."""
+    files: dict[tuple[tuple[str, str], ...], pathlib.Path] = {}  # by the parts of a machine
+    for file, record in records:
+        if is_usable(record):
+            files.setdefault(tuple(_machine_of(record).items()), file)
+    for machines in itertools.combinations(files, 2):
+        if differences(*map(dict, machines)):
+            told = (f"{files[parts]} ({', '.join(map(' '.join, parts))})" for parts in machines)
+            raise UsageError(
+                f"--calibrate: runs of two machines: {' and '.join(told)}. A prediction is of one machine: give the "
+                "results of one of them"
+            )
+
+
 def calibrate(records: Iterable[Record]) -> Calibration:
     """UsageError if the records hold neither a run of ddptrain nor a result of ddpbench allreduce or overlap, or are
     partly of CPUs, partly of GPUs."""
     kept = [record for record in records if is_usable(record)]
-    benches = [record if "benchmark" in record else table_of(record.get("bench")) for record in kept]
+    benches = list(map(_bench_of, kept))
     overlaps = [bench for bench in benches if bench.get("benchmark") == "overlap"]
     runs = tuple(measured_runs(kept))
     points = [point for bench in benches for point in _bench_points(bench)]
@@ -128,6 +145,22 @@ def _fused_sums(runs: Iterable[Measured]) -> dict[int, float]:
     if any(None in values for values in found.values()):
         return {}
     return {ranks: statistics.median(values) for ranks, values in found.items()}
+
+
+def _bench_of(record: Record) -> Record:
+    """The result of ddpbench; empty without one."""
+    return record if "benchmark" in record else table_of(record.get("bench"))
+
+
+def _machine_of(record: Record) -> Parts:
+    """What the rates depend on: on GPUs their kind and the processor, on CPU cores the processor and its cores. A run may
+    use a part of the GPUs. Where ddpsweep started a job on other hosts, it does not know their processor and cores."""
+    summary, bench, machine = summary_of(record), _bench_of(record), table_of(record.get("machine"))
+    here = {} if machine.get("hosts") else parts_of(machine)
+    name = summary.get("device_name") or bench.get("device")
+    on_cores = (summary.get("device") or _bench_device(bench)) == "cpu"
+    parts = {"processor": name, "cores": here.get("cores")} if on_cores else {"GPU": name, "processor": here.get("processor")}
+    return {part: str(text) for part, text in parts.items() if text}
 
 
 def _bench_points(bench: Record) -> Iterator[AllReduce]:

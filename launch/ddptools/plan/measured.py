@@ -85,10 +85,15 @@ def warning_of(records: Iterable[Record]) -> str:
     )
 
 
+def summary_of(record: Record) -> Record:
+    """Of ddptrain; empty without one."""
+    return record if record.get("event") == "summary" else table_of(record.get("summary"))
+
+
 def measured_runs(records: Iterable[Record]) -> Iterator[Measured]:
     """Without records that do not hold what a prediction takes, or whose ranks did not train together."""
     for record in records:
-        summary = record if record.get("event") == "summary" else table_of(record.get("summary"))
+        summary = summary_of(record)
         settings, work = table_of(record.get("settings")), parsed(summary.get("description"))
         ranks, batch = positive(summary.get("world_size")), positive(summary.get("batch_per_rank"))
         rate = _rate(summary, "_beside_baseline") or _rate(summary)

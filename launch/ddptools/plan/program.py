@@ -15,7 +15,7 @@ from ddptools.common.outputs import PLAN, Input, Output, check_outputs
 from ddptools.common.programs import ROOT, flag_arguments, program_folder
 from ddptools.common.table import to_text
 from ddptools.plan import hardware
-from ddptools.plan.calibration import Calibration, calibrate, load_records
+from ddptools.plan.calibration import Calibration, calibrate, check_one_machine, load_records
 from ddptools.plan.groups import BYTES, Groups
 from ddptools.plan.hardware import GPUS, LINKS_GBS, NETWORKS_GBIT
 from ddptools.plan.mesh import Mesh, Meshes, meshes_of, predict_mesh
@@ -51,7 +51,9 @@ def main(arguments: list[str]) -> int:
         read = [Input("--calibrate", file) for file in options.calibrate or []]
         read += [Input("--model", pathlib.Path(options.model))]
         check_outputs([Output("--json", options.json, PLAN)], read, options.force)
-    records = [record for file in options.calibrate or [] for record in records_of(file)]
+    found = [(file, record) for file in options.calibrate or [] for record in records_of(file)]
+    check_one_machine(found)
+    records = [record for _, record in found]
     complete(records, program_folder(options.bin) / "ddptrain")
     if warning := warning_of(records):
         print(f"ddpplan: {warning}", file=sys.stderr)

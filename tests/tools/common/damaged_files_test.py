@@ -150,6 +150,7 @@ class DamagedFilesTest(support.FolderCase):
             calibrated = calibration.calibrate(records)
             for run in measured_runs(records):
                 predict(calibrated.network_of(run.case))
+            calibration.check_one_machine((path, record) for record in records)
 
         self.check("results.jsonl", self.results_text(), read, ODD_VALUES, 1000)
 

@@ -231,6 +231,39 @@ class CalibratedProgramTest(FolderCase):
                 self.calibrated([loaded], *options)
             self.assertRegex(errors.getvalue(), "^ddpplan: warning: .* left a rank a core for 60% of its time")
 
+    def of_files(self, *records: dict[str, Any]) -> str:
+        """Planned with a file of each record."""
+        files = [write_lines(self.folder / f"{i}.jsonl", [record]) for i, record in enumerate(records)]
+        return output("--calibrate", *map(str, files), "--model", "cnn", "--nodes", "1", "--tflops", "400", "--link", "5")
+
+    def test_runs_of_two_machines_are_refused(self) -> None:
+        told = {"device": "cpu", "device_name": "Xeon", "communication_seconds": 0.01}
+        gpus = summary(2, 7.5e6, 3.9e6, communication_seconds=2e-5, device_name="NVIDIA H200")
+        cores = {"status": "ok", "summary": summary(2, 3e3, 1.6e3, **told), "machine": {"cpu": "Xeon", "cores": 2}}
+        swept = {"status": "ok", "summary": gpus, "machine": {"gpus": ["NVIDIA H200"] * 4, "cpu": "Xeon", "cores": 64}}
+        allreduce = bench(2, 1.0, 300.0) | {"device": "NVIDIA H100", "library": "NCCL"}
+        for one, other, first, second in (
+            (gpus, gpus | {"device_name": "NVIDIA H100"}, "GPU NVIDIA H200", "GPU NVIDIA H100"),
+            (swept, allreduce, "GPU NVIDIA H200, processor Xeon", "GPU NVIDIA H100"),
+            (swept, swept | {"machine": {"cpu": "EPYC"}}, "GPU NVIDIA H200, processor Xeon", "GPU NVIDIA H200, processor EPYC"),
+            (cores, cores | {"machine": {"cores": 64}}, "processor Xeon, cores 2", "processor Xeon, cores 64"),
+            (cores, summary(2, 3e3, 1.6e3, **told | {"device_name": "EPYC"}), "processor Xeon, cores 2", "processor EPYC"),
+        ):
+            with self.assertRaises(UsageError) as refused:
+                self.of_files(one, one, other)
+            two = f"{self.folder}/0.jsonl ({first}) and {self.folder}/2.jsonl ({second})"
+            self.assertEqual(str(refused.exception), f"--calibrate: runs of two machines: {two}. A prediction is of one "
+                             "machine: give the results of one of them")  # fmt: skip
+
+    def test_parts_of_a_machine_are_no_other_one(self) -> None:
+        gpus = summary(2, 7.5e6, 3.9e6, communication_seconds=2e-5, device_name="NVIDIA H200")
+        swept = {"status": "ok", "summary": gpus, "machine": {"gpus": ["NVIDIA H200"] * 4, "cpu": "Xeon", "cores": 64}}
+        part = {"gpus": ["NVIDIA H200"], "cpu": "Xeon", "cores": 16, "host": "b"}
+        from_elsewhere = {"gpus": [], "cpu": "EPYC", "cores": 4, "hosts": ["a", "b"]}
+        others = [swept | {"machine": part}, swept | {"machine": from_elsewhere}, gpus, {"summary": gpus}]
+        failed = swept | {"status": "failed", "machine": {"cpu": "EPYC"}}
+        self.assertIn("within a node: measured", self.of_files(swept, *others, failed))
+
     def test_communication_of_cpus_and_compute_of_gpus_are_not_combined(self) -> None:
         cores = bench(2, 1.0, 0.2) | {"library": "MPI", "device": "AMD EPYC"}
         cpu_run = summary(2, 3e3, 1.6e3, device="cpu", communication_seconds=0.01)
