@@ -195,6 +195,27 @@ TEST(Ddptrain, ARunThatFailsLeavesTheStepsBeforeAndNoEmptyFiles) {
   EXPECT_FALSE(std::filesystem::exists(trace));
 }
 
+/// The summary of a rank with `threads` on one core, which a loop uses at the same time.
+nlohmann::json summary_on_a_busy_core(int threads, int steps) {
+  const std::string metrics = temporary("busy.jsonl");
+  const std::string loop = "taskset -c $core timeout 600 sh -c 'while :; do :; done'";
+  const Outcome outcome = run_command(
+      fmt::format("core=$(taskset -cp $$ | sed 's/.*: *\\([0-9]*\\).*/\\1/'); {} & taskset -c $core timeout 600 {} {}"
+                  "--threads {} --steps {} --baseline off --force --metrics {}; code=$?; kill $!; exit $code",
+                  loop, DDPTRAIN_PROGRAM, kQuick, threads, steps, metrics));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  return summary_in(metrics);
+}
+
+TEST(Ddptrain, TheSummaryTellsOtherProgramsFromTooManyThreads) {
+  const auto crowded = summary_on_a_busy_core(2, 2);
+  EXPECT_EQ(crowded.at("disturbed"), "2 threads share 1 core");
+  EXPECT_EQ(crowded.at("disturbed_by_others"), false);
+  const auto disturbed = summary_on_a_busy_core(1, 60);
+  if (disturbed.at("disturbed") == "") GTEST_SKIP() << "this machine hides what its cores do";
+  EXPECT_EQ(disturbed.at("disturbed_by_others"), true) << disturbed.at("disturbed");
+}
+
 TEST(Ddptrain, MfuRelatesToThePeakThatIsGiven) {
   const std::string metrics = temporary("peak.jsonl");
   const Outcome outcome = train_on_cpu(2, kQuick + "--steps 5 --baseline off --peak-tflops 0.5 --metrics " + metrics);

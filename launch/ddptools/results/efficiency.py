@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from ddptools.common.files import Record
 from ddptools.common.text import percent
 from ddptools.common.values import finite
-from ddptools.results.run import is_too_noisy, why_unusable
+from ddptools.results.run import is_by_others, is_too_noisy, why_unusable
 
 DISTURBED, TOO_NOISY = "disturbed", "too noisy"  # marks
-BY_OTHERS = ("other programs", "for a core")  # in the reason of runs that other programs disturbed
 MOST_WIDTH = 1.0  # of an interval that tells something, as in the summary of ddptrain
 
 
@@ -21,11 +20,7 @@ class Efficiency:
     high: float | None = None
     half_width: float | None = None  # of older files, which have neither low nor high
     reason: str = ""  # why it is not to be trusted; empty: nothing is known against it
-
-    @property
-    def by_others(self) -> bool:
-        """Whether other programs disturbed the run."""
-        return any(words in self.reason for words in BY_OTHERS)
+    by_others: bool = False  # other programs disturbed a run
 
     @property
     def mark(self) -> str:
@@ -86,6 +81,7 @@ def efficiency_of(summaries: Sequence[Record]) -> Efficiency | None:
         high=max(known("scaling_efficiency_high"), default=None),
         half_width=max(known("scaling_efficiency_half_width"), default=None),
         reason=why_disturbed(summaries),
+        by_others=any(map(is_by_others, summaries)),
     )
 
 

@@ -12,6 +12,7 @@ NCCL_CHOICES = ("algorithm", "protocol", "channels", "transport")
 UNITS = ("images", "tokens", "samples")
 LEAST_CPU_SHARE = 0.9  # of a rank that computes; with less, ddptrain warns of other programs
 MOST_HALF_WIDTH = 0.05  # of the efficiency; with more, ddptrain calls the scaling not measured
+WORDS_OF_OTHERS = ("other programs", "for a core")  # in reasons of files without disturbed_by_others
 WORKLOAD = {
     "ranks", "batch", "global-batch", "model", "config", "precision", "data", "seq", "micro-batch", "grad-accum",
     "layers", "width", "heads", "device", "seed", "steps", "epochs",
@@ -112,6 +113,12 @@ def why_unusable(summary: Record) -> str:
         return f"other programs, or too many threads, left a rank a core for {100 * min(shares):.0f}% of its time"
     half_width = finite(summary.get("scaling_efficiency_half_width"))
     return f"the interval of its efficiency is +- {100 * half_width:.0f} points" if is_too_noisy(half_width) else ""
+
+
+def is_by_others(summary: Record) -> bool:
+    """Whether other programs disturbed the run, as ddptrain says, and for files of older versions by the words of the reason."""
+    told = summary.get("disturbed_by_others")
+    return told if isinstance(told, bool) else any(words in why_unusable(summary) for words in WORDS_OF_OTHERS)
 
 
 def seconds_to_measure(summaries: list[Record]) -> int:

@@ -31,6 +31,7 @@ struct RunResult {
   /// Why its rates are not to be trusted, by CoreShare from the first to the last step and measurement. Empty: nothing
   /// is known against them. A calibration has its own.
   std::string disturbed;
+  bool by_others = false;  ///< By other programs, and not by more threads than cores.
   std::optional<NcclUsage> nccl;
   ClockWindows clocks;                          ///< The windows of training.
   std::vector<SensorWindow> gpus;               ///< Per rank: its sensors during training. Empty without sensors.

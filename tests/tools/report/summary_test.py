@@ -249,10 +249,11 @@ class LostTimeTest(ReportCase):
     def test_other_programs_hide_the_causes(self) -> None:
         limits = {"scaling_efficiency_low": 0.8, "scaling_efficiency_high": 0.93}
         limits["step_seconds_without_communication_per_rank"] = [0.85, 0.99]
-        told_of = {why: self.causes(told(1.0, 0.9, 0.95, 0.92) | limits | {"disturbed": why})
-                   for why in ("other programs took 52% of the cores", "rank 1 waited 12% of its time for a core",
-                               "4 threads share 2 cores")}  # fmt: skip
-        *others, crowd = told_of.values()
+        reasons = ({"disturbed": "other programs took 52% of the cores"}, {"disturbed": "rank 1 waited 12% of its time for a core"},
+                   {"disturbed": "busy", "disturbed_by_others": True}, {"disturbed": "4 threads share 2 cores"},
+                   {"disturbed": "more threads than other programs", "disturbed_by_others": False})  # fmt: skip
+        *others, crowd, own = (self.causes(told(1.0, 0.9, 0.95, 0.92) | limits | why) for why in reasons)
+        self.assertEqual(own, crowd)
         for words in others:
             self.assertEqual(words, "Most is lost with main: 10.0% of 1,000 ms. Other programs disturbed the measurement, so "
                              "the causes cannot be told apart.")  # fmt: skip

@@ -61,6 +61,7 @@ RunResult measured() {
   c.rounds[3].groups = {{2e-4, 1e-4, {}}, {3e-4, 0.0, {}}};
   c.limit_seconds = 6.47;
   c.disturbed = "other programs took 52% of the cores";
+  c.by_others = true;
   c.cores_taken = 0.52;
   c.core_wait = 0.31;
   result.calibration = c;
@@ -118,7 +119,7 @@ TEST(Report, SummaryHoldsMfuAndWhatNcclUsed) {
     "step_seconds_without_communication": 9e-5, "step_seconds_without_communication_mean": 8e-5,
     "rank_0_step_ratio": 0.969, "rank_0_step_ratio_half_width": 0.002, "scaling_efficiency_half_width": 0.0042,
     "calibration_limit_seconds": 6.47, "cores_taken": 0.52, "core_wait": 0.31,
-    "disturbed": "other programs took 52% of the cores"})");
+    "disturbed": "other programs took 52% of the cores", "disturbed_by_others": true})");
   for (const auto& [name, value] : expected.items()) EXPECT_EQ(summary.at(name), value) << name;
   const nlohmann::json& description = summary.at("description");
   EXPECT_EQ(description.at("buckets").at(0).at("complete_at"), 0.5);
