@@ -9,7 +9,7 @@ namespace ddptrain {
 void Flag::set(std::string text) {
   const std::string typed = text;
   const std::string advice = value.set(text);
-  if (!advice.empty()) usage_error("--{} {}: give {}", name(), typed, advice);
+  if (!advice.empty()) usage_error("--{} {}: give {}", name(), typed.empty() ? "''" : typed, advice);
   value.text = std::move(text);
 }
 
@@ -52,7 +52,6 @@ FlagValue or_word(const std::string& word, bool& chosen, FlagValue number) {
 FlagValue or_size(FlagValue number, double unit) {
   FlagValue value = number;
   value.type = "SIZE";
-  value.is_size = true;
   value.set = [unit, number = std::move(number)](std::string& text) {
     const bool has_unit = !text.empty() && std::isalpha(static_cast<unsigned char>(text.back())) != 0;
     const auto bytes = has_unit ? size_in(text) : std::nullopt;

@@ -46,7 +46,6 @@ struct FlagValue {
   std::function<std::string(std::string& text)> set;
   std::string number = {};  ///< "an integer", "a number"; empty: the value is a text.
   std::string word = {};    ///< A text that a number may be, too.
-  bool is_size = false;     ///< A number may be a size with a unit of bytes, too.
 };
 
 struct Flag {
@@ -64,6 +63,10 @@ struct Flag {
 };
 
 using Flags = std::vector<Flag>;
+
+/// Explains a flag that the program does not have, as the end of a sentence: ": it is a flag of model gpt". Empty:
+/// unknown.
+using ExplainFlag = std::function<std::string(const std::string& flag)>;
 
 /// By its name with dashes; null: there is none.
 Flag* find_flag(Flags& flags, const std::string& name);

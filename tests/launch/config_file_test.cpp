@@ -110,10 +110,42 @@ TEST(ConfigFile, NamesOfOtherProgramsAreTaken) {
   EXPECT_EQ(parse({"--config", path.c_str(), "--micro-batch-size", "2"}).options.trainer.batch, 2);
 }
 
-TEST(ConfigFile, ABatchIsANumberOrAWord) {
-  for (const char* line : {"batch = 48\n", "batch = \"auto\"\n"}) {
-    const std::string path = file_with("batch.toml", line);
-    EXPECT_CONTAINS(*parse({"--config", path.c_str(), "--print-config"}).print, line);
+TEST(ConfigFile, EveryValueMayHaveQuotes) {
+  for (const char* model : {"cnn", "gpt", "llama", "mlp"}) {
+    const std::string printed = *parse({"--model", model, "--print-config"}).print;
+    const std::string quoted = std::regex_replace(printed, std::regex("= ([^\"\n]+)\n"), "= \"$1\"\n");
+    EXPECT_NE(quoted, printed);
+    EXPECT_EQ(*parse({"--config", file_with("quoted.toml", quoted).c_str(), "--print-config"}).print, printed);
+  }
+}
+
+TEST(ConfigFile, WhatTheCommandLineTakesAFileTakes) {
+  const auto printed = [](const std::string& flag) {
+    return *parse({"--model", "gpt", "--sample-every", "5", flag.c_str(), "--print-config"}).print;
+  };
+  for (const auto& [flag, value] : std::vector<std::pair<std::string, std::string>>{{"log-every", "off"},
+                                                                                    {"log-every", "auto"},
+                                                                                    {"log-every", "7"},
+                                                                                    {"batch", "auto"},
+                                                                                    {"batch", "48"},
+                                                                                    {"max-tokens", "auto"},
+                                                                                    {"bucket-mb", "512K"},
+                                                                                    {"bucket-mb", "0.5"},
+                                                                                    {"checkpoint-every", "90s"},
+                                                                                    {"checkpoint-every", "1000"},
+                                                                                    {"timeout", "2h"},
+                                                                                    {"timeout", "1.5"},
+                                                                                    {"seed", "9223372036854775807"},
+                                                                                    {"zero", "1"},
+                                                                                    {"dropout", "0.25"},
+                                                                                    {"tune-cache", "off"}}) {
+    const auto of_file = [&](const std::string& text) {
+      return printed("--config=" + file_with("one_value.toml", flag + " = " + text + "\n"));
+    };
+    const std::string typed = printed("--" + flag + "=" + value);
+    EXPECT_EQ(of_file("\"" + value + "\""), typed) << flag;
+    const bool is_number = std::regex_match(value, std::regex("[0-9.]+"));
+    EXPECT_EQ(of_file(is_number ? value : "'" + value + "'"), typed) << flag;
   }
 }
 
@@ -137,9 +169,11 @@ TEST(ConfigFile, WhatIsWrongInItIsToldWithFileAndLine) {
         {"batch = 1e73\n", ":1:1: batch = 1e+73: give an integer"},
         {"\"\\u001b[2J\" = 1\n", ":1:1: ?[2J is not an option"},
         {"batch = 3\n  epochs = 1.5\n", ":2:3: epochs = 1.5: give an integer"},
-        {"\n\nbatch = \"3\"\n", ":3:1: batch = \"3\": give an integer"},
+        {"\n\nbatch = \"3x\"\n", ":3:1: batch = \"3x\": give an integer, or auto"},
+        {"log-every = [1]\n", ":1:1: log-every = [...]: give an integer, \"auto\" or \"off\""},
+        {"log-every = false\n", ":1:1: log-every = false: give an integer, auto or off"},
         {"lr = \"fast\"\n", ":1:1: lr = \"fast\": give a number"},
-        {"batch = \"automatic\"\n", ":1:1: batch = \"automatic\": give an integer or \"auto\""},
+        {"batch = \"automatic\"\n", ":1:1: batch = \"automatic\": give an integer, or auto"},
         {"seed = -1\n", ":1:1: seed = -1: give 0 to 2^63 - 1"},
         {"overlap = true\n", ":1:1: overlap = true: give one of on|backward|off|none"},
         {"data = 1979-05-27\n", ":1:1: data = 1979-05-27: give a text"},
@@ -147,6 +181,8 @@ TEST(ConfigFile, WhatIsWrongInItIsToldWithFileAndLine) {
         {"zero = 4\nbatch = 1.5\n", ":1:1: zero = 4: give one of 0|1|2|3"},
         {"batch = 3\nthreads = 0\n", ":2:1: threads = 0: give 1 to 1024"},
         {"batch = 64\nbatches = 3\n", ":2:1: batches is not an option"},
+        {"\"\" = 3\n", ":1:1:  is not an option that a file can give"},
+        {"heads = 3\n", ":1:1: heads is not an option that a file can give: it is a flag of model gpt, not of cnn"},
         {"batch = 64\nbatch_size = 3\n", ":2:1: batch and batch_size are the same option"},
         {"nproc_per_node = 3\n", ":1:1: nproc_per_node is not an option that a file can give: mpirun sets"},
         {"weight-decay = inf\n", ":1:1: weight-decay = inf: give 0 or more, not infinite"},
@@ -155,6 +191,7 @@ TEST(ConfigFile, WhatIsWrongInItIsToldWithFileAndLine) {
     const std::string found = message_of({"--config", path.c_str()});
     EXPECT_TRUE(found.starts_with(path + message)) << found;
   }
+  EXPECT_CONTAINS(message_of({"--config", "/nonexistent"}), "the file cannot be read (No such file or directory)");
 }
 
 }  // namespace

@@ -194,7 +194,7 @@ TEST(Options, UnknownFlagsAreNamedWithTheirNeighboursInTheOrderTyped) {
   EXPECT_EQ(message_of({"--momentun=-5", "-5"}), "unknown flag --momentun, did you mean --momentum?" + help);
   EXPECT_EQ(message_of({"--batch", "3", "x", "y"}), "unexpected word x; unexpected word y" + help);
   EXPECT_EQ(message_of({"--\x1b[2J"}), "unknown flag --?[2J" + help);
-  EXPECT_CONTAINS(message_of({"--layers=3"}), "flag --layers, a flag of model gpt, not of cnn");
+  EXPECT_CONTAINS(message_of({"--layers=3"}), "flag --layers: it is a flag of model gpt, not of cnn");
   EXPECT_EQ(message_of({"--help", "vgg"}),
             fmt::format("--help vgg: unknown topic. Topics: all, {}, names", fmt::join(model_names(), ", ")));
 }
@@ -284,7 +284,7 @@ TEST(Options, FlagsOfOtherProgramsWithoutACounterpartHaveAHint) {
         {"-pn 8 -pr 0", "unknown flags -pn, -pr: MPI connects the ranks"},
         {"-y 1", "unknown flag -y: --checkpoint DIR --resume auto"},
         {"--fp16", "there is no fp16: --precision bf16"},
-        {"--n_layer 3", "unknown flag --n-layer, a flag (--layers here) of model gpt, not of cnn"}}) {
+        {"--n_layer 3", "unknown flag --n-layer: it is a flag (--layers here) of model gpt, not of cnn"}}) {
     EXPECT_CONTAINS(message_of_line(line), hint) << ": " << line;
   }
 }
@@ -328,6 +328,8 @@ TEST(Options, EmptyPathsAndNegativeCountsAreTold) {
               std::string(flag) + " '': the path is empty. Give one, or leave the flag out.");
   }
   EXPECT_EQ(message_of({"--seed", "-1"}), "--seed -1: give 0 to 2^63 - 1");
+  EXPECT_EQ(message_of({"--batch", ""}), "--batch '': give an integer, or auto");
+  EXPECT_CONTAINS(message_of_line("--model mlp --hidden 8 --config"), "--config: give a value (FILE)");
   EXPECT_EQ(message_of({"--warmup=-3"}), "--warmup -3: give 0 to 10^12");
 }
 

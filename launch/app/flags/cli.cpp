@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <regex>
 #include <sstream>
 #include <utility>
 
@@ -91,6 +92,11 @@ std::vector<std::string> words_of(const CLI::App& app, int argc, const char* con
   return words;
 }
 
+/// CLI11 says "--batch: 1 required INT missing".
+std::string text_of(const CLI::ParseError& error) {
+  return std::regex_replace(error.what(), std::regex("^(\\S+): 1 required (\\S+) missing$"), "$1: give a value ($2)");
+}
+
 bool takes_path(const std::string& type) {
   for (const char* word : {"FILE", "DIR", "PATH", "LOG"}) {
     if (type.find(word) != std::string::npos) return true;
@@ -161,7 +167,7 @@ void parse_flags(CLI::App& app, int argc, const char* const* argv, const std::st
     throw;
   } catch (const CLI::ParseError& error) {
     const auto unknown = unknown_words(app);
-    const std::string text = unknown.empty() ? error.what() : about_unknown(app, unknown, explain);
+    const std::string text = unknown.empty() ? text_of(error) : about_unknown(app, unknown, explain);
     usage_error("{} ({} the flags)", text, help);
   }
   check_paths(app);

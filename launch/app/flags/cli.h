@@ -1,7 +1,6 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,9 +11,6 @@
 /// not depend on the version of CLI11.
 
 namespace ddptrain {
-
-/// Explains a flag that the program does not have, as the end of a sentence: ", a flag of model gpt". Empty: unknown.
-using ExplainFlag = std::function<std::string(const std::string& flag)>;
 
 /// Adds options to `app` that set these flags. The flags outlive `app` and are not moved.
 void add_flags(CLI::App& app, Flags& flags);

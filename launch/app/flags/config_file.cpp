@@ -4,11 +4,13 @@
 #define TOML_ASSERT(condition) static_assert(true)
 #include <toml++/toml.h>
 
+#include <cerrno>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <sstream>
+#include <system_error>
 
 #include "launch/app/flags/other_names.h"
 #include "runtime/core/error.h"
@@ -35,18 +37,15 @@ std::string text_of(const FlagValue& value) {
   return number ? value.text : text_of(toml::array{value.text}[0]);
 }
 
-/// What the command line would have in place of the node; nothing if the flag takes no such node.
-std::optional<std::string> flag_text(const toml::node& node, const FlagValue& value) {
-  const bool takes_text = value.number.empty();
-  if (const auto text = node.value_exact<std::string>()) {
-    return takes_text || value.is_size || *text == value.word ? text : std::nullopt;
-  }
-  return node.is_number() || (takes_text && node.is_boolean()) ? std::optional(text_of(node)) : std::nullopt;
+/// What the command line would have in place of the node. Nothing for tables, arrays, dates and times.
+std::optional<std::string> flag_text(const toml::node& node) {
+  if (const auto text = node.value_exact<std::string>()) return text;
+  return node.is_number() || node.is_boolean() ? std::optional(text_of(node)) : std::nullopt;
 }
 
 /// Returns what to give instead; empty: nothing.
 std::string set(Flag& flag, const toml::node& node) {
-  std::optional<std::string> text = flag_text(node, flag.value);
+  std::optional<std::string> text = flag_text(node);
   if (!text)
     return flag.value.number.empty() ? fmt::format("a text in quotes ({})", flag.value.type) : flag.value.number;
   const std::string advice = flag.value.set(*text);
@@ -65,12 +64,17 @@ toml::table parse(const std::string& path) {
     usage_error("--config {}: it has {} bytes, and a file of settings has {} at the most", path, bytes, kMostBytes);
   }
   std::ifstream file(path);
-  if (!file) usage_error("--config {}: the file cannot be read", path);
+  if (!file) {
+    usage_error("--config {}: the file cannot be read ({}). Give the name of one that you may read.", path,
+                std::generic_category().message(errno));
+  }
   try {
     return toml::parse(file, path);
   } catch (const toml::parse_error& error) {
-    usage_error("{}:{}:{}: this is not TOML: {}. Write lines as: option = value (ddptrain --print-config shows all)",
-                path, error.source().begin.line, error.source().begin.column, printable(error.description(), 400));
+    usage_error(
+        "{}:{}:{}: this is not TOML: {}. Write lines as: option = value, with texts in quotes (ddptrain --print-config "
+        "shows all)",
+        path, error.source().begin.line, error.source().begin.column, printable(error.description(), 400));
   }
 }
 
@@ -90,7 +94,7 @@ std::string config_text(const std::vector<Setting>& settings) {
   return text;
 }
 
-std::vector<std::string> read_config(Flags& flags, const std::string& path) {
+std::vector<std::string> read_config(Flags& flags, const std::string& path, const ExplainFlag& explain) {
   std::vector<std::string> notes;
   const toml::table table = parse(path);
   std::map<toml::source_position, std::pair<std::string, const toml::node*>> lines;  // in the order of the file
@@ -105,12 +109,12 @@ std::vector<std::string> read_config(Flags& flags, const std::string& path) {
     }
     const OwnLine own = own_line(key, node->value<std::string>().value_or(text_of(*node)), flags);
     if (!own.advice.empty()) usage_error("{}: {} = {}: give {}", place, name, printable(text_of(*node)), own.advice);
-    if (own.name.empty()) continue;
+    if (own.name.empty() && !own.value.empty()) continue;  // it asks for nothing
     Flag* const flag = find_flag(flags, "--" + own.name);
     if (flag == nullptr || !flag->in_file) {
-      const std::string hint = hint_about("--" + key);
+      const std::string known = explain ? explain("--" + key) : "";
       usage_error("{}: {} is not an option that a file can give{}", place, name,
-                  hint.empty() ? " (ddptrain --print-config shows all)" : ": " + hint);
+                  known.empty() ? " (ddptrain --print-config shows all)" : known);
     }
     const auto [earlier, is_first] = keys.try_emplace(own.name, key);
     if (!is_first) usage_error("{}: {} and {} are the same option: give one", place, printable(earlier->second), name);

@@ -27,7 +27,7 @@ std::string config_text(const std::vector<Setting>& settings);
 /// Sets flags to the values of a file, except those that the command line has given. UsageError with file, line and
 /// column for what is not TOML, an unknown or repeated flag, or a value that the flag does not take.
 /// Returns what to tell about names of other programs in it: see note_about().
-std::vector<std::string> read_config(Flags& flags, const std::string& path);
+std::vector<std::string> read_config(Flags& flags, const std::string& path, const ExplainFlag& explain = {});
 
 /// The text of one flag in a file. Nothing if there is none, or if the file cannot be read or is not TOML;
 /// read_config() reports such errors.

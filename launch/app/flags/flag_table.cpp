@@ -313,7 +313,7 @@ FlagValue steps_or_auto(std::optional<std::int64_t>& steps) {
   FlagValue value = number(number_of_steps, kSteps);
   value.type = "INT|auto|off";
   value.text = value.word = "auto";
-  value.number += " or \"auto\"";
+  value.number += ", \"auto\" or \"off\"";
   value.set = [&steps](std::string& text) -> std::string {
     steps.reset();
     if (text == "auto") return {};

@@ -73,6 +73,7 @@ ChosenModel find_model(int argc, const char* const* argv) {
   app.set_help_flag();
   app.allow_extras();
   add_flags(app, flags);
+  for (CLI::Option* option : app.get_options()) option->expected(0, 1);  // the parse that follows asks for values
   const OwnArguments arguments(argc, argv, flags);
   try {
     app.parse(arguments.count(), arguments.words());
@@ -95,7 +96,7 @@ std::string explanation_of(const std::string& flag, const std::string& chosen) {
     Flags flags = workload->flags();
     if (find_flag(flags, own_name(flag)) == nullptr) continue;
     const std::string own = own_name(flag) == flag ? "" : fmt::format(" ({} here)", own_name(flag));
-    return fmt::format(", a flag{} of model {}, not of {}", own, model, chosen);
+    return fmt::format(": it is a flag{} of model {}, not of {}", own, model, chosen);
   }
   const std::string hint = hint_about(flag);
   return hint.empty() ? "" : ": " + hint;
@@ -376,8 +377,9 @@ void check_evaluation(const Options& options, const Workload& workload) {
   if (!workload.starts_from_weights()) usage_error("--evaluate: name the weights with --init PATH");
 }
 
-void check_generation(const Options& options, const Workload& workload) {
-  if (!workload.continues_texts()) {
+/// Without a name, the model of a checkpoint that cannot be read is unknown: the task says why.
+void check_generation(const Options& options, const Workload& workload, bool names_model) {
+  if (!workload.continues_texts() && (names_model || options.resume.empty())) {
     usage_error("--generate: model {} has no texts. Use --model gpt or llama.", options.model);
   }
   if (workload.starts_from_weights() != options.resume.empty()) {
@@ -414,8 +416,8 @@ CommandLine parse_command_line(int argc, const char* const* argv, const std::map
     return result;
   }
   const OwnArguments arguments(argc, argv, flags);
-  parse_flags(app, arguments.count(), arguments.words(), "ddptrain --help all lists",
-              [&](const std::string& flag) { return explanation_of(flag, model.name); });
+  const auto explain = [&](const std::string& flag) { return explanation_of(flag, model.name); };
+  parse_flags(app, arguments.count(), arguments.words(), "ddptrain --help all lists", explain);
   if (modes.version) {
     result.print = version_text();
     result.same_on_all_ranks = program_and_task("--version");
@@ -423,7 +425,7 @@ CommandLine parse_command_line(int argc, const char* const* argv, const std::map
   }
   result.notes = notes_about(argc, argv, flags);
   if (!modes.config.empty()) {
-    for (std::string& note : read_config(flags, modes.config)) result.notes.push_back(std::move(note));
+    for (std::string& note : read_config(flags, modes.config, explain)) result.notes.push_back(std::move(note));
   }
   check_combinations(flags, before);
   result.workload->note_given(flags);
@@ -437,7 +439,7 @@ CommandLine parse_command_line(int argc, const char* const* argv, const std::map
   (is_training(result.task) ? check_training_flags : check_flags)(options, *result.workload);
   settle_groups(options);
   if (result.task == Task::evaluate) check_evaluation(options, *result.workload);
-  if (result.task == Task::generate) check_generation(options, *result.workload);
+  if (result.task == Task::generate) check_generation(options, *result.workload, model.named);
   result.settings = settings_of(flags);
   result.inputs = inputs_of(flags);
   result.outputs = outputs_of(flags, result.task);

@@ -111,7 +111,7 @@ def _check_groups(where: str, groups: int, program: str, flags: dict[str, Value]
         raise UsageError(f"{where}: {program} has no groups. Leave groups out")
     if named := next((name for name in ("outer", "group") if name in flags), None):
         raise UsageError(f"{where} with {named} = {flags[named]!r}: groups of a sweep have a log of their own. Leave {named} out")
-    if (rounds := flags.get("outer-groups", 0)) not in (0, groups):
+    if (rounds := str(flags.get("outer-groups", 0))) not in ("0", str(groups)):
         raise UsageError(f"{where} with outer-groups = {rounds}: a round waits for all groups. Give outer-groups = {groups} or 0")
 
 

@@ -72,6 +72,7 @@ class SweepFile(support.FolderCase):
             with self.subTest(lines), self.assertRaisesRegex(UsageError, f"product main: {says}"):
                 self.cases(product + lines)
         groups = [case.groups for case in self.cases(f"{product}groups = [1, 1000]\nouter-steps = 5\n")]
+        self.assertEqual(len(self.cases(f'{product}groups = 2\nouter-groups = ["0", "2"]\n')), 2)
         self.assertEqual(groups, [1, 1000])
 
     def test_flags_may_be_alternatives(self) -> None:
