@@ -516,17 +516,24 @@ TEST(Gpt, ARunThatDivergesEndsWithExitCode1AndSavesNothing) {
   }
 }
 
-/// No training loss follows the last update.
-TEST(Gpt, ARunWhoseLastUpdateDivergesEndsWithExitCode1AndSavesNothing) {
+/// No training loss follows the last update before an evaluation.
+TEST(Gpt, AnUpdateThatDivergesEndsTheRunAfterItsEvaluationAndSavesNothing) {
   const std::string folder = temporary("diverged_at_the_end");
+  const std::string metrics = temporary("diverged_at_the_end.jsonl");
   std::filesystem::remove_all(folder);
-  const Outcome outcome =
-      train_on_cpu(2, fmt::format("{} --data synthetic:20000:64 --batch 8 --steps 1 --optimizer sgd "
-                                  "--lr 1e30 --save {}",
-                                  kTiny, folder));
-  EXPECT_EQ(outcome.exit_code, 1) << outcome.output;
-  EXPECT_EQ(outcome.count("ddptrain: after step 1 the validation loss is NaN or infinite."), 1) << outcome.output;
-  EXPECT_FALSE(std::filesystem::exists(folder + "/model.safetensors"));
+  for (const auto& [flags, line, event] : {std::tuple{"--steps 1", "Epoch 1/1\n", "epoch"},
+                                           {"--steps 2 --eval-every 1", "step 1  test loss ", "evaluation"}}) {
+    const Outcome outcome = train_on_cpu(2, fmt::format("{} --data synthetic:20000:64 --batch 8 --optimizer sgd --lr "
+                                                        "1e30 --log-every off --save {} --metrics {} {}",
+                                                        kTiny, folder, metrics, flags));
+    EXPECT_EQ(outcome.exit_code, 1) << outcome.output;
+    EXPECT_EQ(outcome.count(line), 1) << outcome.output;
+    EXPECT_EQ(outcome.count("ddptrain: after step 1 the validation loss is NaN or infinite."), 1) << outcome.output;
+    EXPECT_FALSE(std::filesystem::exists(folder + "/model.safetensors"));
+    const nlohmann::json last = json_lines(metrics).back();
+    EXPECT_EQ(last.at("event"), event);
+    EXPECT_TRUE(last.at("test_loss").is_null());
+  }
 }
 
 /// The limit is of one process, and not of what the host has: it is met when memory is taken.

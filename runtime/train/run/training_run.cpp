@@ -269,8 +269,8 @@ class TrainingRun {
   void evaluate_within_epoch() {
     if (step_ == epoch_end()) return;
     const MetricSums test = trainer_.evaluate(options_.eval_samples);
-    guard_.check_evaluation(step_, test);
     if (report_ != nullptr) report_->evaluation(step_, test.mean_loss(), test.accuracy());
+    guard_.check_evaluation(step_, test);
   }
 
   void sample_texts() {
