@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
@@ -13,11 +15,13 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "models/mlp/mlp.h"
 #include "runtime/core/error.h"
+#include "runtime/core/process/cores.h"
 #include "runtime/device/cpu/cpu_device.h"
 #include "runtime/device/queueing.h"
 #include "runtime/train/measure/calibration.h"
@@ -368,11 +372,35 @@ TEST(CoreShare, KnowsWhetherTheJobHasEnoughCores) {
   const World& world = test_world();
   const CoreShare crowded(world, 100'000);
   EXPECT_CONTAINS(crowded.crowd(), "00000 threads share ");
-  const CoreShare share(world, 1);
+  CoreShare share(world, 1);
   const std::optional<CoreShare::Taken> taken = share.taken();
   if (!taken) return;
   EXPECT_GE(taken->share, 0.0);
   EXPECT_LE(taken->share, 1.0);
+}
+
+/// A moment is too short to count what other programs take of the cores.
+TEST(CoreShare, AMomentIsJudgedByTheWaitsForACore) {
+  if (test_world().size() > 1) GTEST_SKIP() << "ranks that share one core are a crowd";
+  cpu_set_t before, one;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
+  CPU_ZERO(&one);
+  CPU_SET(*allowed_cores().begin(), &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+  std::atomic<bool> done = false;
+  std::thread other([&] {
+    while (!done) continue;
+  });
+  CoreShare share(test_world(), 1);
+  const auto start = std::chrono::steady_clock::now();
+  std::string why;
+  while (why.empty() && std::chrono::steady_clock::now() - start < std::chrono::milliseconds(400)) {
+    why = share.disturbance();
+  }
+  done = true;
+  other.join();
+  sched_setaffinity(0, sizeof(before), &before);
+  EXPECT_TRUE(says(why, "of its time for a core") || says(why, "of the cores")) << why;
 }
 
 /// Other work on this machine may delay ranks as long as a short delay does: it is tried with longer ones, too.

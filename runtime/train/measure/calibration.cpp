@@ -299,18 +299,9 @@ class Calibrator {
     }
     const std::optional<CoreShare::Taken> taken = job_.taken();
     result.cores_taken = taken ? std::optional(taken->share) : std::nullopt;
-    result.disturbed = disturbance(result, taken);
+    result.disturbed = why_disturbed(crowd_, taken, result.core_wait, result.core_wait_rank);
     result.by_others = crowd_.empty() && !result.disturbed.empty();
     result.counts_waits = counts_waits_;
-  }
-
-  std::string disturbance(const Calibration& result, const std::optional<CoreShare::Taken>& taken) const {
-    if (!crowd_.empty()) return crowd_;
-    const bool waits = result.core_wait >= CoreShare::kDisturbed;
-    if (taken && taken->share >= CoreShare::kDisturbed && (waits || taken->lacking)) return taken->text();
-    if (!waits) return "";
-    return fmt::format("rank {} waited {:.0f}% of its time for a core", result.core_wait_rank,
-                       100.0 * result.core_wait);
   }
 
   std::uint64_t lead(TimedWork work) {

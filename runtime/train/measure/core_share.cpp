@@ -18,8 +18,9 @@
 namespace ddptrain {
 namespace {
 
-constexpr double kLacking = 0.05;  // cores that are wanted beyond those that there are, relative to these
-constexpr double kShortest = 0.5;  // seconds: the system counts what a core does in hundredths
+constexpr double kLacking = 0.05;       // cores that are wanted beyond those that there are, relative to these
+constexpr double kShortest = 0.5;       // seconds: the system counts what a core does in hundredths
+constexpr double kShortestWait = 1e-3;  // seconds: what wakes up on an idle machine takes less
 
 constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 
@@ -106,26 +107,32 @@ CoreShare::CoreShare(const World& world, int threads) : world_(world), machine_o
   begin_ = read();
 }
 
-std::vector<CoreShare::Reading> CoreShare::read() const {
+std::vector<CoreShare::Reading> CoreShare::read() {
   const int mine = machine_of_[static_cast<std::size_t>(world_.rank())];
   const std::set<int>& cores = machines_[static_cast<std::size_t>(mine)].cores;
   const double busy = busy_seconds(cores).value_or(std::numeric_limits<double>::quiet_NaN());
-  return world_.all_gather(std::vector{Reading{monotonic_seconds(), busy, process_cpu_seconds()}});
+  return world_.all_gather(std::vector{Reading{monotonic_seconds(), busy, process_cpu_seconds(), wait_.seconds()}});
 }
 
 std::string CoreShare::Taken::text() const {
   return fmt::format("other programs took {:.0f}% of the cores", 100.0 * share);
 }
 
-std::string CoreShare::disturbance() const {
-  const std::optional<Taken> others = taken();
-  if (!crowd_.empty()) return crowd_;
-  const bool is_known = others && others->seconds >= kShortest;
-  return is_known && others->share >= kDisturbed && others->lacking ? others->text() : "";
+std::string CoreShare::disturbance() {
+  const std::vector<Reading> now = read();
+  double longest = 0.0;
+  std::size_t longest_rank = 0;
+  for (std::size_t rank = 0; rank < now.size(); ++rank) {
+    const double waited = now[rank].waited - begin_[rank].waited;
+    const double share = waited / (now[rank].seconds - begin_[rank].seconds);
+    if (waited < kShortestWait || share <= longest) continue;
+    longest = share;
+    longest_rank = rank;
+  }
+  return why_disturbed(crowd_, taken_until(now), longest, longest_rank);
 }
 
-std::optional<CoreShare::Taken> CoreShare::taken() const {
-  const std::vector<Reading> now = read();
+std::optional<CoreShare::Taken> CoreShare::taken_until(const std::vector<Reading>& now) const {
   Taken most;
   for (std::size_t machine = 0; machine < machines_.size(); ++machine) {
     double seconds = 0.0;
@@ -145,6 +152,15 @@ std::optional<CoreShare::Taken> CoreShare::taken() const {
     most.lacking = most.lacking || machines_[machine].threads + share * cores > (1.0 + kLacking) * cores;
   }
   return most;
+}
+
+std::string why_disturbed(const std::string& crowd, const std::optional<CoreShare::Taken>& taken, double wait,
+                          std::size_t rank) {
+  if (!crowd.empty()) return crowd;
+  const bool waits = wait >= CoreShare::kDisturbed;
+  const bool is_known = taken && taken->seconds >= kShortest;
+  if (is_known && taken->share >= CoreShare::kDisturbed && (waits || taken->lacking)) return taken->text();
+  return waits ? fmt::format("rank {} waited {:.0f}% of its time for a core", rank, 100.0 * wait) : "";
 }
 
 }  // namespace ddptrain

@@ -1,11 +1,13 @@
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "runtime/comm/world.h"
+#include "runtime/core/process/cores.h"
 
 namespace ddptrain {
 
@@ -28,11 +30,10 @@ class CoreShare {
     std::string text() const;  ///< "other programs took 52% of the cores"
   };
   /// On the machine where it is most. Nothing if one hides what its cores do. Collective.
-  std::optional<Taken> taken() const;
-  /// Why times that were measured since this object began are not to be trusted: the crowd, or other programs that
-  /// took cores which the ranks needed. Empty: nothing is known against them, as after less than half a second.
-  /// Collective.
-  std::string disturbance() const;
+  std::optional<Taken> taken() { return taken_until(read()); }
+  /// why_disturbed() for times that were measured since this object began, on the thread that made it. Waits of less
+  /// than a millisecond in all do not count. Collective.
+  std::string disturbance();
 
  private:
   struct Machine {
@@ -43,14 +44,22 @@ class CoreShare {
     double seconds = 0.0;       ///< Of a clock.
     double busy_seconds = 0.0;  ///< The machine's cores together; NaN: hidden.
     double own_seconds = 0.0;   ///< CPU time of this rank.
+    double waited = 0.0;        ///< Seconds: see CoreWait.
   };
-  std::vector<Reading> read() const;
+  std::vector<Reading> read();
+  std::optional<Taken> taken_until(const std::vector<Reading>& now) const;
 
   const World& world_;
   std::vector<int> machine_of_;  ///< By rank: an index in machines_.
   std::vector<Machine> machines_;
   std::string crowd_;
+  CoreWait wait_;
   std::vector<Reading> begin_;  ///< Of each rank.
 };
+
+/// Why times are not to be trusted: the crowd, or other programs that took cores which the ranks needed. Empty: nothing
+/// is known against them. `rank` waited longest for a core: `wait` of its time. `taken` counts from half a second on.
+std::string why_disturbed(const std::string& crowd, const std::optional<CoreShare::Taken>& taken, double wait,
+                          std::size_t rank);
 
 }  // namespace ddptrain
