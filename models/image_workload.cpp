@@ -30,7 +30,7 @@ Flags ImageWorkload::flags() {
 
 void ImageWorkload::open(const RunFacts& run) {
   run_ = run;
-  read_ = about("--data", [&] { return find_images(data_, run.seed); });
+  read_ = about("--data", [&] { return find_images(data_, run.seed, run.local_size); });
   if (init_.empty()) return;
   weights_ = about("--init", [&] { return std::make_shared<SafetensorsFile>(weights_file(init_)); });
 }

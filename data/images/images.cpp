@@ -78,7 +78,7 @@ void ImageData::hash_share(int reader, int readers) {
   }
 }
 
-std::function<ImageData()> find_images(const std::string& name, std::uint64_t seed) {
+std::function<ImageData()> find_images(const std::string& name, std::uint64_t seed, int readers) {
   const std::string synthetic = "synthetic";
   if (name == synthetic) return [seed] { return make_synthetic(kSyntheticImages, seed); };
   if (name.rfind(synthetic + ":", 0) == 0) {
@@ -86,7 +86,7 @@ std::function<ImageData()> find_images(const std::string& name, std::uint64_t se
     if (text.empty() || text.size() > 10 || text.find_first_not_of("0123456789") != std::string::npos) {
       usage_error("{}: give synthetic:COUNT, COUNT being a number of images", name);
     }
-    return [seed, count = std::stoll(text)] { return make_synthetic(count, seed); };
+    return [seed, readers, count = std::stoll(text)] { return make_synthetic(count, seed, readers); };
   }
   return find_in(folder_of(name));
 }

@@ -46,13 +46,14 @@ struct ImageData final : public Dataset {
 /// Finds the images that `name` names: synthetic[:COUNT], or a path for find_idx_set(). An empty name means
 /// $DDPTRAIN_DATA if it is set, otherwise Fashion-MNIST in data/downloads/fashion-mnist below the current folder, or in
 /// /usr/share/datasets/fashion-mnist (of the package dataset-fashion-mnist). Returns a function that reads them on any
-/// thread. Both may throw a UsageError.
-std::function<ImageData()> find_images(const std::string& name, std::uint64_t seed);
+/// thread. Both may throw a UsageError. `readers`: processes of this host that do the same.
+std::function<ImageData()> find_images(const std::string& name, std::uint64_t seed, int readers = 1);
 
 /// Makes random 28x28 images of ten classes for measurements without files. Each class has a smooth pattern under
 /// noise, which a network can learn. There are `train_count` training images, and a tenth as many test images, but at
-/// least 10. The images depend only on the arguments. UsageError unless `train_count` is in [1, 2^32).
-ImageData make_synthetic(std::int64_t train_count, std::uint64_t seed);
+/// least 10. The images depend only on count and seed. UsageError unless `train_count` is in [1, 2^32), or if the host
+/// has too little memory for the images of `readers` processes.
+ImageData make_synthetic(std::int64_t train_count, std::uint64_t seed, int readers = 1);
 
 /// The images of a model. `memory` owns the memory behind the views, if nobody else does.
 struct ResidentImages {

@@ -7,7 +7,9 @@
 #include <limits>
 
 #include "runtime/core/error.h"
+#include "runtime/core/process/host.h"
 #include "runtime/core/random.h"
+#include "runtime/core/text.h"
 
 namespace ddptrain {
 namespace {
@@ -64,12 +66,14 @@ ImageDataset make_images(std::int64_t count, const Patterns& patterns, std::uint
 
 }  // namespace
 
-ImageData make_synthetic(std::int64_t train_count, std::uint64_t seed) {
+ImageData make_synthetic(std::int64_t train_count, std::uint64_t seed, int readers) {
   if (train_count < 1 || train_count > std::numeric_limits<std::uint32_t>::max()) {
     usage_error("synthetic data of {} images: give 1 to {}", train_count, std::numeric_limits<std::uint32_t>::max());
   }
-  const Patterns patterns = make_patterns(seed);
   const std::int64_t test_count = std::max<std::int64_t>(10, train_count / 10);
+  const auto all = static_cast<std::uint64_t>(train_count + test_count);
+  require_host_memory(counted(train_count, "synthetic image"), all * (kPixels + 1), readers);
+  const Patterns patterns = make_patterns(seed);
   return {make_images(train_count, patterns, 0, seed), make_images(test_count, patterns, 1, seed)};
 }
 

@@ -14,6 +14,8 @@
 #include "data/text/synthetic_tokens.h"
 #include "data/text/token_file.h"
 #include "runtime/core/error.h"
+#include "runtime/core/process/host.h"
+#include "runtime/core/text.h"
 
 namespace ddptrain {
 namespace {
@@ -197,6 +199,8 @@ TokenData synthetic_text(const std::string& data, std::string_view numbers, cons
   result.train.token_bytes = text.token_bytes();
   result.vocabulary = options.vocabulary > 0 ? options.vocabulary : text.vocabulary;
   result.entropy = text.entropy();
+  const std::uint64_t bytes = static_cast<std::uint64_t>(text.count) * text.token_bytes();
+  require_host_memory(counted(text.count, "synthetic token"), bytes, options.readers);
   result.memory = text.generate();
   shards = {{data, {result.memory.data(), text.count}, false}};
   return result;
@@ -247,8 +251,8 @@ TokenSource windows_of(const TokenPart& part, std::int64_t sequence, std::vector
     }
   }
   if (windows == 0) {
-    usage_error("{}: {} tokens in {} pieces are too few: one window of sequence length {} takes {} in a piece",
-                part.name, part.count(), part.segments.size(), sequence, sequence + 1);
+    usage_error("{}: {} in {} are too few: one window of sequence length {} takes {} in a piece", part.name,
+                counted(part.count(), "token"), counted(std::ssize(part.segments), "piece"), sequence, sequence + 1);
   }
   return {segments.data(), static_cast<std::uint32_t>(segments.size()), static_cast<std::uint32_t>(windows),
           static_cast<std::uint32_t>(sequence), part.token_bytes};

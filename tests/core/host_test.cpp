@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "runtime/core/process/cores.h"
+#include "tests/support/says.h"
 #include "tests/support/temp_folder.h"
 
 namespace ddptrain {
@@ -153,6 +154,12 @@ TEST_F(HostMemory, CoresAreBusyWithAllButIdlingAndWaitingForDisks) {
   EXPECT_EQ(busy_seconds({0, 2}, root_.path()), std::nullopt) << "a core that is hidden";
   write("proc/stat", "cpu  0 0 0 0 0 0 0 0 0 0\ncpu0 0 0 0 0 0 0 0 0 0 0\n");
   EXPECT_EQ(busy_seconds({0}, root_.path()), std::nullopt) << "as some containers have it";
+}
+
+TEST(HostMemoryOfRanks, WhatTheyCannotTakeIsRefused) {
+  require_host_memory("1 byte", 1, 1000);
+  EXPECT_CONTAINS(error_message([] { require_host_memory("9 images", std::uint64_t{1} << 60, 2); }),
+                  "9 images would take 1152921.50 TB of each rank, and ");
 }
 
 /// Several threads that want the same core wait for it.

@@ -135,7 +135,7 @@ class ResumeTest(JobTest):
         cases = [
             (2, [*saving, "--resume", "auto", "--lr", "0.5", "--momentum", "0.1"], ["--lr 0.5 (checkpoint: ", "--momentum 0.1"]),
             (1, saving, ["holds step 111", "--resume auto"]),
-            (1, [*QUICK, "--resume", "c", "--hidden", "17"], ["its model has hidden 16, and this run's 17"]),
+            (1, [*QUICK, "--resume", "c", "--hidden", "17"], ["its model has hidden 16, and this run's 17. Give the sizes of the checkpoint"]),
             (1, [*CNN, "--batch", "8", "--resume", "c"], ["model mlp"]),
             (1, [*QUICK, "--resume", "c"], ["8 samples (--batch 8 --grad-accum 1 on 1 rank) are given: for example --grad-accum 2"]),
             (2, [*QUICK, "--resume", "c", "--virtual-ranks", "4"],
@@ -144,7 +144,7 @@ class ResumeTest(JobTest):
             (3, [*QUICK, "--resume", "c"],
              ["24 samples (--batch 8 --grad-accum 1 on 3 ranks)", "change --batch, --grad-accum, or the number of replicas (ranks / (--pp x --tp))"]),
             (1, [*QUICK, *alone, "--resume", "c", "--data", "synthetic:608"], ["data"]),
-            (1, [*QUICK, *alone, "--resume", "c", "--steps", "100"], ["has 111 steps behind it"]),
+            (1, [*QUICK, *alone, "--resume", "c", "--steps", "100"], ["has 111 steps behind it", "Give more --steps or --epochs"]),
             (1, [*QUICK, *alone, "--resume", "c", "--optimizer", "adamw"],
              ['--optimizer "adamw" (checkpoint: "adam"). Give the values of the checkpoint, or --allow-change']),
             *((1, [*QUICK, *alone, "--resume", "c", "--optimizer", "sgd", *more],

@@ -38,8 +38,8 @@ void check_model(const Checkpoint& checkpoint, const RunIdentity& run) {
   for (const auto& [name, size] : saved.sizes) {
     const auto mine = run.sizes.find(name);
     if (mine != run.sizes.end() && mine->second == size) continue;
-    usage_error("--resume {}: its model has {} {}, and this run's {}", path, name, size,
-                mine == run.sizes.end() ? "none" : std::to_string(mine->second));
+    usage_error("--resume {}: its model has {} {}, and this run's {}. Give the sizes of the checkpoint.", path, name,
+                size, mine == run.sizes.end() ? "none" : std::to_string(mine->second));
   }
   if (saved.precision != run.precision) {
     usage_error("--resume {}: it was trained in {}, and this run computes in {}. Give --precision {}.", path,
@@ -103,8 +103,11 @@ void check_samples(const Checkpoint& checkpoint, const RunIdentity& run) {
                 advice_for(saved, run));
   }
   if (saved.steps_per_epoch != run.steps_per_epoch) {
-    usage_error("--resume {}: its epoch has {} steps, and this run's {}: the data has another number of samples", path,
-                saved.steps_per_epoch, run.steps_per_epoch);
+    usage_error(
+        "--resume {}: its epoch has {} steps, and this run's {}: the data has another number of samples. Give the "
+        "--data "
+        "of the checkpoint.",
+        path, saved.steps_per_epoch, run.steps_per_epoch);
   }
 }
 
@@ -170,7 +173,8 @@ std::string named_checkpoint(const Options& options) {
 
 void require_model(const RunIdentity& saved, const std::string& model, const std::string& path) {
   if (saved.model == model) return;
-  usage_error("--resume {}: it is of model {}, and this is --model {}", path, saved.model, model);
+  usage_error("--resume {}: it is of model {}, and this is --model {}. Give --model {}.", path, saved.model, model,
+              saved.model);
 }
 
 void check_sequence(const CommandLine& command_line, const std::map<std::string, std::int64_t>& sizes) {
@@ -208,8 +212,8 @@ void check_resumable(const Checkpoint& checkpoint, const RunIdentity& run, const
   check_samples(checkpoint, run);
   const std::int64_t steps = plan.length->steps;
   if (steps < checkpoint.manifest.progress.step) {
-    usage_error("--resume {}: it has {} steps behind it, and this run has {} in all", path,
-                checkpoint.manifest.progress.step, steps);
+    usage_error("--resume {}: it has {} steps behind it, and this run has {} in all. Give more --steps or --epochs.",
+                path, checkpoint.manifest.progress.step, steps);
   }
   auto changes = changed_flags(saved, command_line, Effect::parameters);
   if (saved.data != run.data) changes.push_back(fmt::format("--data {} (checkpoint: {})", run.data, saved.data));

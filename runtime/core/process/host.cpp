@@ -16,6 +16,9 @@
 #include <string>
 #include <vector>
 
+#include "runtime/core/error.h"
+#include "runtime/core/text.h"
+
 namespace ddptrain {
 namespace {
 
@@ -113,6 +116,13 @@ std::size_t available_host_memory(const fs::path& root) {
 std::size_t pinnable_host_memory(const fs::path& root) {
   auto host = numbers_in(root / "proc/meminfo");
   return std::min(host.count("MemAvailable:") > 0 ? host["MemAvailable:"] : kNoLimit, left_in_cgroups(root));
+}
+
+void require_host_memory(const std::string& what, std::uint64_t bytes, int ranks) {
+  const std::size_t free = available_host_memory();
+  if (bytes <= free / static_cast<std::size_t>(ranks)) return;
+  usage_error("{} would take {} of each rank, and {} are free for {} of this host. Give fewer.", what, size_text(bytes),
+              size_text(free), counted(ranks, "rank"));
 }
 
 double seconds_since_process_start() {

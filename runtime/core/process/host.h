@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -20,6 +21,8 @@ std::string boot_id();
 std::size_t available_host_memory(const std::filesystem::path& root = "/");
 /// The same without swap, which pinned memory cannot use.
 std::size_t pinnable_host_memory(const std::filesystem::path& root = "/");
+/// UsageError if `ranks` processes of this host cannot take that many bytes each, for `what`.
+void require_host_memory(const std::string& what, std::uint64_t bytes, int ranks);
 
 /// The folders of this process's cgroup and of the groups around it, from the outermost on. They may not exist.
 /// `controller`: of version 1, such as "memory"; empty: of version 2. In a container the mount is the group itself, and
