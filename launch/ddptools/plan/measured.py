@@ -94,7 +94,7 @@ def measured_runs(records: Iterable[Record]) -> Iterator[Measured]:
     """Without records that do not hold what a prediction takes, or whose ranks did not train together."""
     for record in records:
         summary = summary_of(record)
-        settings, work = table_of(record.get("settings")), parsed(summary.get("description"))
+        settings, work = _settings_of(record, summary), parsed(summary.get("description"))
         ranks, batch = positive(summary.get("world_size")), positive(summary.get("batch_per_rank"))
         rate = _rate(summary, "_beside_baseline") or _rate(summary)
         baseline = positive(summary.get("baseline_per_second")) or (rate if ranks == 1 else None)
@@ -111,6 +111,12 @@ def measured_runs(records: Iterable[Record]) -> Iterator[Measured]:
         )
 
 
+def _settings_of(record: Record, summary: Record) -> Record:
+    """Flags of the run: all of them from its summary, or of older versions those that a sweep set."""
+    flags = {name: str(value).strip('"') for name, value in table_of(summary.get("configuration")).items()}
+    return flags | table_of(record.get("settings"))
+
+
 def _case(work: Description, batch: float, ranks: int, summary: Record, settings: Record) -> Case:
     nodes, micro_steps, virtual = (count_of(summary, name) for name in ("nodes", "grad_accum", "virtual_ranks"))
     return Case(
@@ -120,7 +126,7 @@ def _case(work: Description, batch: float, ranks: int, summary: Record, settings
         gpus_per_node=max(ranks // nodes, 1),
         nodes=nodes,
         grad_accum=micro_steps * max(virtual // ranks, 1),  # the virtual ranks of a rank follow each other
-        overlap=_overlaps(summary, settings, nodes),
+        overlap=_overlaps(summary, settings, ranks, nodes),
     )
 
 
@@ -128,14 +134,15 @@ def count_of(table: Record, name: str) -> int:
     return max(int(positive(table.get(name)) or 1), 1)
 
 
-def _overlaps(summary: Record, settings: Record, nodes: int) -> bool:
+def _overlaps(summary: Record, settings: Record, ranks: int, nodes: int) -> bool:
     """Not on CPUs of one host, whose cores do the adding, nor if an update on CPUs needs more than its bucket's sum, nor
     if the CNN's backward pass leaves no multiprocessor to collectives."""
     if settings.get("overlap", "on") != "on":
         return False
     if summary.get("device") == "cpu":
-        others = (summary.get("zero"), summary.get("virtual_ranks"), settings.get("clip-norm"))
-        return nodes > 1 and not any(number_of(str(value)) for value in others)
+        others = (summary.get("zero"), summary.get("virtual_ranks") if ranks > 2 else 0, settings.get("clip-norm"))
+        needs_all = settings.get("optimizer") in ("muon", "lamb") or settings.get("on-nonfinite") == "skip"
+        return nodes > 1 and not needs_all and not any(number_of(str(value)) for value in others)
     return summary.get("model") != "cnn" or settings.get("comm-ctas") not in (0, "0")
 
 

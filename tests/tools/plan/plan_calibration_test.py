@@ -175,17 +175,22 @@ class CalibrationTest(FolderCase):
 
     def test_runs_of_cpus_overlap_between_hosts_unless_an_update_needs_more_than_its_sum(self) -> None:
         told = {"device": "cpu", "description": cnn_description(device="cpu")}
-        for nodes, changes, settings, overlaps in (
-            (2, {}, {}, True),
-            (1, {}, {}, False),
-            (2, {"zero": 1}, {}, False),
-            (2, {"virtual_ranks": 4}, {}, False),
-            (2, {}, {"clip-norm": "1"}, False),
-            (2, {}, {"clip-norm": 0}, True),
-            (2, {}, {"overlap": "backward"}, False),
+        for ranks, nodes, changes, settings, overlaps in (
+            (2, 2, {}, {}, True),
+            (2, 1, {}, {}, False),
+            (2, 2, {"zero": 1}, {}, False),
+            (2, 2, {"virtual_ranks": 4}, {}, True),
+            (4, 2, {"virtual_ranks": 4}, {}, False),
+            (2, 2, {}, {"clip-norm": "1"}, False),
+            (2, 2, {}, {"clip-norm": 0}, True),
+            (2, 2, {}, {"optimizer": "lamb"}, False),
+            (2, 2, {}, {"on-nonfinite": "skip"}, False),
+            (2, 2, {}, {"overlap": "backward"}, False),
+            (2, 2, {"configuration": {"overlap": '"off"', "clip-norm": "0"}}, {}, False),
+            (2, 2, {"configuration": {"overlap": '"off"'}}, {"overlap": "on"}, True),
         ):
-            with self.subTest(nodes=nodes, changes=changes, settings=settings):
-                record = {"summary": summary(2, 1000.0, 800.0, nodes=nodes, **told, **changes), "settings": settings}
+            with self.subTest(ranks=ranks, nodes=nodes, changes=changes, settings=settings):
+                record = {"summary": summary(ranks, 1000.0, 800.0, nodes=nodes, **told, **changes), "settings": settings}
                 (run,) = measured_runs([record])
                 self.assertEqual(run.case.overlap, overlaps)
 
