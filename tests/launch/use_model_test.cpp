@@ -514,7 +514,7 @@ TEST_F(UseModel, ARunThatFindsNoMemoryIsRefusedBeforeItTakesAny) {
   EXPECT_EQ(refused.exit_code, 2) << refused.output;
   EXPECT_EQ(refused.count("there is too little memory: "), 1) << refused.output;
   for (const char* part : {" parameters and their gradients alone would take ", " are free on ", " for 2 ranks, ",
-                           "Use a smaller model."}) {
+                           "Use more GPUs or hosts with --zero 3, or a smaller model."}) {
     EXPECT_TRUE(refused.says(part)) << part << refused.output;
   }
   const std::string wide = "--model gpt --layers 4 --width 64 --heads 2 --ff 65536 --seq 1024 --batch 4096 ";

@@ -79,8 +79,8 @@ void require_room_for_weights(const Room& room, const RunPlan& plan, Workload& w
   const std::size_t part = bytes / static_cast<std::size_t>(plan.mesh.replicas);
   if (part <= room.bytes) return;
   usage_error(
-      "there is too little memory: {} parameters and their gradients alone would take {} of a rank, and {}. Use a "
-      "smaller model.",
+      "there is too little memory: {} parameters and their gradients alone would take {} of a rank, and {}. Use more "
+      "GPUs or hosts with --zero 3, or a smaller model.",
       *elements, size_text(part), room.text);
 }
 
