@@ -3,12 +3,21 @@
 namespace ddptrain {
 namespace {
 
-/// Whether all linear layers of a block can multiply in FP8. The gradient of the first bias of an MLP comes with that
-/// of a GELU, and SwiGLU has no such operation.
+/// Whether the linear layers of an MLP can multiply in FP8, whatever their sizes.
+bool fits_mlp(const MlpKind& mlp) {
+  switch (mlp.activation) {
+    case MlpActivation::gelu:
+      return mlp.bias;
+    case MlpActivation::swiglu:  // no operation computes the gradient of the first bias
+      return !mlp.bias;
+  }
+  return false;
+}
+
+/// Whether all linear layers of a block can multiply in FP8.
 bool fits_layers(const QuantisationOps& quantisation, const DecoderConfig& config) {
   const AttentionKind attention = config.attention();
-  return (config.activation == MlpActivation::gelu) == config.mlp_bias &&
-         quantisation.fits(config.hidden, config.width) &&
+  return fits_mlp(config.mlp()) && quantisation.fits(config.hidden, config.width) &&
          quantisation.fits(attention.qkv_columns(), attention.width());
 }
 

@@ -61,7 +61,7 @@ void Workspace::request(Activations& memory) {
   if (stage_.has_embedding()) memory.add("d_embedded", width, block_0, d_embedded_);
   memory.add("d_qkv", attention.qkv_columns(), blocks, d_qkv_);
   memory.add("d_pre", mlp.pre_columns() / slices, blocks, d_pre_);
-  if (mlp.activation == MlpActivation::swiglu) memory.add("d_activated", mlp.hidden / slices, blocks, d_activated_);
+  if (mlp.is_gated()) memory.add("d_activated", mlp.hidden / slices, blocks, d_activated_);
   if (!stage_.has_embedding()) memory.add_rows("previous stream", width, always, previous_stream_);
   if (config_.tied_head || stage_.has_head()) {
     const Shape head{config_.vocabulary_rows(options_.slice).padded, width};

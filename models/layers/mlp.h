@@ -11,13 +11,15 @@ enum class MlpActivation : std::uint8_t {
   swiglu,  ///< `in` has twice as many outputs: the gate, then what it gates.
 };
 
-/// Sizes and kind of an MLP.
+/// Sizes and kind of an MLP. The operations of an activation are in switches without a default, here and in fp8.cpp:
+/// the compiler warns of those in which a new activation is missing.
 struct MlpKind {
   std::int64_t hidden = 0;  ///< Inputs of the second linear layer.
   MlpActivation activation = MlpActivation::gelu;
   bool bias = true;
 
-  std::int64_t pre_columns() const { return activation == MlpActivation::swiglu ? 2 * hidden : hidden; }
+  bool is_gated() const { return activation == MlpActivation::swiglu; }
+  std::int64_t pre_columns() const { return is_gated() ? 2 * hidden : hidden; }
 };
 
 /// Two linear layers with an activation between them.
@@ -53,7 +55,7 @@ class Mlp final : public Sublayer {
   }
   /// See Attention::request_cache().
   void continue_texts() {
-    if (is_gated()) norm_.leave_to_reader();
+    if (kind_.is_gated()) norm_.leave_to_reader();
   }
   void bind_scales(Fp8Scales& scales, std::size_t first) override {
     Sublayer::bind_scales(scales, first);
@@ -73,14 +75,17 @@ class Mlp final : public Sublayer {
   void expand() {
     for_chunks([this](const BatchChunk& chunk) { expand(chunk); });
   }
-  /// Computes the activation's output again from its input, with the same bits. A SwiGLU's backward pass does so
-  /// itself.
+  /// Computes the activation's output again from its input, with the same bits.
   void restore_hidden() {
-    if (!is_gated()) linear_.gelu(flat(pre_), flat(hidden_));
+    switch (kind_.activation) {
+      case MlpActivation::gelu:
+        return linear_.gelu(flat(pre_), flat(hidden_));
+      case MlpActivation::swiglu:
+        return;  // its backward pass does so itself
+    }
   }
 
  private:
-  bool is_gated() const { return kind_.activation == MlpActivation::swiglu; }
   void inner_forward(const BatchChunk& chunk, const Tensor& branch) override {
     expand(chunk);
     const Span span = this->span("mlp projection");
@@ -88,25 +93,34 @@ class Mlp final : public Sublayer {
   }
   void expand(const BatchChunk& chunk) {
     const Tensor x = chunk.of(norm_.output), pre = chunk.of(pre_), hidden = chunk.of(hidden_);
-    if (!is_gated()) {
-      const Span span = this->span("expansion and GELU");
-      in_.forward_gelu(x, pre, hidden, restores_);
-      return;
+    switch (kind_.activation) {
+      case MlpActivation::gelu: {
+        const Span span = this->span("expansion and GELU");
+        return in_.forward_gelu(x, pre, hidden, restores_);
+      }
+      case MlpActivation::swiglu: {
+        const Span span = this->span("expansion and SwiGLU");
+        if (norm_.left() != nullptr) return in_.forward_swiglu(*norm_.left(), pre, hidden);
+        return in_.forward_swiglu(x, pre, hidden);
+      }
     }
-    const Span span = this->span("expansion and SwiGLU");
-    norm_.left() != nullptr ? in_.forward_swiglu(*norm_.left(), pre, hidden) : in_.forward_swiglu(x, pre, hidden);
   }
   void inner_backward(const BatchChunk& chunk, const SublayerGradients& g, const Tensor& d_branch,
                       bool accumulate) override {
     const Tensor pre = chunk.of(pre_), d_pre = chunk.of(inner_gradient(g));
-    if (!is_gated()) {
-      const Span span = this->span("d mlp projection and GELU");
-      const Tensor dy = out_.convert(d_branch, g.d_branch_fp8, dbias_from_branch(), accumulate);
-      out_.backward_gelu(dy, pre, d_pre, in_.dbias(), accumulate);
-    } else {
-      const Span span = this->span("d mlp projection and SwiGLU");
-      const Tensor dy = out_.convert(d_branch, g.d_branch_fp8, dbias_from_branch(), accumulate);
-      out_.backward_swiglu(dy, pre, chunk.of(g.d_activated), d_pre, recomputes_ ? chunk.of(hidden_) : Tensor{});
+    switch (kind_.activation) {
+      case MlpActivation::gelu: {
+        const Span span = this->span("d mlp projection and GELU");
+        const Tensor dy = out_.convert(d_branch, g.d_branch_fp8, dbias_from_branch(), accumulate);
+        out_.backward_gelu(dy, pre, d_pre, in_.dbias(), accumulate);
+        break;
+      }
+      case MlpActivation::swiglu: {
+        const Span span = this->span("d mlp projection and SwiGLU");
+        const Tensor dy = out_.convert(d_branch, g.d_branch_fp8, dbias_from_branch(), accumulate);
+        out_.backward_swiglu(dy, pre, chunk.of(g.d_activated), d_pre, recomputes_ ? chunk.of(hidden_) : Tensor{});
+        break;
+      }
     }
     const Span span = this->span("d expansion");
     in_.backward_data(d_pre, chunk.of(g.d_norm));
@@ -114,7 +128,7 @@ class Mlp final : public Sublayer {
   Tensor inner_output() const override { return hidden_; }
   Tensor inner_gradient(const SublayerGradients& g) const override { return in_.gradient(g.d_hidden, g.d_hidden); }
   /// backward_gelu() computes it.
-  Tensor in_dbias() const override { return is_gated() ? in_.dbias() : Tensor{}; }
+  Tensor in_dbias() const override { return kind_.is_gated() ? in_.dbias() : Tensor{}; }
 
   LinearOps& linear_;
   MlpKind kind_;  ///< Of this slice.
