@@ -39,10 +39,15 @@ struct OptimizerRule {
   constexpr bool whole_parameters() const { return matrices || norms; }
 };
 
-/// By OptimizerKind. A rule is an enumerator, a line here, and in optimizer_rules.h its step and a case of with_kind().
-inline constexpr std::array kOptimizerRules = {OptimizerRule{"sgd", 1},        OptimizerRule{"adam", 2},
-                                               OptimizerRule{"adamw", 2},      OptimizerRule{"lion", 1},
-                                               OptimizerRule{"muon", 2, true}, OptimizerRule{"lamb", 2, false, true}};
+/// By OptimizerKind. A rule is an enumerator, a line here, and its step in optimizer_rules.h.
+inline constexpr std::array kOptimizerRules = {
+    OptimizerRule{"sgd", 1},
+    OptimizerRule{"adam", 2},
+    OptimizerRule{"adamw", 2},
+    OptimizerRule{"lion", 1},
+    OptimizerRule{.name = "muon", .slots = 2, .matrices = true},
+    OptimizerRule{.name = "lamb", .slots = 2, .norms = true},
+};
 inline constexpr std::size_t kMostOptimizerSlots = 2;
 
 /// Throws std::out_of_range if there is no such rule.

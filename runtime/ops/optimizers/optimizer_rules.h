@@ -125,28 +125,12 @@ DDP_HOST_DEVICE void add_momentum(const StepFactors<T>& f, T& gradient, T& m) {
 }
 
 /// Calls work(std::integral_constant<OptimizerKind, kind>{}).
-template <class Work>
+template <std::size_t kFirst = 0, class Work>
 void with_kind(OptimizerKind kind, Work&& work) {
-  const auto call = [&]<OptimizerKind kKind>() { work(std::integral_constant<OptimizerKind, kKind>{}); };
-  switch (kind) {
-    case OptimizerKind::sgd:
-      call.template operator()<OptimizerKind::sgd>();
-      break;
-    case OptimizerKind::adam:
-      call.template operator()<OptimizerKind::adam>();
-      break;
-    case OptimizerKind::adamw:
-      call.template operator()<OptimizerKind::adamw>();
-      break;
-    case OptimizerKind::lion:
-      call.template operator()<OptimizerKind::lion>();
-      break;
-    case OptimizerKind::muon:
-      call.template operator()<OptimizerKind::muon>();
-      break;
-    case OptimizerKind::lamb:
-      call.template operator()<OptimizerKind::lamb>();
-      break;
+  if constexpr (kFirst < kOptimizerRules.size()) {
+    constexpr auto kKind = static_cast<OptimizerKind>(kFirst);
+    if (kind == kKind) return work(std::integral_constant<OptimizerKind, kKind>{});
+    with_kind<kFirst + 1>(kind, work);
   }
 }
 

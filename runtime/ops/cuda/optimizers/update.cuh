@@ -32,17 +32,17 @@ struct Update {
   __device__ StepFactors<float> factors(const UpdateChunk& chunk) const {
     const std::uint64_t now = step.value();
     const auto t = static_cast<float>(now + 1);
-    return {settings.schedule.at(now),
-            slice.gradient_scale != nullptr ? *slice.gradient_scale : 1.0f,
-            settings.momentum,
-            settings.beta1,
-            settings.beta2,
-            settings.epsilon,
-            -1.0f / expm1f(t * log_beta1),
-            -1.0f / expm1f(t * log_beta2),
-            settings.muon_momentum,
-            chunk.of_matrix != 0,
-            slice.trust_ratios != nullptr ? slice.trust_ratios[chunk.parameter] : 1.0f};
+    return {.learning_rate = settings.schedule.at(now),
+            .gradient_scale = slice.gradient_scale != nullptr ? *slice.gradient_scale : 1.0f,
+            .momentum = settings.momentum,
+            .beta1 = settings.beta1,
+            .beta2 = settings.beta2,
+            .epsilon = settings.epsilon,
+            .correction1 = -1.0f / expm1f(t * log_beta1),
+            .correction2 = -1.0f / expm1f(t * log_beta2),
+            .muon_momentum = settings.muon_momentum,
+            .of_matrix = chunk.of_matrix != 0,
+            .trust_ratio = slice.trust_ratios != nullptr ? slice.trust_ratios[chunk.parameter] : 1.0f};
   }
 
  private:
