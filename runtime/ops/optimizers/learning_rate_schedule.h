@@ -21,7 +21,13 @@ struct LrSchedule {
     if (kind == LrScheduleKind::constant || total_steps <= warmup_steps) return peak;
     const float span = static_cast<float>(total_steps - warmup_steps);
     const float done = step >= total_steps ? 1.0f : static_cast<float>(step - warmup_steps) / span;
-    if (kind == LrScheduleKind::linear) return peak * (1.0f - done);
+    switch (kind) {
+      case LrScheduleKind::linear:
+        return peak * (1.0f - done);
+      case LrScheduleKind::constant:  // above
+      case LrScheduleKind::cosine:
+        break;
+    }
     return peak * 0.5f * (1.0f + cosf(3.14159265f * done));
   }
 };
