@@ -99,7 +99,9 @@ class Workload {
   virtual std::unique_ptr<Model> make_model(Device& device, std::int64_t batch) = 0;
   /// Flags with which the model keeps less in memory. Those that save more come later.
   virtual std::vector<std::string> memory_flags() const { return {}; }
-  virtual std::map<std::string, std::int64_t> sizes() const { return {}; }  ///< For reports: layers, width ...
+  /// All that decides what the network is, as numbers: layers, width, 1 for a kind of layer that it has. Checkpoints
+  /// keep them: --resume compares them, --generate and --export make the model from them. Reports have them, too.
+  virtual std::map<std::string, std::int64_t> sizes() const { return {}; }
   /// Sets the sizes to those of a checkpoint, as sizes() gave them.
   virtual void take_sizes(const std::map<std::string, std::int64_t>& /*sizes*/) {}
   /// Those of the weights to start from. Checkpoints keep them.

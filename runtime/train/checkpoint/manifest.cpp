@@ -59,10 +59,13 @@ Json json_of(const EpochResult& epoch) {
 }
 
 EpochResult epoch_in(const nlohmann::json& json) {
-  return {json.at("epoch").get<std::int64_t>(),    json.at("step").get<std::int64_t>(),
-          number_in(json.at("train_loss")),        number_in(json.at("train_accuracy")),
-          number_in(json.at("test_loss")),         number_in(json.at("test_accuracy")),
-          number_in(json.at("samples_per_second"))};
+  return {.epoch = json.at("epoch").get<std::int64_t>(),
+          .step = json.at("step").get<std::int64_t>(),
+          .train_loss = number_in(json.at("train_loss")),
+          .train_accuracy = number_in(json.at("train_accuracy")),
+          .test_loss = number_in(json.at("test_loss")),
+          .test_accuracy = number_in(json.at("test_accuracy")),
+          .samples_per_second = number_in(json.at("samples_per_second"))};
 }
 
 std::int64_t count_in(const nlohmann::json& json, const char* name, std::int64_t least) {
