@@ -177,6 +177,14 @@ class ResumeTest(JobTest):
         shutil.rmtree(self.folder / "c")
         self.assertEqual(self.result(2, *QUICK, "--epochs", 4), longer)
 
+    def test_a_size_that_the_checkpoint_leaves_out_is_compared_too(self) -> None:
+        """As it has the usual value, which the model of --init does not have."""
+        self.run_job(1, *GPT, "--checkpoint", "c", "--save", "w")
+        config = self.folder / "w" / "config.json"
+        config.write_text(re.sub(r'"layer_norm_epsilon": [^,]+', '"layer_norm_epsilon": 0.1', config.read_text()))
+        text = self.run_job(1, *GPT, "--init", "w", "--resume", "c", code=2)
+        self.assertIn("its model has norm_epsilon_e12 none, and this run's 100000000000", text)
+
     def test_the_hash_of_a_run_whose_layers_were_split_otherwise_says_so(self) -> None:
         saving = [*GPT, "--data", "synthetic:20000:64", "--schedule", "constant", "--virtual-ranks", 2, "--checkpoint", "c",
                   "--resume", "auto"]  # fmt: skip

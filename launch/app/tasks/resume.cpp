@@ -35,11 +35,17 @@ void check_model(const Checkpoint& checkpoint, const RunIdentity& run) {
   const RunIdentity& saved = checkpoint.manifest.run;
   const std::string path = checkpoint.path.string();
   require_model(saved, run.model, path);
-  for (const auto& [name, size] : saved.sizes) {
-    const auto mine = run.sizes.find(name);
-    if (mine != run.sizes.end() && mine->second == size) continue;
-    usage_error("--resume {}: its model has {} {}, and this run's {}. Give the sizes of the checkpoint.", path, name,
-                size, mine == run.sizes.end() ? "none" : std::to_string(mine->second));
+  const auto size_of = [](const RunIdentity& of, const std::string& name) {
+    const auto size = of.sizes.find(name);
+    return size == of.sizes.end() ? "none" : std::to_string(size->second);
+  };
+  for (const RunIdentity* either : {&saved, &run}) {  // a model may leave out a size that has its usual value
+    for (const auto& [name, size] : either->sizes) {
+      const std::string before = size_of(saved, name), now = size_of(run, name);
+      if (before == now) continue;
+      usage_error("--resume {}: its model has {} {}, and this run's {}. Give the sizes of the checkpoint.", path, name,
+                  before, now);
+    }
   }
   if (saved.precision != run.precision) {
     usage_error("--resume {}: it was trained in {}, and this run computes in {}. Give --precision {}.", path,
