@@ -137,7 +137,7 @@ std::optional<SensorSampler> start_sensors(const RankDevice& rank) {
   return std::optional<SensorSampler>(std::in_place, std::move(read));
 }
 
-void find_disturbance(const CoreShare& cores, RunResult& result) {
+void find_disturbance(CoreShare& cores, RunResult& result) {
   result.disturbed = cores.disturbance();
   result.by_others = cores.crowd().empty() && !result.disturbed.empty();
 }
