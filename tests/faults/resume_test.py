@@ -143,7 +143,7 @@ class ResumeTest(JobTest):
               "(--batch 8 --grad-accum 1 on 4 virtual ranks) are given: for example --batch 4"]),
             (3, [*QUICK, "--resume", "c"],
              ["24 samples (--batch 8 --grad-accum 1 on 3 ranks)", "change --batch, --grad-accum, or the number of replicas (ranks / (--pp x --tp))"]),
-            (1, [*QUICK, *alone, "--resume", "c", "--data", "synthetic:608"], ["data"]),
+            (1, [*QUICK, *alone, "--resume", "c", "--data", "synthetic:608"], ["Give the --data of the checkpoint, and for texts its --val"]),
             (1, [*QUICK, *alone, "--resume", "c", "--steps", "100"], ["has 111 steps behind it", "Give more --steps or --epochs"]),
             (1, [*QUICK, *alone, "--resume", "c", "--optimizer", "adamw"],
              ['--optimizer "adamw" (checkpoint: "adam"). Give the values of the checkpoint, or --allow-change']),

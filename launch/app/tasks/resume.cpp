@@ -43,8 +43,10 @@ void check_model(const Checkpoint& checkpoint, const RunIdentity& run) {
     for (const auto& [name, size] : either->sizes) {
       const std::string before = size_of(saved, name), now = size_of(run, name);
       if (before == now) continue;
-      usage_error("--resume {}: its model has {} {}, and this run's {}. Give the sizes of the checkpoint.", path, name,
-                  before, now);
+      usage_error(
+          "--resume {}: its model has {} {}, and this run's {}. Give the sizes of the checkpoint, or the --init with "
+          "which it began.",
+          path, name, before, now);
     }
   }
   if (saved.precision != run.precision) {
@@ -111,8 +113,7 @@ void check_samples(const Checkpoint& checkpoint, const RunIdentity& run) {
   if (saved.steps_per_epoch != run.steps_per_epoch) {
     usage_error(
         "--resume {}: its epoch has {} steps, and this run's {}: the data has another number of samples. Give the "
-        "--data "
-        "of the checkpoint.",
+        "--data of the checkpoint, and for texts its --val-fraction.",
         path, saved.steps_per_epoch, run.steps_per_epoch);
   }
 }

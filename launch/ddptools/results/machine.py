@@ -32,10 +32,10 @@ def differences(one: Parts, other: Parts) -> list[str]:
 
 
 def different_machines(machines: Iterable[Record]) -> list[Record]:
-    """The first one of each kind, without those of which no part is known."""
+    """One of each kind, without those of which no part is known. Those of which most is known come first, because a
+    machine of which less is known may be of their kind."""
     found: list[Record] = []
-    for machine in machines:
-        parts = parts_of(machine)
-        if parts and all(differences(parts, parts_of(other)) for other in found):
+    for machine in sorted(filter(parts_of, machines), key=lambda machine: -len(parts_of(machine))):
+        if all(differences(parts_of(machine), parts_of(other)) for other in found):
             found.append(machine)
     return found

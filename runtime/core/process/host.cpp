@@ -120,7 +120,7 @@ std::size_t pinnable_host_memory(const fs::path& root) {
 
 void require_host_memory(const std::string& what, std::uint64_t bytes, int ranks) {
   const std::size_t free = available_host_memory();
-  if (bytes <= free / static_cast<std::size_t>(ranks)) return;
+  if (bytes <= free) return;
   usage_error("{} would take {} of each rank, and {} are free for {} of this host. Give fewer.", what, size_text(bytes),
               size_text(free), counted(ranks, "rank"));
 }

@@ -21,7 +21,8 @@ std::string boot_id();
 std::size_t available_host_memory(const std::filesystem::path& root = "/");
 /// The same without swap, which pinned memory cannot use.
 std::size_t pinnable_host_memory(const std::filesystem::path& root = "/");
-/// UsageError if `ranks` processes of this host cannot take that many bytes each, for `what`.
+/// UsageError if this process cannot take that many bytes, for `what`. The message says that all `ranks` of the host
+/// take them. They do so at different times, and what one has taken is not free for the next.
 void require_host_memory(const std::string& what, std::uint64_t bytes, int ranks);
 
 /// The folders of this process's cgroup and of the groups around it, from the outermost on. They may not exist.

@@ -48,6 +48,9 @@ class WarningsTest(ReportCase):
         first, *_ = self.warnings(one + runs("2", [900], {"ranks": 2}, machine=fast))
         self.assertEqual(first, "The runs are of 2 machines (Slow, 2 cores, GPUs: none; Fast, 8 cores, GPUs: none). Compare "
                          "only runs of the same machine.")  # fmt: skip
+        vague = runs("0", [90], {"ranks": 1}, machine={"cpu": "Fast"})  # may be of the kind of either
+        both = runs("2", [900], {"ranks": 2}, machine=fast) + runs("3", [300], {"ranks": 3}, machine=fast | {"cores": 2})
+        self.assertIn("of 2 machines", self.warnings(vague + both)[0])
 
     def test_what_ddpsweep_takes_for_one_machine(self) -> None:
         here = {"cpu": "C", "cores": 8, "gpus": ["A", "B", "A"]}
