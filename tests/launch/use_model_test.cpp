@@ -359,25 +359,25 @@ TEST_F(UseModel, SamplesOfBytesAreShownAsText) {
   std::ofstream text(path("letters"));
   for (int i = 0; i < 4000; ++i) text << "abcd\x01"[i % 5];
   text.close();
-  const std::string train = gpt() + "--batch 8 --steps 60 --lr 0.03 --optimizer adamw --metrics " + path("m.jsonl");
+  const std::string train = gpt() + "--batch 8 --steps 210 --lr 0.01 --optimizer adamw --metrics " + path("m.jsonl");
   const std::string letters = " --data " + path("letters");
   const std::string greedy = letters + " --sample-every 25 --temperature 0";
   run(2, train + letters + " --grad-accum 2");
   const std::string without_samples = summary_in(path("m.jsonl")).at("parameter_hash");
   const Outcome prompted = run(2, train + greedy + " --prompt dabc --grad-accum 2");
   EXPECT_EQ(summary_in(path("m.jsonl")).at("parameter_hash"), without_samples);
-  EXPECT_EQ(prompted.count("step 60  sample: d"), 1) << prompted.output;
-  EXPECT_TRUE(prompted.says("step 60  sample: dabcd?abcd?abcd?\n")) << prompted.output;
+  EXPECT_EQ(prompted.count("step 210  sample: d"), 1) << prompted.output;
+  EXPECT_TRUE(prompted.says("step 210  sample: dabcd?abcd?abcd?\n")) << prompted.output;
   const auto lines = json_lines(path("m.jsonl"));
   const auto sample = std::ranges::find_if(
-      lines, [](const auto& line) { return line.at("event") == "sample" && line.at("step") == 60; });
+      lines, [](const auto& line) { return line.at("event") == "sample" && line.at("step") == 210; });
   ASSERT_NE(sample, lines.end());
   const std::string turn = "abcd\x01";
   EXPECT_EQ(sample->at("text"), "d" + turn + turn + turn);
   EXPECT_EQ(sample->at("prompt"), nlohmann::json({'d', 'a', 'b', 'c'}));
   EXPECT_FALSE(prompted.says("token ids"));
   const Outcome unprompted = run(1, train + greedy);  // its prompt is the beginning of the last tenth of the text
-  EXPECT_TRUE(unprompted.says("step 60  sample: abcd?abcd?abcd?a\n")) << unprompted.output;
+  EXPECT_TRUE(unprompted.says("step 210  sample: abcd?abcd?abcd?a\n")) << unprompted.output;
   const Outcome ids = run(2, gpt() + "--batch 8 --steps 4 --sample-every 3 --data synthetic:4000:300 --max-tokens 5");
   EXPECT_EQ(ids.count("the samples are token ids. launch/generate-text shows text"), 1) << ids.output;
   EXPECT_EQ(ids.count("step 3  sample: "), 1) << ids.output;
