@@ -51,8 +51,8 @@ std::function<ImageData()> find_images(const std::string& name, std::uint64_t se
 
 /// Makes random 28x28 images of ten classes for measurements without files. Each class has a smooth pattern under
 /// noise, which a network can learn. There are `train_count` training images, and a tenth as many test images, but at
-/// least 10. The images depend only on count and seed. UsageError unless `train_count` is in [1, 2^32), or if the host
-/// has too little memory for the images of `readers` processes.
+/// least 10. The images depend only on count and seed. UsageError unless `train_count` is in [1, 2^32), or if this
+/// process cannot take the memory for them; `readers`: see require_host_memory().
 ImageData make_synthetic(std::int64_t train_count, std::uint64_t seed, int readers = 1);
 
 /// The images of a model. `memory` owns the memory behind the views, if nobody else does.
