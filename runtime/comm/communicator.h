@@ -50,9 +50,9 @@ class Communicator {
   virtual int size() const = 0;
   virtual std::string library() const = 0;  ///< NCCL or MPI; empty for one rank.
 
-  /// Zeroed memory for which collectives are fastest. Collective. NCCL may send from or receive into the wrong memory
-  /// if a captured graph has sent or received memory that was freed, and new memory has its address: a communicator
-  /// serves one trainer, or NCCL_GRAPH_REGISTER is 0.
+  /// Zeroed memory for which collectives are fastest. Collective. With NCCL, error after a graph has captured
+  /// collectives and memory of this communicator was freed, unless NCCL_GRAPH_REGISTER is 0: NCCL would send from or
+  /// receive into the freed memory if the new memory has its address. So a communicator serves one trainer.
   virtual Buffer allocate(std::size_t bytes) = 0;
   /// Whether allocate() gives symmetric memory: every rank's GPU can read and write it, and all-reduces of it are
   /// fastest.

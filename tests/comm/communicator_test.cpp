@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "runtime/core/error.h"
+#include "runtime/core/process/scoped_environment.h"
 #include "tests/support/gpus.h"
 #include "tests/support/mpi_main.h"
 
@@ -68,6 +69,12 @@ class CommunicatorTest : public testing::TestWithParam<Setup> {
   void TearDown() override {
     communicator_.reset();
     device_.reset();
+  }
+
+  /// Needed where memory that a graph sent was freed: see Communicator::allocate().
+  void renew_communicator() {
+    communicator_.reset();
+    communicator_ = make(GetParam(), *device_);
   }
 
   Stream stream() { return device_->communication_stream(); }
@@ -367,13 +374,37 @@ TEST_P(CommunicatorTest, SumsASliceAndLeavesItsNeighboursAlone) {
 
 TEST_P(CommunicatorTest, WorksInsideAGraph) {
   check_sums_in_a_graph(777, [&](const Tensor& values) { sum(values); });
+  renew_communicator();
   check_sums_in_a_graph(784 * ranks(), [&](const Tensor& values) { scatter_sums_and_gather(values); });
+}
+
+TEST_P(CommunicatorTest, GivesNoMemoryThatNcclMayTakeForWhatAGraphSent) {
+  if (GetParam().library != Library::nccl) GTEST_SKIP() << "registers no memory";
+  {
+    const Buffer sent = device_copy(contribution<float>(rank(), 64 * ranks()));
+    const auto step = [&] { sum(sent.view(DType::f32, {64 * ranks()})); };
+    step();
+    const auto graph = device_->capture([&] {
+      device_->wait_for(stream(), device_->compute_stream());
+      step();
+      device_->wait_for(device_->compute_stream(), stream());
+    });
+    ASSERT_NE(graph, nullptr);
+    const Buffer more = communicator_->allocate(64);  // nothing has been freed yet
+    EXPECT_EQ(more.bytes(), 64u);
+  }
+  EXPECT_THROW(communicator_->allocate(64), Error);
+  ScopedEnvironment environment;
+  environment.set("NCCL_GRAPH_REGISTER", "0");
+  EXPECT_EQ(communicator_->allocate(64).bytes(), 64u);
 }
 
 TEST_P(CommunicatorTest, SwapsShardsOfAnySize) {
   for (const std::int64_t part : {4, 1000, 65536, 262148}) {  // symmetric shards have a multiple of kShardBytes
     check_swaps(part, false);
-    if (GetParam().kind == DeviceKind::cuda && communicator_->capturable()) check_swaps(part, true);
+    if (GetParam().kind != DeviceKind::cuda || !communicator_->capturable()) continue;
+    check_swaps(part, true);
+    renew_communicator();
   }
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
@@ -32,6 +33,7 @@ struct Rig {
     options.ranks = ranks_per_gpu(world.size());
     device =
         kind == DeviceKind::cuda ? make_cuda_device(options, gpu_of(world.local_rank())) : make_cpu_device(options);
+    setenv("NCCL_GRAPH_REGISTER", "0", 0);  // the communicator serves several trainers: see Communicator::allocate()
     communicator = make_communicator(world, *device, {.symmetric = symmetric});
   }
 

@@ -257,14 +257,11 @@ class NcclCommunicator final : public Communicator {
   std::string why_not_symmetric() const override { return why_not_symmetric_; }
 
   Buffer allocate(std::size_t bytes) override {
-    if (!symmetric()) return device_.allocate(bytes);
-    Window window = allocate_window(bytes);
-    DDP_CHECK(is_symmetric(*window.handle), "NCCL gave a window of {} bytes that is not symmetric", bytes);
-    if (copies_) {
-      std::vector<void*> addresses = nccl_peer_addresses(comm_->get(), *window.handle, size());
-      if (on_all_ranks(!addresses.empty())) copies_->add(window.memory, std::move(addresses), window.handle);
-    }
-    return std::move(window.memory);
+    DDP_CHECK(!captured_->is_freed || !registers_what_graphs_send(),
+              "memory of this communicator was freed after a graph had captured collectives: make a communicator for "
+              "each trainer, or set NCCL_GRAPH_REGISTER=0");
+    const auto memory = std::make_shared<Buffer>(symmetric() ? allocate_symmetric(bytes) : device_.allocate(bytes));
+    return {memory->data(), bytes, [memory, captured = captured_](void*) { captured->is_freed = captured->any; }};
   }
 
   PeerMemory allocate_for_peers(std::size_t bytes) override {
@@ -403,7 +400,14 @@ class NcclCommunicator final : public Communicator {
     return wanted == 0 || most == 0 ? std::max(wanted, most) : std::min(wanted, most);
   }
 
-  void note(const char* name, std::size_t bytes) { device_.watch().started(device_.watch().queued(name, bytes)); }
+  void note(const char* name, std::size_t bytes) {
+    device_.watch().started(device_.watch().queued(name, bytes));
+    captured_->any = captured_->any || cuda::is_capturing(cuda(device_.compute_stream()));
+  }
+  static bool registers_what_graphs_send() {
+    const char* value = std::getenv("NCCL_GRAPH_REGISTER");
+    return value == nullptr || std::strtol(value, nullptr, 0) != 0;
+  }
   void check_shard(const Tensor& shard) const {
     const bool is_symmetric = copies_ ? copies_->reach(shard) : symmetric();
     DDP_CHECK(!is_symmetric || shard.bytes() % kShardBytes == 0,
@@ -472,6 +476,16 @@ class NcclCommunicator final : public Communicator {
                                   size_text(bytes), size_text(free), size_text(total)));
   }
 
+  Buffer allocate_symmetric(std::size_t bytes) {
+    Window window = allocate_window(bytes);
+    DDP_CHECK(is_symmetric(*window.handle), "NCCL gave a window of {} bytes that is not symmetric", bytes);
+    if (copies_) {
+      std::vector<void*> addresses = nccl_peer_addresses(comm_->get(), *window.handle, size());
+      if (on_all_ranks(!addresses.empty())) copies_->add(window.memory, std::move(addresses), window.handle);
+    }
+    return std::move(window.memory);
+  }
+
   struct Window {
     Buffer memory;
     std::shared_ptr<ncclWindow_t> handle;  ///< The memory keeps it alive.
@@ -494,9 +508,16 @@ class NcclCommunicator final : public Communicator {
     return {std::move(buffer), handle};
   }
 
+  /// Of memory of allocate(), whose registrations NCCL keeps when a graph has captured them.
+  struct Captured {
+    bool any = false;
+    bool is_freed = false;
+  };
+
   const World& world_;
   Device& device_;
   std::shared_ptr<const NcclComm> comm_;
+  std::shared_ptr<Captured> captured_ = std::make_shared<Captured>();
   std::string why_not_symmetric_;
   std::string algorithm_;
   std::optional<PeerCopies> copies_;
