@@ -117,7 +117,7 @@ void SensorLog::tell(Json& result) {
   const auto of_ranks = gather_sensors(world_, sampler_ ? sampler_->take() : SensorWindow{});
   if (!of_ranks.empty()) print(world_, fmt::format("# GPUs: {}\n", sensor_text(of_ranks)));
   result["gpus"] = sensor_fields(of_ranks);
-  const std::string disturbed = cores_ ? cores_->disturbance() : "";
+  const std::string disturbed = cores_ ? cores_->disturbance().why : "";
   result["disturbed"] = disturbed;
   if (!disturbed.empty()) print(world_, fmt::format("# Disturbed: {}: do not trust these numbers\n", disturbed));
 }

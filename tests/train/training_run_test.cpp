@@ -395,7 +395,7 @@ TEST(CoreShare, AMomentIsJudgedByTheWaitsForACore) {
   const auto start = std::chrono::steady_clock::now();
   std::string why;
   while (why.empty() && std::chrono::steady_clock::now() - start < std::chrono::milliseconds(400)) {
-    why = share.disturbance();
+    why = share.disturbance().why;
   }
   done = true;
   other.join();

@@ -137,11 +137,6 @@ std::optional<SensorSampler> start_sensors(const RankDevice& rank) {
   return std::optional<SensorSampler>(std::in_place, std::move(read));
 }
 
-void find_disturbance(CoreShare& cores, RunResult& result) {
-  result.disturbed = cores.disturbance();
-  result.by_others = cores.crowd().empty() && !result.disturbed.empty();
-}
-
 }  // namespace
 
 void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator& communicator, MetricsFile* metrics,
@@ -196,7 +191,7 @@ void train(Job& job, RankDevice& rank, const TrainingStart& start, Communicator&
     std::optional<CoreShare> cores;
     if (device.kind() == DeviceKind::cpu) cores.emplace(world, device.options().threads);
     RunResult result = run_training(trainer, world, run, report ? &*report : nullptr, hooks);
-    if (cores) find_disturbance(*cores, result);
+    if (cores) result.disturbed = cores->disturbance();
     if (uses_nccl(plan, world) && job.early.nccl_log) result.nccl = usage_of(job.early.nccl_log->log());
     if (report) report->summary(result);
     if (!plan.saves_model) require_a_checkpoint(result);

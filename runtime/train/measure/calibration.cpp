@@ -23,11 +23,8 @@ constexpr std::array kRound = {TimedWork::alone,         TimedWork::step,       
                                TimedWork::step,          TimedWork::alone};
 constexpr std::size_t kWindowsOfARound = kRound.size();
 constexpr std::size_t kKinds = kWindowsOfARound / 2;
-constexpr double kRoundSeconds = 1.0;         // minimum, if the limit allows several rounds
-constexpr double kSlowGpuRoundSeconds = 4.0;  // a GPU that is limited by power needs long windows
+constexpr double kRoundSeconds = 1.0;  // minimum, if the limit allows several rounds
 constexpr double kSlowStepSeconds = 0.01;
-constexpr double kRecoverySeconds = 1.0;  // time in which such a GPU gets from idle to the clock of its power limit
-constexpr double kRecoveriesOfARound = 3.0;
 constexpr double kFewestRounds = 4.0;
 constexpr double kLongerIfWide = 3.0;
 constexpr double kSlowSeconds = 20.0;  // limit of time: three rounds with steps that alternate
@@ -65,19 +62,11 @@ class Calibrator {
  public:
   Calibrator(TimedJob& job, double step_seconds, bool gpu, const CalibrationLimit& limit)
       : job_(job), limit_(limit), crowd_(job.crowd()) {
-    const bool slow = gpu && is_slow_step(step_seconds);
-    if (slow && job.alternates()) {
+    if (gpu && is_slow_step(step_seconds)) {
       plan_alternating(step_seconds);
       return;
     }
-    const double most = slow ? kSlowGpuRoundSeconds : kRoundSeconds;
-    double round_seconds = limit.seconds / kFewestRounds;
-    if (slow) {
-      recovery_steps_ = agreed_steps(std::min(kRecoverySeconds, round_seconds / kWindowsOfARound), step_seconds);
-      step_seconds_ = step_seconds;
-      round_seconds -= kRecoveriesOfARound * static_cast<double>(recovery_steps_) * step_seconds;
-    }
-    const double window = std::min(round_seconds, most) / kWindowsOfARound;
+    const double window = std::min(limit.seconds / kFewestRounds, kRoundSeconds) / kWindowsOfARound;
     plan_windows(window, window, step_seconds);
   }
 
@@ -95,8 +84,8 @@ class Calibrator {
       find_disturbance(result);
       after_next = seconds_ + (seconds_ - before);
       const double with_cores = after_next - job_waited_ - (job_waited_ - waited_before);
-      const bool goes_beyond =
-          after_next > limit_.seconds && is_wide(rounds) && (result.disturbed.empty() || with_cores <= limit_.seconds);
+      const bool goes_beyond = after_next > limit_.seconds && is_wide(rounds) &&
+                               (result.disturbed.why.empty() || with_cores <= limit_.seconds);
       limit = goes_beyond ? limit_.if_wide_seconds : limit_.seconds;
       done =
           job_.agreed(after_next - may_exceed_ > limit || is_narrow(rounds) || job_.asked_to_end() ? 1.0 : 0.0) > 0.0;
@@ -139,7 +128,7 @@ class Calibrator {
   void measure(CalibrationRound& round) {
     std::vector<TimedJob::Window> windows;
     for (const TimedWork work : kRound) {
-      windows.push_back(measure(work, lead(work), round));
+      windows.push_back(measure(work, steps_of(work) / 4, round));
       if (work == TimedWork::step) round.compute_beside += 0.5 * compute(true);
       if (work == TimedWork::compute_step) round.compute_without += 0.5 * compute(false);
     }
@@ -300,17 +289,7 @@ class Calibrator {
     const std::optional<CoreShare::Taken> taken = job_.taken();
     result.cores_taken = taken ? std::optional(taken->share) : std::nullopt;
     result.disturbed = why_disturbed(crowd_, taken, result.core_wait, result.core_wait_rank);
-    result.by_others = crowd_.empty() && !result.disturbed.empty();
     result.counts_waits = counts_waits_;
-  }
-
-  std::uint64_t lead(TimedWork work) {
-    const bool rested = last_ == TimedWork::alone || last_ == TimedWork::communication;
-    const bool recovers = rested && work != last_ && recovery_steps_ > 0;
-    last_ = work;
-    if (!recovers) return steps_[index_of(work)] / 4;
-    seconds_ += static_cast<double>(recovery_steps_) * step_seconds_;
-    return recovery_steps_;
   }
 
   /// Runs after a window of the same work, so that the clock is the same.
@@ -325,8 +304,8 @@ class Calibrator {
   std::string crowd_;
   bool counts_waits_ = false;
   std::array<std::uint64_t, kKinds> steps_{};
-  std::uint64_t recovery_steps_ = 0;    ///< 0: the GPU is not limited by power.
-  std::uint64_t alone_lead_steps_ = 0;  ///< Of an alternating round, as the next one: before the baseline.
+  std::uint64_t recovery_steps_ = 0;    ///< Of an alternating round, as the next two: before steps alternate.
+  std::uint64_t alone_lead_steps_ = 0;  ///< Before the baseline.
   std::uint64_t short_lead_steps_ = 0;  ///< Before the step.
   double step_seconds_ = 0.0;           ///< If a lead takes long.
   double may_exceed_ = 0.0;             ///< Seconds of a round that begins before the limit.
@@ -357,7 +336,7 @@ Calibration calibrate(TimedJob& job, double samples_per_step, double step_second
   Calibration result = Calibrator(job, step_seconds, gpu, limit).measure();
   evaluate(result);
   const bool alternated = !result.rounds.front().groups.empty();  // on GPUs, which do not wait for cores
-  const bool disturbed = result.by_others || (!result.cpu_share.empty() && is_wide(result.rounds));
+  const bool disturbed = result.disturbed.by_others || (!result.cpu_share.empty() && is_wide(result.rounds));
   if (disturbed && !alternated) evaluate_medians(result);
   const auto ranks = static_cast<double>(result.compute_step_seconds.size());
   result.samples_per_second = samples_per_step / result.step_seconds;

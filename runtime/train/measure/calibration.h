@@ -31,10 +31,8 @@ class TimedJob {
   virtual ~TimedJob() = default;
   /// Times `steps` steps. Before them it runs `lead` steps, which bring the device to the clock of this work.
   virtual Window time(TimedWork work, std::uint64_t steps, std::uint64_t lead) = 0;
-  /// Whether the job can time single steps, with and without communication by turns.
-  virtual bool alternates() const { return false; }
-  /// Times pairs of such steps. The order of the two changes from pair to pair: A B B A. `lead` pairs of the same kind
-  /// precede them and are not returned. Both numbers are even.
+  /// Times pairs of a step and a step without communication. The order of the two changes from pair to pair: A B B A.
+  /// `lead` pairs of the same kind precede them and are not returned. Both numbers are even.
   virtual std::vector<StepPair> time_pairs(std::uint64_t /*pairs*/, std::uint64_t /*lead*/) { return {}; }
   /// Per rank: seconds from the beginning of a step to the end of its backward pass.
   virtual std::vector<double> time_compute(bool communicates) = 0;
@@ -66,8 +64,8 @@ bool is_slow_step(double step_seconds);
 /// interval. `slow_gpu`: steps are slow and GPUs compute. Then 20 s in place of that, also for a wide interval.
 CalibrationLimit calibration_limit(double asked, double train_seconds, double min_seconds, bool slow_gpu = false);
 
-/// Measures a job. `step_seconds` is about the time of a step. `gpu`: windows are long enough to bring a GPU to its
-/// clock. Collective.
+/// Measures a job. `step_seconds` is about the time of a step. `gpu`: GPUs compute, so slow steps are timed in pairs.
+/// Collective.
 Calibration calibrate(TimedJob& job, double samples_per_step, double step_seconds, bool gpu,
                       const CalibrationLimit& limit);
 

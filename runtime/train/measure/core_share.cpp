@@ -118,7 +118,7 @@ std::string CoreShare::Taken::text() const {
   return fmt::format("other programs took {:.0f}% of the cores", 100.0 * share);
 }
 
-std::string CoreShare::disturbance() {
+Disturbance CoreShare::disturbance() {
   const std::vector<Reading> now = read();
   double longest = 0.0;
   std::size_t longest_rank = 0;
@@ -154,13 +154,14 @@ std::optional<CoreShare::Taken> CoreShare::taken_until(const std::vector<Reading
   return most;
 }
 
-std::string why_disturbed(const std::string& crowd, const std::optional<CoreShare::Taken>& taken, double wait,
+Disturbance why_disturbed(const std::string& crowd, const std::optional<CoreShare::Taken>& taken, double wait,
                           std::size_t rank) {
-  if (!crowd.empty()) return crowd;
+  if (!crowd.empty()) return {crowd, false};
   const bool waits = wait >= CoreShare::kDisturbed;
   const bool is_known = taken && taken->seconds >= kShortest;
-  if (is_known && taken->share >= CoreShare::kDisturbed && (waits || taken->lacking)) return taken->text();
-  return waits ? fmt::format("rank {} waited {:.0f}% of its time for a core", rank, 100.0 * wait) : "";
+  if (is_known && taken->share >= CoreShare::kDisturbed && (waits || taken->lacking)) return {taken->text(), true};
+  if (!waits) return {};
+  return {fmt::format("rank {} waited {:.0f}% of its time for a core", rank, 100.0 * wait), true};
 }
 
 }  // namespace ddptrain

@@ -8,6 +8,7 @@
 
 #include "runtime/comm/world.h"
 #include "runtime/core/process/cores.h"
+#include "runtime/train/results/baseline.h"
 
 namespace ddptrain {
 
@@ -33,7 +34,7 @@ class CoreShare {
   std::optional<Taken> taken() { return taken_until(read()); }
   /// why_disturbed() for times that were measured since this object began, on the thread that made it. Waits of less
   /// than a millisecond in all do not count. Collective.
-  std::string disturbance();
+  Disturbance disturbance();
 
  private:
   struct Machine {
@@ -57,9 +58,9 @@ class CoreShare {
   std::vector<Reading> begin_;  ///< Of each rank.
 };
 
-/// Why times are not to be trusted: the crowd, or other programs that took cores which the ranks needed. Empty: nothing
-/// is known against them. `rank` waited longest for a core: `wait` of its time. `taken` counts from half a second on.
-std::string why_disturbed(const std::string& crowd, const std::optional<CoreShare::Taken>& taken, double wait,
+/// The reason is the crowd, or other programs that took cores which the ranks needed. `rank` waited longest for a core:
+/// `wait` of its time. `taken` counts from half a second on.
+Disturbance why_disturbed(const std::string& crowd, const std::optional<CoreShare::Taken>& taken, double wait,
                           std::size_t rank);
 
 }  // namespace ddptrain

@@ -85,9 +85,6 @@ class TrainedJob final : public TimedJob {
     return window;
   }
 
-  /// Otherwise a single step does not contain its communication.
-  bool alternates() const override { return !trainer_.overlaps_next_forward(); }
-
   std::vector<StepPair> time_pairs(std::uint64_t pairs, std::uint64_t lead) override {
     time_alternating(lead);
     const std::vector<double> mine = time_alternating(pairs);

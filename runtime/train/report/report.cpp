@@ -121,9 +121,9 @@ Json round_fields(const CalibrationRound& round) {
           {"windows", std::move(windows)}};
 }
 
-void add_disturbance(Json& line, const std::string& reason, bool by_others) {
-  line["disturbed"] = reason;
-  line["disturbed_by_others"] = by_others;
+void add_disturbance(Json& line, const Disturbance& disturbance) {
+  line["disturbed"] = disturbance.why;
+  line["disturbed_by_others"] = disturbance.by_others;
 }
 
 /// JSON writes an infinite half width as null.
@@ -143,7 +143,7 @@ void add_calibration(Json& line, const std::optional<Calibration>& calibration, 
   line["step_seconds_without_communication_per_rank"] = c.compute_step_seconds;
   line["cpu_share_per_rank"] = c.cpu_share;
   line["communication_seconds"] = c.communication_seconds;
-  if (!c.rounds.empty()) add_disturbance(line, c.disturbed, c.by_others);
+  if (!c.rounds.empty()) add_disturbance(line, c.disturbed);
   line["cores_taken"] = c.cores_taken;
   line["core_wait"] = c.core_wait;
   const bool has_interval = std::isfinite(c.scaling_efficiency.half_width);
@@ -338,7 +338,7 @@ void Report::summary(const RunResult& result) {
   line[run().unit + "_per_second_min"] = units(result.rate.min);
   line[run().unit + "_per_second_max"] = units(result.rate.max);
   line["windows"] = result.rate.windows;
-  add_disturbance(line, result.disturbed, result.by_others);
+  add_disturbance(line, result.disturbed);
   add_calibration(line, result.calibration, run());
   const double flops = flops_per_device(info_, result.rate.median);
   line["mfu"] = info_.peak.flops > 0.0 ? Json(flops / info_.peak.flops) : Json(nullptr);

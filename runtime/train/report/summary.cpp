@@ -68,7 +68,7 @@ std::string speed_line(const RunInfo& info, const RunResult& result) {
   if (rate.windows > 1)
     value += fmt::format(" ({} to {})", significant(units * rate.min), significant(units * rate.max));
   const bool is_marked_below = result.calibration && info.description.mesh.ranks() > 1;
-  if (!result.disturbed.empty() && !is_marked_below) value += ", disturbed: " + result.disturbed;
+  if (!result.disturbed.why.empty() && !is_marked_below) value += ", disturbed: " + result.disturbed.why;
   std::string note = flops_text(info, rate.median);
   if (const ClockWindows& clocks = result.clocks; clocks.fell > 0)
     note += fmt::format("; a GPU's clock fell in {} of {} windows", clocks.fell, clocks.known);
@@ -92,7 +92,7 @@ std::string efficiency_text(const Estimate& efficiency) {
 
 std::string scaling_line(const Calibration& c, const Description& run) {
   const std::string text = efficiency_text(c.scaling_efficiency);
-  if (!c.disturbed.empty()) return line("Scaling", fmt::format("{}, disturbed: {}", text, c.disturbed));
+  if (!c.disturbed.why.empty()) return line("Scaling", fmt::format("{}, disturbed: {}", text, c.disturbed.why));
   const auto rate = [&](double samples) { return significant(samples * static_cast<double>(run.units_per_sample), 4); };
   const std::string early = c.unspent_limit_seconds ? fmt::format("; {} of {} s sufficed", significant(c.seconds, 2),
                                                                   significant(*c.unspent_limit_seconds))
@@ -135,7 +135,7 @@ std::string findings(const Calibration& c, double unit, const char* unit_name) {
 std::string step_line(const Calibration& c) {
   const auto [unit, name] = c.step_seconds >= 1e-3 ? std::pair(1e-3, "ms") : std::pair(1e-6, "us");
   const std::string step = fmt::format("{} {}", significant(c.step_seconds / unit), name);
-  if (c.by_others) {
+  if (c.disturbed.by_others) {
     return line("Step", step + (c.counts_waits ? "" : " without waits for cores") + "; causes cannot be told apart");
   }
   const std::string parts = findings(c, unit, name);

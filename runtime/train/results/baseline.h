@@ -10,6 +10,12 @@
 
 namespace ddptrain {
 
+/// Why measured times are not to be trusted.
+struct Disturbance {
+  std::string why;         ///< Empty: nothing is known against them.
+  bool by_others = false;  ///< By other programs, and not by more threads than cores.
+};
+
 /// The kinds of work that are timed in turn.
 enum class TimedWork : std::uint8_t {
   alone,         ///< The step without communication, on rank 0 with its whole device, while the others sleep.
@@ -96,8 +102,7 @@ struct Calibration {
   double core_wait = 0.0;
   std::size_t core_wait_rank = 0;
   std::optional<double> cores_taken;  ///< See CoreShare::taken().
-  std::string disturbed;              ///< Why the scaling is not to be trusted. Empty: it is.
-  bool by_others = false;             ///< By other programs, so medians count.
+  Disturbance disturbed;              ///< By other programs: medians count.
   bool counts_waits = false;          ///< Steps contain waits for cores, because messages go between hosts.
   std::vector<CalibrationRound> rounds;
   /// The limit of time, if it ended the rounds before the interval of the efficiency was narrow enough.

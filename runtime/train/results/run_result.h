@@ -28,10 +28,7 @@ struct RunResult {
   std::uint64_t nonfinite_steps = 0;         ///< Steps that were skipped because of a NaN or infinite value.
   std::string parameter_hash;
   std::optional<Calibration> calibration;
-  /// Why its rates are not to be trusted, by CoreShare from the first to the last step and measurement. Empty: nothing
-  /// is known against them. A calibration has its own.
-  std::string disturbed;
-  bool by_others = false;  ///< By other programs, and not by more threads than cores.
+  Disturbance disturbed;  ///< From the first to the last step and measurement. A calibration has its own.
   std::optional<NcclUsage> nccl;
   ClockWindows clocks;                          ///< The windows of training.
   std::vector<SensorWindow> gpus;               ///< Per rank: its sensors during training. Empty without sensors.

@@ -74,22 +74,16 @@ class FakeJob final : public TimedJob {
       : times_(std::move(times)), noise_(noise), drift_(drift_per_second), random_(seed) {}
 
   std::function<double(TimedWork)> sm_mhz = [](TimedWork) { return 0.0; };
-  double gain_of_rest = 0.0;  ///< Of a rank that did not compute in the window before: so much faster, relatively, ...
-  double gain_seconds = 0.0;  ///< ... for so long.
   std::vector<double> cpu_share;  ///< Of each rank.
   double now = 0.0;               ///< Of a clock that stands still between windows.
   std::map<TimedWork, std::vector<std::uint64_t>> steps;
 
-  Window time(TimedWork work, std::uint64_t count, std::uint64_t lead) override {
+  Window time(TimedWork work, std::uint64_t count, std::uint64_t /*lead*/) override {
     steps[work].push_back(count);
     const std::size_t ranks = times_.rank.size();
     std::vector<double> seconds(ranks, 0.0);
     const double level = 1.0 + drift_ * now;
-    for (std::size_t r = 0; r < ranks; ++r) {
-      const double once_more = once(work, r);
-      const double whole = static_cast<double>(count) * once_more;
-      seconds[r] = level * noisy(whole - gain(work, r, static_cast<double>(lead) * once_more, whole));
-    }
+    for (std::size_t r = 0; r < ranks; ++r) seconds[r] = level * noisy(static_cast<double>(count) * once(work, r));
     if (work == TimedWork::step) std::fill(seconds.begin(), seconds.end(), seconds.front());
     now += slowest(seconds);
     std::vector<double> cpu = cpu_share;
@@ -124,18 +118,9 @@ class FakeJob final : public TimedJob {
   static double slowest(const std::vector<double>& seconds) {
     return *std::max_element(seconds.begin(), seconds.end());
   }
-  /// Seconds that a window of so many seconds is shorter behind a lead, for a rank that may have rested before.
-  double gain(TimedWork work, std::size_t rank, double lead, double whole) {
-    rested_.resize(times_.rank.size(), false);
-    const bool rests = work == TimedWork::communication || (work == TimedWork::alone && rank > 0);
-    const bool rested = rested_[rank];
-    rested_[rank] = rests;
-    return rested && !rests ? gain_of_rest * std::clamp(gain_seconds - lead, 0.0, whole) : 0.0;
-  }
   double noisy(double seconds) { return seconds * (1.0 + noise_ * normal_(random_)); }
 
   FakeTimes times_;
-  std::vector<bool> rested_;
   double noise_;
   double drift_;
   std::mt19937 random_;
@@ -254,18 +239,6 @@ TEST(Calibration, ADriftCancels) {
   const Calibration c = measure(job, known.times, 10.0);
   EXPECT_NEAR(c.scaling_efficiency.value, known.efficiency(), 5e-4);
   EXPECT_NEAR(c.exposed_fraction.value, known.fraction, 5e-3);
-}
-
-/// As GPUs at their power limit: a GPU that has rested runs 5% faster for 0.75 s.
-TEST(Calibration, RestMakesNoStepShorter) {
-  const FakeTimes times{{{0.09, 0.0}, {0.01, 0.002}}};
-  FakeJob job(times);
-  job.gain_of_rest = 0.05;
-  job.gain_seconds = 0.75;
-  const Calibration c = calibrate(job, 128.0, times.step().end, true, 60.0);
-  EXPECT_NEAR(c.exposed.value, 0.002, 1e-9);
-  EXPECT_NEAR(c.together.value, 0.0, 1e-9);
-  EXPECT_NEAR(c.scaling_efficiency.value, 0.1 / 0.102, 1e-9);
 }
 
 TEST(Calibration, ExposedCommunicationIsNeitherCutOffAtNothingNorAtAll) {
@@ -461,8 +434,8 @@ TEST(Calibration, WaitsForCoresThatOthersTakeAreNoTimeOfTheStep) {
       const Calibration c = measure(job, times);
       EXPECT_NEAR(c.scaling_efficiency.value, times.efficiency(), 0.05) << name << ", seed " << seed;
       EXPECT_TRUE(c.scaling_efficiency.contains(times.efficiency())) << name << ", seed " << seed;
-      EXPECT_EQ(c.disturbed, fmt::format("other programs took {:.0f}% of the cores", 100.0 * times.taken));
-      EXPECT_TRUE(c.by_others);
+      EXPECT_EQ(c.disturbed.why, fmt::format("other programs took {:.0f}% of the cores", 100.0 * times.taken));
+      EXPECT_TRUE(c.disturbed.by_others);
       EXPECT_NEAR(c.core_wait, times.taken, 0.1) << name;
     }
   }
@@ -491,8 +464,8 @@ TEST(Calibration, WaitsForCoresThatTheJobTakesFromItselfCount) {
   TakenJob job(times, 1);
   const Calibration c = measure(job, times);
   EXPECT_LT(c.scaling_efficiency.value, times.efficiency() - 0.1);
-  EXPECT_EQ(c.disturbed, "2 threads share 1 core");
-  EXPECT_FALSE(c.by_others);
+  EXPECT_EQ(c.disturbed.why, "2 threads share 1 core");
+  EXPECT_FALSE(c.disturbed.by_others);
 }
 
 TEST(Calibration, AWideIntervalOfAnUndisturbedJobIsMeasuredForLonger) {

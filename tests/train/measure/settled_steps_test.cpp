@@ -54,8 +54,6 @@ class SettlingGpus final : public SimulatedGpus {
 
   double seconds = 0.0;  ///< So far.
 
-  bool alternates() const override { return true; }
-
   std::vector<StepPair> time_pairs(std::uint64_t pairs, std::uint64_t lead) override {
     EXPECT_EQ(pairs % 2 + lead % 2, 0u) << "orders of neighbours would not be opposite";
     return SimulatedGpus::time_pairs(pairs, lead);

@@ -60,8 +60,8 @@ RunResult measured() {
   c.rounds[3].clock_fell = true;
   c.rounds[3].groups = {{2e-4, 1e-4, {}}, {3e-4, 0.0, {}}};
   c.limit_seconds = 6.47;
-  c.disturbed = "other programs took 52% of the cores";
-  c.by_others = true;
+  c.disturbed.why = "other programs took 52% of the cores";
+  c.disturbed.by_others = true;
   c.cores_taken = 0.52;
   c.core_wait = 0.31;
   result.calibration = c;

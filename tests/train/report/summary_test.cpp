@@ -85,7 +85,7 @@ TEST(Summary, OnlyRoundsOfGroupsPromiseTheSameHash) {
 /// The line of the scaling carries its own mark.
 TEST(Summary, ADisturbedRunWithoutABaselineIsMarked) {
   RunResult result = measured_on_cpus();
-  result.disturbed = "other programs took 52% of the cores";
+  result.disturbed.why = "other programs took 52% of the cores";
   EXPECT_EQ(line_of("Speed", two_cpus(), result), "Speed    2,970 images/s (2,810 to 3,060)");
   const std::string marked =
       "Speed    2,970 images/s (2,810 to 3,060), disturbed: other programs took 52% of the cores";
@@ -181,8 +181,8 @@ TEST(Summary, AMeasurementThatNeededLessTimeThanWasAskedForSaysSo) {
 TEST(Summary, ADisturbedRunSaysSoAndNamesNoCauses) {
   RunResult result = measured_on_cpus();
   Calibration& c = *result.calibration;
-  c.disturbed = "other programs took 52% of the cores";
-  c.by_others = true;
+  c.disturbed.why = "other programs took 52% of the cores";
+  c.disturbed.by_others = true;
   c.exposed = {1.9e-3, 0.4e-3};
   c.scaling_efficiency = {0.99, 0.16};
   EXPECT_EQ(line_of("Scaling", two_cpus(), result),
