@@ -125,8 +125,7 @@ void run(const World& world, CommandLine command_line, EarlyStart& early) {
     if (world.rank() == 0) spdlog::info("{}", note);
   }
   world.agree([&] {
-    if (world.rank() != 0) return;
-    check_outputs(command_line.outputs, command_line.inputs, command_line.options.force);
+    if (world.rank() == 0) check_outputs(command_line.outputs, command_line.inputs, command_line.options.force);
     const std::string& flight = command_line.options.watchdog.flight;
     if (!flight.empty() && uses_device(command_line.task)) require_writable_folder("--flight", flight);
   });

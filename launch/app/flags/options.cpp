@@ -1,6 +1,7 @@
 #include "launch/app/flags/options.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <filesystem>
@@ -81,7 +82,11 @@ ChosenModel find_model(int argc, const char* const* argv) {
     return {model, named};
   }
   if (named) return {model, true};
-  if (const auto in_file = config.empty() ? std::nullopt : text_in_config(config, "model")) return {*in_file, true};
+  if (const auto in_file = config.empty() ? std::nullopt : text_in_config(config, "model")) {
+    const std::vector<std::string> models = model_names();
+    if (std::ranges::find(models, *in_file) != models.end()) return {*in_file, true};
+    usage_error("{}: model = {}: there is no such model; there are: {}", config, *in_file, fmt::join(models, ", "));
+  }
   const std::string checkpoint = resume == "auto" ? folder : resume;
   if (checkpoint.empty() || (!generate && export_to.empty())) return {model, false};
   const auto of_checkpoint = model_of_checkpoint(checkpoint);
