@@ -50,6 +50,10 @@ std::function<ImageData()> find_in(const fs::path& folder) {
     usage_error("{}: there is no such folder. `launch/fetch-data fashion-mnist` downloads Fashion-MNIST.",
                 folder.string());
   }
+  if (fs::is_regular_file(folder, ignored)) {
+    usage_error("{}: this file is no IDX data set. Give a folder of IDX files. A text needs --model gpt or llama.",
+                folder.string());
+  }
   usage_error(
       "{}: no IDX data set (train-images-idx3-ubyte[.gz], train-labels-idx1-ubyte[.gz] and the same with t10k-). "
       "`data/idx-from-images FOLDER OUT` makes one of a folder of images per class, and `launch/fetch-data "

@@ -1,0 +1,38 @@
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+
+#include "tests/launch/command_line.h"
+#include "tests/launch/process.h"
+
+namespace ddptrain {
+namespace {
+
+TEST(Hints, TheModelIsThatOfTheFolderOfInit) {
+  const std::string folder = temporary("model_of_init");
+  std::filesystem::create_directory(folder);
+  const auto model_with = [&](const std::string& config) {
+    std::ofstream(folder + "/config.json") << config;
+    return parse({"--generate", "--prompt", "a", "--init", folder.c_str()}).options.model;
+  };
+  for (const auto& [type, model] : std::map<std::string, std::string>{{"gpt2", "gpt"}, {"qwen2", "llama"}}) {
+    EXPECT_EQ(model_with(fmt::format("{{\"model_type\": \"{}\"}}", type)), model);
+  }
+  EXPECT_EQ(parse({"--model", "mlp", "--data", "d", "--init", folder.c_str()}).options.model, "mlp");
+  for (const char* config : {"{\"model_type\": \"bert\"}", "{}", "{"}) {
+    EXPECT_CONTAINS(error_message([&] { model_with(config); }), "--generate: model cnn has no texts. Use --model gpt");
+  }
+}
+
+TEST(Hints, ATextThatIsNoImagesNamesTheModelsOfTexts) {
+  const Outcome outcome = train_on_cpu(1, "--device cpu --data " DDP_SOURCE_DIR "/README.md");
+  EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
+  EXPECT_TRUE(outcome.says("README.md: this file is no IDX data set. ")) << outcome.output;
+  EXPECT_TRUE(outcome.says("A text needs --model gpt or llama.")) << outcome.output;
+}
+
+}  // namespace
+}  // namespace ddptrain
