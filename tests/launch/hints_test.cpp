@@ -34,5 +34,15 @@ TEST(Hints, ATextThatIsNoImagesNamesTheModelsOfTexts) {
   EXPECT_TRUE(outcome.says("A text needs --model gpt or llama.")) << outcome.output;
 }
 
+TEST(Hints, ZeroOnOneReplicaIsTold) {
+  const std::string train = "--device cpu --model mlp --data synthetic:600 --batch 16 --steps 2 --baseline off --zero ";
+  for (const auto& [ranks, zero, warnings] : {std::tuple{1, 3, 1}, {2, 3, 0}, {1, 0, 0}}) {
+    const Outcome outcome = train_on_cpu(ranks, train + std::to_string(zero));
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    EXPECT_EQ(outcome.count(": with one replica it divides nothing. mpirun -np N starts more."), warnings)
+        << outcome.output;
+  }
+}
+
 }  // namespace
 }  // namespace ddptrain
