@@ -44,5 +44,19 @@ TEST(Hints, ZeroOnOneReplicaIsTold) {
   }
 }
 
+TEST(Hints, ADryRunComparesItsMemoryWithThatOfTheMachine) {
+  const std::string dry =
+      "--device cpu --dry-run --data synthetic:5000000:64 --model gpt --layers 4 --width 64 "
+      "--heads 2 --seq 1024 ";
+  const Outcome small = train_on_cpu(1, dry + "--batch 1");
+  EXPECT_EQ(small.exit_code, 0) << small.output;
+  EXPECT_TRUE(small.says(" are free on ")) << small.output;
+  EXPECT_TRUE(small.output.ends_with(": it fits.\n")) << small.output;
+  const Outcome large = train_on_cpu(1, dry + "--ff 65536 --batch 4096");
+  EXPECT_EQ(large.exit_code, 0) << large.output;
+  EXPECT_TRUE(large.says(": it does not fit. Less memory is needed with a smaller --batch")) << large.output;
+  EXPECT_FALSE(train_on_cpu(1, dry + "--batch 1 --ranks 4").says("free on")) << "the machines of planned ranks";
+}
+
 }  // namespace
 }  // namespace ddptrain
