@@ -58,5 +58,11 @@ TEST(Hints, ADryRunComparesItsMemoryWithThatOfTheMachine) {
   EXPECT_FALSE(train_on_cpu(1, dry + "--batch 1 --ranks 4").says("free on")) << "the machines of planned ranks";
 }
 
+TEST(Hints, AFileOfASweepNamesDdpsweep) {
+  const std::string sweep = DDP_SOURCE_DIR "/configs/sweeps/scaling-cpu.toml";
+  EXPECT_CONTAINS(message_of({"--config", sweep.c_str()}),
+                  "scaling-cpu.toml: this is the file of a sweep: ddpsweep " + sweep + " runs it");
+}
+
 }  // namespace
 }  // namespace ddptrain
