@@ -58,6 +58,15 @@ TEST(Hints, ADryRunComparesItsMemoryWithThatOfTheMachine) {
   EXPECT_FALSE(train_on_cpu(1, dry + "--batch 1 --ranks 4").says("free on")) << "the machines of planned ranks";
 }
 
+TEST(Hints, TheDataOfARunAreNamed) {
+  const std::string text = file_with("letters.txt", std::string(4000, 'a'));
+  const std::string quick = "--device cpu --batch 4 --steps 1 --baseline off ";
+  const Outcome images = train_on_cpu(2, quick + "--model mlp --data synthetic:600");
+  EXPECT_EQ(images.count("Data: 600 training and 60 test images from synthetic\n"), 1) << images.output;
+  const Outcome letters = train_on_cpu(1, quick + "--model gpt --layers 1 --width 8 --heads 1 --seq 4 --data " + text);
+  EXPECT_EQ(letters.count("Data: 3600 training and 400 validation tokens from " + text + "\n"), 1) << letters.output;
+}
+
 TEST(Hints, AFileOfASweepNamesDdpsweep) {
   const std::string sweep = DDP_SOURCE_DIR "/configs/sweeps/scaling-cpu.toml";
   EXPECT_CONTAINS(message_of({"--config", sweep.c_str()}),
