@@ -1,5 +1,7 @@
 #include "models/registry.h"
 
+#include <algorithm>
+
 #include "runtime/core/error.h"
 
 /// A line per model. A folder of models/ defines make_<name>_workload(): models/<name>/, or models/gpt2/ for gpt.
@@ -35,6 +37,14 @@ std::vector<std::string> model_names() {
   std::vector<std::string> names;
   for (const Entry& entry : kModels) names.emplace_back(entry.name);
   return names;
+}
+
+std::optional<std::string> model_that_reads(const std::string& model_type) {
+  for (const Entry& entry : kModels) {
+    const std::vector<std::string> types = entry.make()->model_types();
+    if (std::ranges::find(types, model_type) != types.end()) return entry.name;
+  }
+  return std::nullopt;
 }
 
 std::unique_ptr<Workload> make_workload(const std::string& model) {

@@ -44,10 +44,20 @@ fs::path folder_of(const std::string& name) {
 }
 
 std::function<ImageData()> find_in(const fs::path& folder) {
-  if (const auto set = find_idx_set(folder)) return [set = *set] { return load_idx_set(set); };
+  if (const auto set = find_idx_set(folder)) {
+    return [set = *set, folder] {
+      ImageData data = load_idx_set(set);
+      data.source = folder.string();
+      return data;
+    };
+  }
   std::error_code ignored;
   if (!fs::exists(folder, ignored)) {
     usage_error("{}: there is no such folder. `launch/fetch-data fashion-mnist` downloads Fashion-MNIST.",
+                folder.string());
+  }
+  if (fs::is_regular_file(folder, ignored)) {
+    usage_error("{}: this file is no IDX data set. Give a folder of IDX files. A text needs --model gpt or llama.",
                 folder.string());
   }
   usage_error(
@@ -68,7 +78,10 @@ ImageData::ImageData(ImageDataset train_images, ImageDataset test_images)
   train.classes = test.classes = largest + 1;
 }
 
-DataContent ImageData::content() const { return {fmt::format("{} images", train.count + test.count), hash_}; }
+DataContent ImageData::content() const {
+  return {fmt::format("{} images", train.count + test.count), hash_,
+          fmt::format("{} training and {} test images from {}", train.count, test.count, source)};
+}
 
 void ImageData::hash_share(int reader, int readers) {
   hash_ = SharedHash(reader, readers);

@@ -28,6 +28,7 @@ struct ImageDataset {
 struct ImageData final : public Dataset {
   ImageDataset train;
   ImageDataset test;
+  std::string source = "synthetic";  ///< The folder of files.
 
   ImageData() = default;
   /// The number of classes follows from the labels of both parts.

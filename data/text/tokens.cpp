@@ -235,6 +235,7 @@ TokenData load_tokens(const std::string& data, const TokenOptions& options) {
                                   : map_files(data, find_shards(data), options, shards);
   look_at_tokens(result, shards, options);
   split(result, data, shards, options);
+  result.source = data;
   return result;
 }
 
@@ -265,7 +266,10 @@ TokenDataset::TokenDataset(TokenData data, std::int64_t sequence) : data_(std::m
 }
 
 DataContent TokenDataset::content() const {
-  return {fmt::format("{} tokens", data_.train.count() + data_.validation.count()), data_.hash};
+  const std::int64_t train = data_.train.count();
+  const std::int64_t validation = data_.validation.count();
+  return {fmt::format("{} tokens", train + validation), data_.hash,
+          fmt::format("{} training and {} validation tokens from {}", train, validation, data_.source)};
 }
 
 }  // namespace ddptrain

@@ -39,6 +39,7 @@ struct TokenData {
   std::int64_t vocabulary = 0;    ///< All tokens are below it.
   std::optional<double> entropy;  ///< Nats per token, the floor of the loss; known for synthetic text only.
   SharedHash hash;                ///< Hash of the tokens; this reader has added its share.
+  std::string source;             ///< The name of --data.
 
   std::vector<MappedFile> files;
   std::vector<std::uint8_t> memory;

@@ -98,11 +98,9 @@ void DecoderWorkload::check_family() const {
   const nlohmann::json type = about("--init", [&] { return ModelConfig(*config, "models").entry("model_type"); });
   if (!type.is_string()) return;
   const auto name = type.get<std::string>();
-  const auto reads = [&](const Workload& workload) { return std::ranges::count(workload.model_types(), name) > 0; };
-  if (reads(*this)) return;
-  for (const std::string& other : model_names()) {
-    if (!reads(*make_workload(other))) continue;
-    usage_error("--init {}: {} has model_type \"{}\". Use --model {}.", init_, config->string(), name, other);
+  if (std::ranges::count(model_types(), name) > 0) return;
+  if (const auto other = model_that_reads(name)) {
+    usage_error("--init {}: {} has model_type \"{}\". Use --model {}.", init_, config->string(), name, *other);
   }
 }
 

@@ -9,8 +9,9 @@ namespace ddptrain {
 
 /// What this rank's host holds, to be compared with other hosts.
 struct DataContent {
-  std::string size;  ///< In words, of all the data.
-  SharedHash hash;   ///< Of this rank's share; the ranks of a host have it all.
+  std::string size;       ///< In words, of all the data.
+  SharedHash hash;        ///< Of this rank's share; the ranks of a host have it all.
+  std::string text = {};  ///< Sizes of both parts and where they come from, for the log; empty: not known.
 };
 
 /// What the runtime knows of a data set: how many samples there are to train and to test on. What a sample is, only the

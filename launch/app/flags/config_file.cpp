@@ -97,6 +97,9 @@ std::string config_text(const std::vector<Setting>& settings) {
 std::vector<std::string> read_config(Flags& flags, const std::string& path, const ExplainFlag& explain) {
   std::vector<std::string> notes;
   const toml::table table = parse(path);
+  if (table["product"].is_array_of_tables()) {
+    usage_error("{}: this is the file of a sweep: ddpsweep {} runs it", path, path);
+  }
   std::map<toml::source_position, std::pair<std::string, const toml::node*>> lines;  // in the order of the file
   for (const auto& [key, node] : table) lines[key.source().begin] = {std::string(key.str()), &node};
   std::map<std::string, std::string> keys;  // by the names of the flags that they set

@@ -13,6 +13,7 @@
 #include "launch/app/flags/cli.h"
 #include "launch/app/flags/flag_table.h"
 #include "launch/app/flags/other_names.h"
+#include "models/hugging_face/model_config.h"
 #include "models/registry.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/core/hash.h"
@@ -40,7 +41,7 @@ class OwnArguments {
 
 struct ChosenModel {
   std::string name;
-  bool named;  ///< By a flag, the file or the checkpoint; else it is the default.
+  bool named;  ///< By a flag, the file, the checkpoint or the folder of --init; else it is the default.
 };
 
 /// The model of the newest checkpoint with a manifest. Empty if none can be read: the task says why.
@@ -58,17 +59,32 @@ std::optional<std::string> model_of_checkpoint(const std::string& path) {
   }
 }
 
+/// The model that reads the weights of --init. Empty if their config.json names none that is known: the task says why.
+std::optional<std::string> model_of_weights(const std::string& init) {
+  try {
+    const std::optional<std::filesystem::path> config = find_model_config(init);
+    if (!config) return std::nullopt;
+    const nlohmann::json type = ModelConfig(*config, "models").entry("model_type");
+    return type.is_string() ? model_that_reads(type.get<std::string>()) : std::nullopt;
+  } catch (const UsageError&) {
+    return std::nullopt;
+  }
+}
+
 /// The model that flags or the file name, before anything else is known of them; else the model of the checkpoint whose
-/// weights --generate or --export takes. What is wrong with the rest, the parse that follows says.
+/// weights --generate or --export takes, or of the weights of --init. What is wrong with the rest, the parse that
+/// follows says.
 ChosenModel find_model(int argc, const char* const* argv) {
   std::string model = Options{}.model;
   std::string config;
   std::string resume;
   std::string folder;
+  std::string init;
   std::string export_to;
   bool generate = false;
-  Flags flags = {{"--model", text(model)},       {"--config", text(config)},    {"--resume", text(resume)},
-                 {"--checkpoint", text(folder)}, {"--export", text(export_to)}, {"--generate", given(generate)}};
+  Flags flags = {{"--model", text(model)},       {"--config", text(config)},     {"--resume", text(resume)},
+                 {"--init", text(init)},         {"--checkpoint", text(folder)}, {"--export", text(export_to)},
+                 {"--generate", given(generate)}};
   const bool& named = flags.front().given;
   CLI::App app;
   app.set_help_flag();
@@ -88,9 +104,9 @@ ChosenModel find_model(int argc, const char* const* argv) {
     usage_error("{}: model = {}: there is no such model; there are: {}", config, *in_file, fmt::join(models, ", "));
   }
   const std::string checkpoint = resume == "auto" ? folder : resume;
-  if (checkpoint.empty() || (!generate && export_to.empty())) return {model, false};
-  const auto of_checkpoint = model_of_checkpoint(checkpoint);
-  return {of_checkpoint.value_or(model), of_checkpoint.has_value()};
+  const bool takes_checkpoint = !checkpoint.empty() && (generate || !export_to.empty());
+  const auto of_weights = takes_checkpoint ? model_of_checkpoint(checkpoint) : model_of_weights(init);
+  return {of_weights.value_or(model), of_weights.has_value()};
 }
 
 /// The model that has a flag which the chosen one lacks, or what to do in place of a flag of other programs. Empty:

@@ -117,7 +117,7 @@ struct CommandLine {
   Options options;
   std::unique_ptr<Workload> workload;
   Task task = Task::train;
-  bool names_model = false;                     ///< By --model, in the file, too, or by the checkpoint to read.
+  bool names_model = false;                     ///< By --model, in the file, too, or by what is read.
   std::optional<std::int64_t> given_sequence;   ///< --seq, for tasks that take the model's: see check_sequence().
   std::optional<std::string> print;             ///< Text to print instead of any task: help, version, configuration.
   std::vector<Setting> settings;                ///< The values of all flags that a file can have.

@@ -22,16 +22,6 @@ namespace {
 
 constexpr double kMargin = 0.05;  // of what is free
 
-/// Memory that one rank can take.
-struct Room {
-  std::size_t bytes;
-  std::string text;
-
-  bool fits(std::size_t kept) const {
-    return static_cast<double>(kept) <= (1.0 - kMargin) * static_cast<double>(bytes);
-  }
-};
-
 /// What only libraries allocate, by measurements on other machines, and by the sources of cudnn-frontend.
 std::size_t estimated_of(const Description& kept) {
   std::size_t bytes = 0;
@@ -41,6 +31,18 @@ std::size_t estimated_of(const Description& kept) {
   }
   return bytes;
 }
+
+/// Memory that one rank can take.
+struct Room {
+  std::size_t bytes;
+  std::string text;
+
+  bool fits(std::size_t kept) const {
+    return static_cast<double>(kept) <= (1.0 - kMargin) * static_cast<double>(bytes);
+  }
+  /// A part of the libraries' memory is taken already.
+  bool lacks(const Description& kept) const { return kept.device_bytes() - estimated_of(kept) > bytes; }
+};
 
 Room room_of(const World& world, DeviceKind device, int sharing) {
   const bool cuda = device == DeviceKind::cuda;
@@ -211,7 +213,7 @@ void require_memory(const World& world, const RunPlan& plan, const Options& opti
     kept = describe(plan, world.rank(), workload);
     if (!kept) return;
     const std::size_t bytes = kept->device_bytes();
-    if (bytes - estimated_of(*kept) > room.bytes) {  // a part of the libraries' memory is taken already
+    if (room.lacks(*kept)) {
       usage_error("there is too little memory: a rank would keep {}, and {}. A rank keeps:\n{}{}", size_text(bytes),
                   room.text, Lines{kept->table()}, flags_for_device(plan, options, workload));
     }
@@ -219,6 +221,15 @@ void require_memory(const World& world, const RunPlan& plan, const Options& opti
     spdlog::warn("A rank keeps {}, and {}: memory may run out", size_text(bytes), room.text);
   });
   require_host_memory(world, plan, kept, options, workload);
+}
+
+std::string cpu_memory_text(const World& world, const RunPlan& plan, const Description& kept, const Options& options,
+                            const Workload& workload) {
+  const Room room = room_of(world, DeviceKind::cpu, 1);
+  if (room.lacks(kept)) {
+    return fmt::format("{}: it does not fit. {}\n", room.text, flags_for_device(plan, options, workload));
+  }
+  return fmt::format("{}: {}\n", room.text, room.fits(kept.device_bytes()) ? "it fits." : "memory may run out.");
 }
 
 std::string host_memory_text(const World& world, std::size_t bytes) {

@@ -5,6 +5,7 @@
 
 #include "launch/app/plan/run_plan.h"
 #include "runtime/comm/world.h"
+#include "runtime/train/report/description.h"
 
 /// Compares the memory that a run's components would allocate, measured on a meta device, with the free memory. The
 /// memory of libraries is not known, so a run is refused only if the known memory does not fit.
@@ -21,6 +22,11 @@ std::int64_t largest_batch_that_fits(const World& world, const PlannedMachine& m
 /// The message has the table of --dry-run, the free memory and flags that save memory. Warns if memory is almost full.
 /// `options`: those of the plan. For the rest see largest_batch_that_fits().
 void require_memory(const World& world, const RunPlan& plan, const Options& options, Workload& workload);
+
+/// A line that compares the free memory of this host with that of its ranks on CPUs: `kept` is the rank that keeps
+/// most. If they do not fit, it names flags that save memory. `options`: those of the plan.
+std::string cpu_memory_text(const World& world, const RunPlan& plan, const Description& kept, const Options& options,
+                            const Workload& workload);
 
 /// A line that compares the free memory of this host with the `bytes` that its ranks together would keep there besides
 /// the memory of their GPUs.

@@ -123,7 +123,11 @@ void print_description(const World& world, CommandLine command_line) {
       return;
     }
     std::fputs(description.table().c_str(), stdout);
-    if (description.host_bytes() == 0 || options.ranks > 0) return;  // the hosts of planned ranks are not known
+    if (options.ranks > 0) return;  // the hosts of planned ranks are not known
+    if (machine.device == DeviceKind::cpu) {
+      std::fputs(cpu_memory_text(world, plan, description, options, workload).c_str(), stdout);
+    }
+    if (description.host_bytes() == 0) return;
     const std::size_t bytes = host_bytes_of(ranks, plan, workload, options, prompts);
     std::fputs(host_memory_text(world, bytes).c_str(), stdout);
   });

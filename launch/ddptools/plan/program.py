@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import difflib
 import json
 import math
 import pathlib
@@ -135,11 +136,14 @@ def check_modes(options: argparse.Namespace) -> None:
         raise UsageError("--target: it asks for the network of a data-parallel run: leave it or --mesh out")
 
 
+def recipes() -> list[str]:
+    return sorted(path.stem for path in (ROOT / "configs").glob("*.toml") if not path.is_symlink())  # earlier names
+
+
 def add_work(work: Any) -> None:
-    recipes = sorted(path.stem for path in (ROOT / "configs").glob("*.toml") if not path.is_symlink())  # earlier names
     add = work.add_mutually_exclusive_group().add_argument
     add("--model", default="gpt2-124m", metavar="NAME",
-        help=f"recipe ({', '.join(recipes)}), file of a recipe, or model of ddptrain (gpt2-124m)")  # fmt: skip
+        help=f"recipe ({', '.join(recipes())}), file of a recipe, or model of ddptrain (gpt2-124m)")  # fmt: skip
     add("--params", type=parameters, metavar="N", help="number of parameters of a language model, such as 2B")
     work.add_argument("--seq", type=whole(10**9), metavar="N", help="tokens per sample (the model's; 1024)")
     add = work.add_mutually_exclusive_group().add_argument
@@ -368,7 +372,14 @@ def describe_work(
         return dataclasses.replace(work, device="cpu") if on_cores else work
     flags, more = flags_of_work(options), [*options.ddptrain_flags, *flag_arguments(mesh or {})]
     program = program_folder(options.bin) / "ddptrain"
-    work = describe(program, flags, more)
+    try:
+        work = describe(program, flags, more)
+    except NotDescribed as error:
+        if "there is no such model" not in str(error):
+            raise
+        near = difflib.get_close_matches(options.model, recipes(), 1)
+        advice = f". Did you mean {near[0]}?" if near else ""
+        raise NotDescribed(f"{error}; recipes: {', '.join(recipes())}{advice}") from error
     as_run = calibration.flags_of(work) if calibration else {}
     if options.gradients is not None:
         as_run.pop("comm-dtype", None)

@@ -20,12 +20,12 @@ from ddptools.common.files import Record, from_json, read_records, unread_text
 from ddptools.common.mpirun import permission
 from ddptools.common.programs import answer, ask, flag_arguments, program_folder
 from ddptools.common.runner import Outcome, last_words, run
-from ddptools.common.text import number, one_line
+from ddptools.common.text import counted, number, one_line
 from ddptools.common.values import table_of
 from ddptools.results.run import make_run, why_unusable
 from ddptools.sweep.cases import Case, expand, interleaved, label, varied_settings
 from ddptools.sweep.folder import ResultFolder
-from ddptools.sweep.launch import Impossible, Launch, needs_gpus, plan_launch
+from ddptools.sweep.launch import Impossible, Launch, needs_gpus, plan_launch, uses_gpus
 from ddptools.sweep.machine import Machine, find_machine, read_topology
 from ddptools.sweep.outcome import outcome_table
 from ddptools.sweep.sweep_file import Sweep, load_sweep
@@ -108,6 +108,18 @@ class SweepRun:
         advice = f"Its CPU version: ddpsweep {for_cpus}" if for_cpus.exists() else "It has no CPU version"
         return f"{self.sweep.path} needs GPUs, and this machine has none. {advice}"
 
+    def warn_of_few_cores(self) -> None:
+        if len(self.machine.hosts) > 1:
+            return
+        on_cpus = [case for case in self.cases if not uses_gpus(case, self.machine)]
+        most = max((case.ranks * max(case.groups, 1) for case in on_cpus), default=0)
+        if most > self.machine.cores:
+            print(
+                f"ddpsweep: warning: a case has {most} ranks, and this machine has {counted(self.machine.cores, 'core')}: "
+                "ranks that share a core are slow, and their scaling means little",
+                file=sys.stderr,
+            )
+
     def dry_run(self) -> None:
         lacks_gpus = self.lacks_gpus()
         for place, case in enumerate(self.cases, 1):
@@ -138,15 +150,15 @@ class SweepRun:
         counts: collections.Counter[str] = collections.Counter()
         start = time.monotonic()
         for place, (case, repeat) in enumerate(left, 1):
+            name = f"{label(case, self.varied)}, run {repeat + 1}/{repeats}"
+            print(one_line(f"[{place}/{len(left)}] {name}:"), end=" ", file=sys.stderr, flush=True)
             record = self.run_case(case, repeat, folder, timeout_seconds)
             record["versions"] = (versions[case.program] or "").strip() or None
             folder.append(record)
             counts[record["status"]] += 1
             each = (time.monotonic() - start) / max(place - counts["skipped"], 1)
             ahead = datetime.timedelta(seconds=round(each * (len(left) - place)))
-            name = f"{label(case, self.varied)}, run {repeat + 1}/{repeats}"
-            told = one_line(f"[{place}/{len(left)}] {name}: {_result_text(record)}  ({ahead} left)")
-            print(told, file=sys.stderr, flush=True)
+            print(one_line(f"{_result_text(record)}  ({ahead} left)"), file=sys.stderr, flush=True)
         return self.conclude(counts, folder)
 
     def warn_of_other_machines(self, folder: ResultFolder) -> None:
@@ -303,6 +315,7 @@ def main(argv: list[str]) -> int:
             raise UsageError(lacks_gpus)
     for note in sweep.notes:
         print(f"ddpsweep: {one_line(note)}", file=sys.stderr)
+    sweep_run.warn_of_few_cores()
     if arguments.dry_run:
         sweep_run.dry_run()
         if shutil.which("mpirun"):

@@ -312,8 +312,10 @@ class ProgramTest(unittest.TestCase):
         self.assertEqual(batch, 7)
 
     def test_the_words_of_ddptrain_and_of_flags_are_told(self) -> None:
-        with self.assertRaisesRegex(UsageError, "^--model vgg: there is no such model$"):
+        with self.assertRaisesRegex(UsageError, "^--model vgg: there is no such model; recipes: .*, smollm-135m$"):
             output("--model", "vgg")
+        with self.assertRaisesRegex(UsageError, "; recipes: .*[.] Did you mean gpt2-124m[?]$"):
+            output("--model", "gpt2-124")
         with self.assertRaisesRegex(UsageError, "cannot be run: No such file or directory. Build it, or give --bin "):
             output("--bin", PROGRAMS.name)
         with self.assertRaisesRegex(UsageError, "^--fit-ranks: give the runs with --calibrate$"):

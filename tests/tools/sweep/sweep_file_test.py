@@ -143,6 +143,7 @@ class SweepFile(support.FolderCase):
             "name = '.'\n" + product: "name = '.': give letters",
             "name = '..'\n" + product: "name = '..': .*, not dots alone",
             "": r"no \[\[product\]\]",
+            "model = 'cnn'\nbatch = 8": r"it has no \[\[product\]\], so it is no sweep. ddptrain --config .* takes a file of flags",
             "product = 3": r"no \[\[product\]\]",
             "x = ": "not a TOML file",
             "[base]\nbatch = []\n" + product: "base: batch.*empty",

@@ -1,9 +1,12 @@
 import collections
 import json
+import os
 import pathlib
+import select
 import signal
 import tempfile
 
+from ddptools.common.text import counted
 from tests.tools.support import FakeSweep, FolderCase, is_alive, wait_for
 
 HERE = pathlib.Path(__file__).parent
@@ -51,6 +54,25 @@ class SweepTest(FolderCase):
             sweep.environment |= {"FAKE_SUMMARY": json.dumps({"disturbed": disturbed, "scaling_efficiency": None})}
             table = sweep.run().stderr.partition("rate")[2]
             self.assertEqual("images/s, disturbed" in table, bool(disturbed))
+
+    def test_the_case_is_named_before_it_runs(self) -> None:
+        sweep = self.sweep("repeats = 1\n[[product]]\nranks = 1\nbatch = [1, 2]\n")
+        hold = sweep.hold_after(0)
+        process = sweep.start()
+        wait_for(lambda: bool(sweep.executed()))
+        readable, _, _ = select.select([process.stderr], [], [], 0)
+        told = os.read(process.stderr.fileno(), 1000).decode() if readable else ""
+        hold.unlink()
+        self.assertRegex(told, r"^\[1/2\] batch=[12], run 1/1: $")
+        _, rest = process.communicate(timeout=300)
+        self.assertRegex(rest.splitlines()[0], r"^1,0\d\d images/s in .*left\)$")
+
+    def test_more_ranks_than_cores_are_told(self) -> None:
+        sweep = self.sweep("repeats = 1\n[[product]]\nranks = [1, 9999]\ndevice = 'cpu'\nbatch = 0\n")
+        warning = f"ddpsweep: warning: a case has 9999 ranks, and this machine has {counted(os.cpu_count() or 1, 'core')}: "
+        for options in ((), ("--dry-run",)):  # ddptrain refuses this batch before a run begins
+            self.assertEqual(sweep.run(*options, code=2).stderr.count(warning), 1)
+            self.assertNotIn("warning", sweep.run(*options, "--set", "ranks=1", code=2).stderr)
 
     def test_what_was_added_to_the_settings_is_said(self) -> None:
         sweep = self.sweep(SIX_CASES)
