@@ -25,12 +25,8 @@ class CnnWorkload final : public ImageWorkload {
  public:
   Flags flags() override {
     Flags flags = ImageWorkload::flags();
-    FlagValue dropout = choice(dropout_, {{"on", true}, {"off", false}, {"auto", true}});
-    dropout.set = [set = dropout.set](std::string& text) -> std::string {
-      const std::string advice = set(text);
-      return advice.empty() ? "" : advice + " (the CNN has fixed rates; gpt and llama take a rate)";
-    };
-    flags.push_back({"--dropout", dropout, "Dropout with the published rates 0.25 and 0.5"});
+    flags.push_back({"--dropout", choice(dropout_, {{"on", true}, {"off", false}, {"auto", true}}),
+                     "Dropout with the published rates 0.25 and 0.5"});
     const Names<MemoryFormat> formats = {
         {"auto", MemoryFormat::automatic}, {"nhwc", MemoryFormat::nhwc}, {"nchw", MemoryFormat::nchw}};
     flags.push_back({"--memory-format", choice(memory_format_, formats),

@@ -75,8 +75,6 @@ TEST(Hints, AFileOfASweepNamesDdpsweep) {
 
 TEST(Hints, WrongValuesSayWhatToGive) {
   EXPECT_CONTAINS(message_of_line("--resume auto"), "--resume auto: add --checkpoint DIR, or name it: --resume DIR");
-  EXPECT_CONTAINS(message_of_line("--model cnn --dropout 0.1"),
-                  "--dropout 0.1: give one of on|off|auto (the CNN has fixed rates; gpt and llama take a rate)");
 }
 
 }  // namespace

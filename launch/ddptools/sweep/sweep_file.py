@@ -91,7 +91,8 @@ class _Reader:
     def sweep(self) -> Sweep:
         table = self.table
         is_of_flags = "product" not in table and table.keys() - SWEEP_KEYS
-        self.need(not is_of_flags, "", f"it has no [[product]], so it is no sweep. ddptrain --config {self.path} takes a file of flags")
+        program = f"ddptrain --config {self.path}"
+        self.need(not is_of_flags, "", f"it has no [[product]], so it is no sweep. {program} takes a file of flags")
         for key in table:
             self.need(key in SWEEP_KEYS, key, f"unknown key; there are {', '.join(sorted(SWEEP_KEYS))}")
         products = table.get("product", [])
