@@ -57,7 +57,7 @@ def _cases(experiment: Experiment) -> Table:
         columns.append(("gradient path", lambda case: case.path))
     columns = [(name, show) for name, show in columns if any(show(case) for case in shown)]
     rows = [[show(case) for _, show in columns] for case in shown]
-    caption = _with_rest("All cases, median (smallest to largest).", len(experiment.cases))
+    caption = with_rest("All cases, median (smallest to largest).", len(experiment.cases))
     is_busy = any((own := case.efficiency()) is not None and own.by_others for case in shown)
     footnote = WAITS if is_busy else ""
     return Table(caption, [name for name, _ in columns], rows, footnote, _winners(shown, effects, found))
@@ -102,7 +102,7 @@ def _rate(case: Case) -> str:
     return f"({case.failures[-1].get('status', 'unknown') if case.failures else 'not run'})"
 
 
-def _with_rest(caption: str, rows: int) -> str:
+def with_rest(caption: str, rows: int) -> str:
     return caption if rows <= MOST_ROWS else f"{caption} {rows - MOST_ROWS} more rows are in results.jsonl."
 
 
@@ -220,7 +220,7 @@ def failures(experiment: Experiment) -> Table:
     header = ["case", "runs", "status", "reason", "log"]
     if not any(row[-1] for row in rows):
         header, rows = header[:-1], [row[:-1] for row in rows]
-    return Table(_with_rest("Runs without a result.", len(rows)), header, rows[:MOST_ROWS])
+    return Table(with_rest("Runs without a result.", len(rows)), header, rows[:MOST_ROWS])
 
 
 def _no_number(record: dict) -> str:
