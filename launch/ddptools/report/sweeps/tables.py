@@ -9,6 +9,7 @@ from ddptools.common.text import measured, number, percent, size_text
 from ddptools.common.values import finite, median_of, table_of
 from ddptools.report.sweeps.experiment import Case, Experiment
 from ddptools.report.sweeps.noise import Effect, Effects
+from ddptools.report.sweeps.two_efficiencies import words_of_both
 from ddptools.results.efficiency import DISTURBED
 from ddptools.results.machine import gpus_text, processor_text
 from ddptools.results.run import (
@@ -59,7 +60,7 @@ def _cases(experiment: Experiment) -> Table:
     rows = [[show(case) for _, show in columns] for case in shown]
     caption = with_rest("All cases, median (smallest to largest).", len(experiment.cases))
     is_busy = any((own := case.efficiency()) is not None and own.by_others for case in shown)
-    footnote = WAITS if is_busy else ""
+    footnote = " ".join(filter(None, [WAITS if is_busy else "", words_of_both(experiment, shown)]))
     return Table(caption, [name for name, _ in columns], rows, footnote, _winners(shown, effects, found))
 
 
