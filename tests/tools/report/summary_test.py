@@ -79,6 +79,9 @@ class WarningsTest(ReportCase):
         (line,) = self.warnings(scaling(199, 1.02, scaling_efficiency_half_width=0.01))
         self.assertIn("102.0% of 2 ranks (95% interval 101.0% to 103.0%).", line)
         self.assertEqual(self.warnings(scaling(199, 1.02, scaling_efficiency_half_width=0.03)), [])  # it may be 100%
+        wide = {"scaling_efficiency_low": 1.02, "scaling_efficiency_high": 1.18}
+        self.assertIn("110.0% of 2 ranks (95% interval 102.0% to 118.0%).", self.warnings(scaling(199, 1.1, **wide))[0])
+        self.assertEqual(self.warnings(scaling(199, 1.1, disturbed="busy", **wide)), [])
         for rates, lines in (([202, 207, 199], 0), ([232, 237, 229], 1)):
             self.assertEqual(len(self.warnings(over("ranks", {1: [100, 103, 98], 2: rates}))), lines)
 

@@ -75,7 +75,7 @@ def _efficiencies_above_all(experiment: Experiment) -> Iterator[str]:
             yield f"An efficiency above 100%: {percent(value)} of {label}. {GAINS}, {why}."
     for case in experiment.measured:
         efficiency = case.efficiency()
-        if efficiency is None or efficiency.mark:
+        if efficiency is None or efficiency.reason:
             continue
         low, high = efficiency.limits or (efficiency.value, efficiency.value)
         if above_all(low):
