@@ -57,6 +57,9 @@ class CasesTableTest(ReportCase):
         self.assertEqual(shown(told, told | {"exposed_comm_us_half_width": 2.5}), "-2.0 +- 2.5 us (-5.1%)")
         self.assertEqual(shown(told | {"exposed_comm_us_half_width": None}), "-2.0 us (-5.1%)")
         self.assertEqual(shown({"exposed_comm_fraction": 0.4}), "40.0%")  # of an older version
+        self.assertEqual(shown(told | {"disturbed": "busy"}), "-2.0 +- 1.5 us (-5.1%), disturbed")
+        self.assertEqual(shown(told | {"exposed_comm_us_half_width": 99.0, "disturbed": "busy"}),
+                         "too noisy (-2.0 +- 99.0 us), disturbed")  # fmt: skip
 
     def test_what_is_too_noisy_says_so_in_numbers_of_equal_precision(self) -> None:
         told = {"exposed_comm_us": 17270.9, "exposed_comm_us_half_width": 40014.3, "exposed_comm_fraction": 4.971}

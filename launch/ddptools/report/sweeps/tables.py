@@ -132,7 +132,7 @@ def _case_columns() -> list[Column]:
     return [
         ("step ms", field("step_seconds", milliseconds)),
         ("efficiency in the job", several(_own_efficiency)),
-        ("exposed communication", several(_exposed)),
+        ("exposed communication", several(_marked_exposed)),
         ("MFU", field("mfu", percent)),
         ("clocks", _clocks),
         ("topology", several(lambda case: case.told("topology"))),
@@ -145,6 +145,11 @@ def _own_efficiency(case: Case) -> str:
     if efficiency is None:
         return DISTURBED if case.disturbed else ""
     return efficiency.text
+
+
+def _marked_exposed(case: Case) -> str:
+    text = _exposed(case)
+    return f"{text}, {DISTURBED}" if text and DISTURBED in _own_efficiency(case) else text
 
 
 def _exposed(case: Case) -> str:
