@@ -20,8 +20,8 @@ fs::path weights_file(const std::string& path) {
 
 Flags ImageWorkload::flags() {
   return {{"--data", text(data_, "PATH"),
-           "Folder of IDX files (such as MNIST), or synthetic[:COUNT] (default: Fashion-MNIST in $DDPTRAIN_DATA or the "
-           "usual places)"},
+           "Folder of IDX files (such as MNIST), or synthetic[:COUNT] (default: the folder $DDPTRAIN_DATA, else "
+           "Fashion-MNIST in data/downloads/fashion-mnist or /usr/share/datasets/fashion-mnist)"},
           {"--init", text(init_, "PATH"), "Start from these weights: folder of --save or safetensors file"},
           {"--save", text(save_, "DIR"),
            "Write the trained weights to this folder: model.safetensors, with PyTorch's names and layouts",

@@ -50,6 +50,25 @@ class LinksTest(unittest.TestCase):
                 self.assertEqual(broken_links(page), [])
 
 
+class ReadingOrderTest(unittest.TestCase):
+    """docs/README.md lists the tutorials in order. README names the first one, and each page ends with the next one."""
+
+    def test_each_page_names_the_next_one(self) -> None:
+        docs = ROOT / "docs"
+        listed = (docs / "README.md").read_text(encoding="utf-8").partition("\n## Tutorials, in order\n")[2]
+        listed = listed.partition("\n## ")[0]
+        order = [docs / path for path in re.findall(r"^\d+\. \[[^\]]*\]\(([^)]*)\)", listed, re.MULTILINE)]
+        self.assertEqual({*(docs / "tutorial").glob("*.md")} - {*order}, set(), "not in the list")
+        readme = (ROOT / "README.md").read_text(encoding="utf-8")
+        start = re.search(r"To learn, begin with \[[^\]]*\]\(([^)]*)\)", readme)
+        self.assertEqual(ROOT / start[1], order[0])
+        for page, following in zip(order, [*order[1:], docs / "README.md"]):
+            with self.subTest(page=page.name):
+                end = re.search(r"\n\nNext: \[[^\]]*\]\(([^)#]*)[^\n]*\n\Z", page.read_text(encoding="utf-8"))
+                self.assertIsNotNone(end, "the last line must be Next: [title](page).")
+                self.assertEqual((page.parent / end[1]).resolve(), following)
+
+
 class WhereThingsGoTest(unittest.TestCase):
     """Each change has a file to open first. test_links() has found that the files exist."""
 

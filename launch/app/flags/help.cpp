@@ -25,13 +25,13 @@ constexpr const char* kAbout =
 constexpr const char* kExamples =
     "Examples:\n"
     "  Train the CNN on the CPU with 2 ranks, on synthetic images:\n"
-    "    mpirun -np 2 ddptrain --device cpu --data synthetic --epochs 1\n"
+    "    mpirun -np 2 --bind-to none ddptrain --device cpu --data synthetic --epochs 1\n"
     "  Train the CNN on 8 GPUs, with checkpoints (launch/fetch-data downloads Fashion-MNIST):\n"
-    "    mpirun -np 8 ddptrain --model cnn --epochs 20 --checkpoint run1\n"
+    "    mpirun -np 8 --bind-to none ddptrain --epochs 20 --checkpoint run1\n"
     "  Resume that run from its newest checkpoint:\n"
-    "    mpirun -np 8 ddptrain --model cnn --epochs 20 --checkpoint run1 --resume auto\n"
+    "    mpirun -np 8 --bind-to none ddptrain --epochs 20 --checkpoint run1 --resume auto\n"
     "  Train a small GPT on a text file:\n"
-    "    mpirun -np 2 ddptrain --config configs/gpt-char.toml --data text.txt\n\n";
+    "    mpirun -np 2 --bind-to none ddptrain --config configs/gpt-char.toml --data text.txt\n\n";
 
 std::string short_help(const CLI::App& app) {
   const std::vector<std::pair<const char*, std::vector<const char*>>> groups = {

@@ -116,6 +116,18 @@ def first_difference(flights: list[Flight]) -> str:
     return "All these ranks called the same collectives, and all of them ended."
 
 
+def silent_ranks(flights: list[Flight]) -> list[str]:
+    """A sentence for each rank that wrote its record although it had not answered: it stood still until later."""
+    sentences = {}
+    for flight in flights:
+        for rank, peer in flight.peers.items():
+            if not peer["answers"] and any(other.rank == rank for other in flights):
+                heard = peer["heard_seconds_ago"]
+                last = "" if heard is None else f", which last heard of it {heard:.1f} s before"
+                sentences.setdefault(rank, f"Rank {rank} did not answer rank {flight.rank}{last}. Its record is of later.")
+    return [sentences[rank] for rank in sorted(sentences)]
+
+
 def report_flight(folder: pathlib.Path) -> int:
     flights = load(folder)
     for flight in flights:
@@ -123,6 +135,7 @@ def report_flight(folder: pathlib.Path) -> int:
             print(one_line(str(flight.first["message"])))
     print("\n" + to_text(rank_table(flights)))
     print(f"First difference: {first_difference(flights)}")
+    print("".join(f"{sentence}\n" for sentence in silent_ranks(flights)), end="")
     world_size = max(flight.first["world_size"] for flight in flights)
     if missing := sorted(set(range(world_size)) - {flight.rank for flight in flights}):
         print(f"There is no record of {ranks_of(missing)} in {folder}.")

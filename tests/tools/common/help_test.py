@@ -34,7 +34,7 @@ class HelpTest(unittest.TestCase):
 class ExamplesTest(FolderCase):
     def test_examples_run(self) -> None:
         text = help_of("ddptrain", "--help").partition("\nExamples:\n")[2]
-        examples = re.findall(r"(?m)^    mpirun -np \d+ ddptrain (.*)$", text)
+        examples = re.findall(r"(?m)^    mpirun -np \d+ --bind-to none ddptrain (.*)$", text)
         self.assertEqual(len(examples), 4, text)
         self.assertEqual(len(re.findall(r"(?m)^    ", text)), 4, text)
         (self.folder / "configs").symlink_to(ROOT / "configs")

@@ -86,6 +86,16 @@ class FlightTest(FolderCase):
         self.assertIn("no record of ranks 1, 2", text)
         self.assertIn("1 lines could not be read", text)
 
+    def test_a_rank_that_woke_up_after_the_timeout(self) -> None:
+        silent = {"event": "peer", "rank": 1, "host": "host1", "answers": False, "heard_seconds_ago": 8.2} | progress()
+        answers = {"event": "peer", "rank": 0, "host": "host0", "answers": True, "heard_seconds_ago": 0.1} | progress()
+        waits = progress("all-reduce", 5)
+        self.write(0, [first(0, 2, "timeout", **waits), silent, collective(5, finished=False)])
+        self.write(1, [first(1, 2, **waits), answers, collective(5, finished=False)])
+        text = self.report()
+        self.assertIn("Rank 1 did not answer rank 0, which last heard of it 8.2 s before. Its record is of later.\n", text)
+        self.assertNotIn("Rank 0 did not answer", text)
+
     def test_which_records_count(self) -> None:
         (self.folder / "metrics.jsonl").write_text('{"event": "start"}\n')
         with self.assertRaisesRegex(UsageError, "no flight record"):
