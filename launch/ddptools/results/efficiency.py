@@ -10,7 +10,6 @@ from ddptools.common.values import finite
 from ddptools.results.run import is_by_others, is_too_noisy, why_unusable
 
 DISTURBED, TOO_NOISY = "disturbed", "too noisy"  # marks
-MOST_WIDTH = 1.0  # of an interval that tells something, as in the summary of ddptrain
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,13 +26,9 @@ class Efficiency:
         """One of the two or both; empty if nothing is known against it."""
         if self.low is None and is_too_noisy(self.half_width):
             return TOO_NOISY  # of older files, whose reason is the interval
-        return ", ".join(([] if self.is_known else [TOO_NOISY]) + ([DISTURBED] if self.reason else []))
-
-    @property
-    def is_known(self) -> bool:
-        """Whether its interval is not most of what an efficiency can be."""
         low, high = self.limits or (self.value, self.value)
-        return high - low <= MOST_WIDTH
+        is_wide = is_too_noisy((high - low) / 2)
+        return ", ".join(([TOO_NOISY] if is_wide else []) + ([DISTURBED] if self.reason else []))
 
     @property
     def interval(self) -> str:

@@ -19,6 +19,16 @@ def gpus_text(machine: Record) -> str:
     return ", ".join(f"{count} x {name}" for name, count in sorted(counts.items())) or "none"
 
 
+def short_name(machine: Record) -> str:
+    """Its GPUs, or its processor if it has none."""
+    gpus = gpus_text(machine)
+    return str(machine.get("cpu") or "unknown processor") if gpus == "none" else gpus
+
+
+def long_name(machine: Record) -> str:
+    return f"{processor_text(machine)}, GPUs: {gpus_text(machine)}"
+
+
 def parts_of(machine: Record) -> Parts:
     """A host of another name, or with another system, may be a machine of the same kind."""
     gpus = gpus_text(machine) if isinstance(machine.get("gpus"), list) else ""

@@ -11,7 +11,7 @@ from ddptools.common.values import finite, list_of, positive, table_of
 NCCL_CHOICES = ("algorithm", "protocol", "channels", "transport")
 UNITS = ("images", "tokens", "samples")
 LEAST_CPU_SHARE = 0.9  # of a rank that computes; with less, ddptrain warns of other programs
-MOST_HALF_WIDTH = 0.05  # of the efficiency; with more, ddptrain calls the scaling not measured
+MOST_HALF_WIDTH = 0.05  # of the efficiency; with more, ddptrain prints it in whole numbers
 WORDS_OF_OTHERS = ("other programs", "for a core")  # in reasons of files without disturbed_by_others
 WORKLOAD = {
     "ranks", "batch", "global-batch", "model", "config", "precision", "data", "seq", "micro-batch", "grad-accum",

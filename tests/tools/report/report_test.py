@@ -57,6 +57,9 @@ class CasesTableTest(ReportCase):
         self.assertEqual(shown(told, told | {"exposed_comm_us_half_width": 2.5}), "-2.0 +- 2.5 us (-5.1%)")
         self.assertEqual(shown(told | {"exposed_comm_us_half_width": None}), "-2.0 us (-5.1%)")
         self.assertEqual(shown({"exposed_comm_fraction": 0.4}), "40.0%")  # of an older version
+        self.assertEqual(shown(told | {"disturbed": "busy"}), "-2.0 +- 1.5 us (-5.1%), disturbed")
+        self.assertEqual(shown(told | {"exposed_comm_us_half_width": 99.0, "disturbed": "busy"}),
+                         "too noisy (-2.0 +- 99.0 us), disturbed")  # fmt: skip
 
     def test_what_is_too_noisy_says_so_in_numbers_of_equal_precision(self) -> None:
         told = {"exposed_comm_us": 17270.9, "exposed_comm_us_half_width": 40014.3, "exposed_comm_fraction": 4.971}
@@ -71,6 +74,10 @@ class CasesTableTest(ReportCase):
         wide["disturbed"] = "other programs took 52% of the cores"
         self.assertEqual(self.row(wide)["efficiency in the job"], "too noisy (75.7%, 26.3 to 146.4), disturbed")
         self.assertEqual(self.row(wide | {"disturbed": ""})["efficiency in the job"], "too noisy (75.7%, 26.3 to 146.4)")
+        for low, high, text in ((0.301, 0.824, "too noisy (70.0%, 30.1 to 82.4)"), (0.65, 0.749, "70.0% (65.0 to 74.9)"),
+                                (0.65, 0.751, "too noisy (70.0%, 65.0 to 75.1)")):  # fmt: skip
+            told = {"scaling_efficiency": 0.7, "scaling_efficiency_low": low, "scaling_efficiency_high": high}
+            self.assertEqual(self.row(told)["efficiency in the job"], text)
         self.assertEqual(self.row({"exposed_comm_us": 0.3, "exposed_comm_us_half_width": 123.44})["exposed communication"],
                          "too noisy (0.3 +- 123.4 us)")  # fmt: skip
 

@@ -79,6 +79,9 @@ class WarningsTest(ReportCase):
         (line,) = self.warnings(scaling(199, 1.02, scaling_efficiency_half_width=0.01))
         self.assertIn("102.0% of 2 ranks (95% interval 101.0% to 103.0%).", line)
         self.assertEqual(self.warnings(scaling(199, 1.02, scaling_efficiency_half_width=0.03)), [])  # it may be 100%
+        wide = {"scaling_efficiency_low": 1.02, "scaling_efficiency_high": 1.18}
+        self.assertIn("110.0% of 2 ranks (95% interval 102.0% to 118.0%).", self.warnings(scaling(199, 1.1, **wide))[0])
+        self.assertEqual(self.warnings(scaling(199, 1.1, disturbed="busy", **wide)), [])
         for rates, lines in (([202, 207, 199], 0), ([232, 237, 229], 1)):
             self.assertEqual(len(self.warnings(over("ranks", {1: [100, 103, 98], 2: rates}))), lines)
 
@@ -115,7 +118,7 @@ class WarningsTest(ReportCase):
         first = self.page.partition("</h1>")[2].strip().partition("\n")[0]
         self.assertTrue(first.startswith('<div class="disturbed"><p>Disturbed: 1 of 2 runs (' + why), first)
         self.assertIn("| 2 | 180.0 | 90.0%, disturbed | 1 | 1 | 90.0% (85.0 to 93.0), disturbed |", markdown)
-        self.assertIn("| 2 ranks | 1.00 | 0.90 | 0.10 | 0.00 | 0.00 | 90.0%, disturbed |", markdown)
+        self.assertIn("| 2 ranks, disturbed | 1.00 | 0.90 | 0.10 | 0.00 | 0.00 | 90.0% |", markdown)
         self.assertIn("- 2 ranks: 1.80 times one rank, efficiency 90.0%, disturbed (", markdown)  # not bold
         self.assertIn("efficiency in the job, without waits for other programs, 90.0% (85.0 to 93.0), disturbed)", markdown)
         self.assertIn("\nRates, and the efficiency against the run of one rank, count waits for other programs.", markdown)
@@ -258,9 +261,30 @@ class LostTimeTest(ReportCase):
         *others, crowd, own = (self.causes(told(1.0, 0.9, 0.95, 0.92) | limits | why) for why in reasons)
         self.assertEqual(own, crowd)
         for words in others:
-            self.assertEqual(words, "Most is lost with main: 10.0% of 1,000 ms. Other programs disturbed the measurement, so "
-                             "the causes cannot be told apart.")  # fmt: skip
+            self.assertEqual(words, "Other programs disturbed all of these measurements, so what is lost, and why, is not known.")
         self.assertIn("(exposed communication 5.0%, contention 2.0%, stragglers 3.0%). Its slowest rank is rank 1", crowd)
+
+    def test_most_is_lost_with_a_case_that_nobody_disturbed(self) -> None:
+        def words(**of_worse: Any) -> str:
+            summaries = {8: told(1.0, 0.9, 0.95, 0.92), 16: told(1.0, 0.6, 0.95, 0.92) | of_worse}
+            made = [record(f"{n}", 0, 1.0, {"ranks": 2, "batch": n}, summary=summary) for n, summary in summaries.items()]
+            found = losses(self.experiment(made))
+            marked = ["disturbed" in bar.label for picture in lost_time_pictures(found) for bar in picture.chart.bars]
+            self.assertEqual(marked, ["disturbed" in row[0] for row in lost_time_table(found).rows])
+            self.assertEqual(sum(marked), len(of_worse))
+            return lost_time_words(found)
+
+        left_out = "Measurements that other programs disturbed are left out."
+        self.assertRegex(words(), "^Most is lost with batch 16: 40.0% ")
+        self.assertRegex(words(disturbed="other programs took 52% of the cores"), f"^Most is lost with batch 8: 10.0% .* {left_out}$")
+        self.assertRegex(words(disturbed="4 threads share 2 cores"), r"^Most is lost with batch 16: 40.0% .*\)\.$")
+
+    def test_a_wide_efficiency_is_marked_beside_the_parts(self) -> None:
+        for why, label in (("", "main"), ("busy", "main, disturbed")):
+            wide = {"scaling_efficiency_low": 0.6, "scaling_efficiency_high": 1.2, "disturbed": why}
+            (row,) = lost_time_table(losses(self.experiment([record("c", 0, 1.0, {"ranks": 2},
+                                     summary=told(1.0, 0.9, 0.95, 0.92) | wide)]))).rows  # fmt: skip
+            self.assertEqual((row[0], row[-1]), (label, "90.0%, too noisy"))
 
     def test_short_steps_are_read_in_microseconds(self) -> None:
         summary = told(134e-6, 0.93, 126e-6, 125.93e-6)

@@ -118,6 +118,36 @@ class WordsTest(ReportCase):
         about = "703.5 images/s; efficiency in the job 90.0%"
         self.assertEqual(text, f"8 ranks: 7.00 times one rank, efficiency 87.5% ({about}).")
 
+    def two_efficiencies(self, rates: list[float], batch: int = 32, one: int = 32, **summary: Any) -> tuple[str, str]:
+        """The headline of two ranks, and the text below the table of cases; 90% (88 to 92) in the job."""
+        told = {"scaling_efficiency": 0.9, "scaling_efficiency_low": 0.88, "scaling_efficiency_high": 0.92, "grad_accum": 1}
+        records = over("ranks", {1: [99, 100, 101]}, summary={"batch_per_rank": one, "grad_accum": 1})
+        markdown = self.report_of(records + over("ranks", {2: rates}, summary=told | {"batch_per_rank": batch} | summary))
+        (headline,) = [line for line in markdown.splitlines() if "times one rank" in line]
+        return headline, next((line for line in markdown.splitlines() if line.startswith("Efficiency compares")), "")
+
+    def test_two_efficiencies_are_told_apart(self) -> None:
+        headline, below = self.two_efficiencies([179, 180, 181])
+        self.assertTrue(headline.endswith("(180.0 images/s; efficiency in the job 90.0% (88.0 to 92.0))"), headline)
+        self.assertTrue(below.endswith("alone, measured in the same job after training."), below)
+        headline, below = self.two_efficiencies([140, 141, 142], 16)
+        self.assertIn("efficiency in the job, against the same batch per rank, 90.0% (88.0 to 92.0))", headline)
+        self.assertTrue(below.endswith("efficiency in the job does not."), below)
+        virtual = self.two_efficiencies([140, 141, 142], 32, 64, virtual_ranks=4)[0]  # of two ranks: 64 samples of each
+        self.assertIn("the two disagree", virtual)
+        self.assertEqual(self.two_efficiencies([180], scaling_efficiency=None)[1], "")
+
+    def test_two_efficiencies_that_disagree_say_so(self) -> None:
+        for rates in ([162, 163, 164], [198, 199, 200]):
+            headline, below = self.two_efficiencies(rates)
+            self.assertTrue(headline.endswith("90.0% (88.0 to 92.0): the two disagree, repeat the runs)"), headline)
+            self.assertIn("The two disagree by more than their noise with 2 ranks. Usually the clocks", below)
+        # Ranges that overlap, fewer runs, another batch, a batch that is not known, and a disturbed run.
+        for rates, changes in (([172, 175, 179], {}), ([163, 164], {}), ([162, 163, 164], {"batch": 16}),
+                               ([162, 163, 164], {"batch_per_rank": None}), ([162, 163, 164], {"disturbed": "busy"}),
+                               ([162, 163, 164], {"scaling_efficiency_low": None})):  # fmt: skip
+            self.assertNotIn("disagree", "".join(self.two_efficiencies(rates, **changes)), (rates, changes))
+
     def test_saturation_with_the_batch(self) -> None:
         rates = {32: 1050, 64: 1498, 256: 2192, 512: 2450, 1024: 2529, 1280: 2458}
         single = self.words(over("batch", {batch: [rate] for batch, rate in rates.items()}))

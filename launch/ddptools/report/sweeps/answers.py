@@ -9,7 +9,8 @@ from ddptools.common.values import grouped
 from ddptools.page.blocks import Answer
 from ddptools.report.sweeps.experiment import Case, Experiment
 from ddptools.report.sweeps.noise import NO_DIFFERENCE, TOO_FEW, Effect, Effects
-from ddptools.results.efficiency import DISTURBED
+from ddptools.report.sweeps.two_efficiencies import disagree, has_smaller_batch
+from ddptools.results.efficiency import DISTURBED, Efficiency
 from ddptools.results.run import PLACEMENT
 
 MOST_SENTENCES = 12
@@ -114,8 +115,7 @@ def _ranks(experiment: Experiment) -> Iterator[Answer]:
         own = last.efficiency()
         about = [f"{number(last.rate)} {experiment.unit}", *([context] if context != experiment.product else [])]
         if own is not None:
-            without = ", without waits for other programs," if own.by_others and (last.medians("nodes") or 1) <= 1 else ""
-            about.append(f"efficiency in the job{without} {own.text}")
+            about.append(_in_the_job(experiment, last, own))
         efficiency = statistics.median(efficiencies)
         yield Answer(
             f"{last.ranks} ranks: {last.rate / first.rate:.2f} times one rank, efficiency {percent(efficiency)}"
@@ -123,6 +123,13 @@ def _ranks(experiment: Experiment) -> Iterator[Answer]:
             "; ".join(about),
             mark=DISTURBED if experiment.is_doubtful(last) else "above 100%" if efficiency > ABOVE_ALL else "",
         )
+
+
+def _in_the_job(experiment: Experiment, case: Case, efficiency: Efficiency) -> str:
+    about = ["without waits for other programs"] if efficiency.by_others and (case.medians("nodes") or 1) <= 1 else []
+    about += ["against the same batch per rank"] if has_smaller_batch(experiment, case) else []
+    words = f"efficiency in the job, {', '.join(about)}," if about else "efficiency in the job"
+    return f"{words} {efficiency.text}{': the two disagree, repeat the runs' if disagree(experiment, case) else ''}"
 
 
 def _batch(experiment: Experiment) -> Iterator[str]:

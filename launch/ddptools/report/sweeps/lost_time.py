@@ -9,7 +9,7 @@ from ddptools.common.text import measured, percent
 from ddptools.common.values import positive
 from ddptools.report.sweeps.experiment import Case, Experiment
 from ddptools.report.sweeps.tables import MOST_ROWS
-from ddptools.results.efficiency import Efficiency
+from ddptools.results.efficiency import DISTURBED, TOO_NOISY, Efficiency
 
 EXPOSED = "exposed communication"
 TOGETHER = "contention"
@@ -45,6 +45,15 @@ class Loss:
     def by_others(self) -> bool:
         """Whether other programs disturbed its measurement."""
         return self.efficiency is not None and self.efficiency.by_others
+
+    @property
+    def marks(self) -> list[str]:
+        return self.efficiency.mark.split(", ") if self.efficiency else []
+
+    @property
+    def marked_label(self) -> str:
+        """Of a row or a bar: all its parts are not to be trusted if a run was disturbed."""
+        return f"{self.label}, {DISTURBED}" if DISTURBED in self.marks else self.label
 
     @property
     def is_beyond_noise(self) -> bool:
@@ -120,8 +129,16 @@ def drawn_parts(loss: Loss) -> dict[str, float] | None:
 
 
 def lost_time_words(found: list[Loss]) -> str:
-    """Of the case that loses the largest share, among those that lose more than the noise. Like the summary of ddptrain,
-    names the causes that are more than noise, and none if other programs disturbed the runs."""
+    """Of the case that loses the largest share, without those that other programs disturbed."""
+    usable = [loss for loss in found if not loss.by_others]
+    if not usable:
+        return "Other programs disturbed all of these measurements, so what is lost, and why, is not known."
+    left_out = " Measurements that other programs disturbed are left out." if len(usable) < len(found) else ""
+    return _most_lost(usable) + left_out
+
+
+def _most_lost(found: list[Loss]) -> str:
+    """Among those that lose more than the noise. Like the summary of ddptrain, names the causes that are more than noise."""
     if max(loss.share for loss in found) <= 0:
         return f"No step takes longer than its reference ({ONE_RANK})."
     worst = max((loss for loss in found if loss.is_beyond_noise), key=lambda loss: loss.share, default=None)
@@ -129,8 +146,6 @@ def lost_time_words(found: list[Loss]) -> str:
         return f"No step takes longer than its reference ({ONE_RANK}) by more than the noise."
     unit, factor = time_unit([worst])
     text = f"Most is lost with {worst.label}: {percent(worst.share)} of {measured(factor * worst.step_seconds)} {unit}"
-    if worst.by_others:
-        return f"{text}. Other programs disturbed the measurement, so the causes cannot be told apart."
     causes = ", ".join(f"{name} {percent(share)}" for name, share in _causes(worst).items())
     if not causes:
         return f"{text}. No single cause is more than the noise."
@@ -154,9 +169,8 @@ def lost_time_table(found: list[Loss]) -> Table:
     rows = []
     for loss in found[:MOST_ROWS]:
         whole = [measured(factor * seconds) for seconds in (loss.step_seconds, loss.useful_seconds)]
-        mark = loss.efficiency.mark if loss.efficiency else ""
-        efficiency = ", ".join(filter(None, [percent(1 - loss.share), mark]))
-        rows.append([loss.label, *whole, *(_part_text(loss, name, factor) for name in names), efficiency])
+        efficiency = percent(1 - loss.share) + (f", {TOO_NOISY}" if TOO_NOISY in loss.marks else "")
+        rows.append([loss.marked_label, *whole, *(_part_text(loss, name, factor) for name in names), efficiency])
     return Table("The time of a step and its parts.", header, rows)
 
 

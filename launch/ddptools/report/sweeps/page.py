@@ -7,11 +7,12 @@ from ddptools.pictures.charts import Picture
 from ddptools.report.sweeps.answers import answers, limited
 from ddptools.report.sweeps.experiment import Experiment, Results
 from ddptools.report.sweeps.lost_time import losses, lost_time_table, lost_time_words
+from ddptools.report.sweeps.machines import same_cases
 from ddptools.report.sweeps.numerics import UNEXPLAINED, choices, numerics
 from ddptools.report.sweeps.plots import lost_time_pictures, pictures
 from ddptools.report.sweeps.tables import failures, machine_table, tables
 from ddptools.report.sweeps.warnings import disturbed_cases, first_line, warnings_of
-from ddptools.results.machine import gpus_text
+from ddptools.results.machine import short_name
 
 MOST_EXPERIMENTS = 50
 MOST_ANSWERS = 4  # of an experiment, in the summary
@@ -31,7 +32,10 @@ def blocks_of(results: Results) -> list[Block]:
         facts = measured_on([experiment])
         entries.append(entry_of(experiment, title, "" if facts == everywhere else facts, first))
         sections += [Heading(2, title), *experiment_blocks(experiment, drawn)]
-    blocks += [Summary(entries), *sections]
+    compared = same_cases(shown)
+    blocks += [Summary(entries)]
+    blocks += [Heading(2, "The same cases on several machines"), compared] if compared.rows else []
+    blocks += sections
     left = len(results.experiments) - MOST_EXPERIMENTS
     if left > 0:
         blocks.append(f"{left} more experiments are left out: give fewer results at a time.")
@@ -45,15 +49,10 @@ def entry_of(experiment: Experiment, title: str, facts: str, picture: Picture | 
 
 
 def measured_on(experiments: list[Experiment]) -> str:
-    machines = list(dict.fromkeys(_machine(machine) for e in experiments for machine in e.machines))
+    machines = list(dict.fromkeys(short_name(machine) for e in experiments for machine in e.machines))
     days = sorted({str(r.get("started"))[:10] for e in experiments for r in e.records if r.get("started")})
     date = [days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"] if days else []
     return ", ".join([*([" and ".join(machines[:2])] if len(machines) < 3 else [f"{len(machines)} machines"]), *date])
-
-
-def _machine(machine: dict) -> str:
-    gpus = gpus_text(machine)
-    return str(machine.get("cpu") or "unknown processor") if gpus == "none" else gpus
 
 
 def title_of(experiments: list[Experiment]) -> str:

@@ -167,7 +167,7 @@ def lost_time_pictures(found: list[Loss], is_emulated: bool = False) -> list[Pic
     bars = []
     for loss, parts in shown:
         shares = [(100 * seconds / loss.step_seconds, legend[name]) for name, seconds in parts.items()]
-        bars.append(Bar(loss.label, f"{measured(factor * loss.step_seconds)}\N{NO-BREAK SPACE}{unit}", shares))
+        bars.append(Bar(loss.marked_label, f"{measured(factor * loss.step_seconds)}\N{NO-BREAK SPACE}{unit}", shares))
     text = "Parts of a step as shares of its time. The number to the right of a bar is the time of the step."
     if any(loss.useful_seconds - parts[ONE_RANK] >= 5e-4 * loss.step_seconds for loss, parts in shown):
         text += " Parts below 0 are taken off the baseline."

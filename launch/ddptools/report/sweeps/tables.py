@@ -9,6 +9,7 @@ from ddptools.common.text import measured, number, percent, size_text
 from ddptools.common.values import finite, median_of, table_of
 from ddptools.report.sweeps.experiment import Case, Experiment
 from ddptools.report.sweeps.noise import Effect, Effects
+from ddptools.report.sweeps.two_efficiencies import words_of_both
 from ddptools.results.efficiency import DISTURBED
 from ddptools.results.machine import gpus_text, processor_text
 from ddptools.results.run import (
@@ -57,9 +58,9 @@ def _cases(experiment: Experiment) -> Table:
         columns.append(("gradient path", lambda case: case.path))
     columns = [(name, show) for name, show in columns if any(show(case) for case in shown)]
     rows = [[show(case) for _, show in columns] for case in shown]
-    caption = _with_rest("All cases, median (smallest to largest).", len(experiment.cases))
+    caption = with_rest("All cases, median (smallest to largest).", len(experiment.cases))
     is_busy = any((own := case.efficiency()) is not None and own.by_others for case in shown)
-    footnote = WAITS if is_busy else ""
+    footnote = " ".join(filter(None, [WAITS if is_busy else "", words_of_both(experiment, shown)]))
     return Table(caption, [name for name, _ in columns], rows, footnote, _winners(shown, effects, found))
 
 
@@ -102,7 +103,7 @@ def _rate(case: Case) -> str:
     return f"({case.failures[-1].get('status', 'unknown') if case.failures else 'not run'})"
 
 
-def _with_rest(caption: str, rows: int) -> str:
+def with_rest(caption: str, rows: int) -> str:
     return caption if rows <= MOST_ROWS else f"{caption} {rows - MOST_ROWS} more rows are in results.jsonl."
 
 
@@ -131,7 +132,7 @@ def _case_columns() -> list[Column]:
     return [
         ("step ms", field("step_seconds", milliseconds)),
         ("efficiency in the job", several(_own_efficiency)),
-        ("exposed communication", several(_exposed)),
+        ("exposed communication", several(_marked_exposed)),
         ("MFU", field("mfu", percent)),
         ("clocks", _clocks),
         ("topology", several(lambda case: case.told("topology"))),
@@ -144,6 +145,11 @@ def _own_efficiency(case: Case) -> str:
     if efficiency is None:
         return DISTURBED if case.disturbed else ""
     return efficiency.text
+
+
+def _marked_exposed(case: Case) -> str:
+    text = _exposed(case)
+    return f"{text}, {DISTURBED}" if text and DISTURBED in _own_efficiency(case) else text
 
 
 def _exposed(case: Case) -> str:
@@ -220,7 +226,7 @@ def failures(experiment: Experiment) -> Table:
     header = ["case", "runs", "status", "reason", "log"]
     if not any(row[-1] for row in rows):
         header, rows = header[:-1], [row[:-1] for row in rows]
-    return Table(_with_rest("Runs without a result.", len(rows)), header, rows[:MOST_ROWS])
+    return Table(with_rest("Runs without a result.", len(rows)), header, rows[:MOST_ROWS])
 
 
 def _no_number(record: dict) -> str:

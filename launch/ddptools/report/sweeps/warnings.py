@@ -10,7 +10,7 @@ from ddptools.common.values import table_of
 from ddptools.report.sweeps.answers import ABOVE_ALL, limited
 from ddptools.report.sweeps.experiment import Case, Experiment
 from ddptools.report.sweeps.noise import ALPHA, welch_p
-from ddptools.results.machine import different_machines, gpus_text, processor_text
+from ddptools.results.machine import different_machines, long_name
 from ddptools.results.run import seconds_to_measure
 
 GAINS = "A rank gains by others only what they share: updates with --zero, matrices with --optimizer muon. Otherwise"
@@ -26,7 +26,7 @@ def warnings_of(experiment: Experiment) -> list[str]:
 def _machines(experiment: Experiment) -> Iterator[str]:
     machines = different_machines(table_of(run.record.get("machine")) for run in experiment.runs)
     if len(machines) > 1:
-        told = "; ".join(f"{processor_text(machine)}, GPUs: {gpus_text(machine)}" for machine in machines)
+        told = "; ".join(map(long_name, machines))
         yield f"The runs are of {len(machines)} machines ({told}). Compare only runs of the same machine."
 
 
@@ -75,7 +75,7 @@ def _efficiencies_above_all(experiment: Experiment) -> Iterator[str]:
             yield f"An efficiency above 100%: {percent(value)} of {label}. {GAINS}, {why}."
     for case in experiment.measured:
         efficiency = case.efficiency()
-        if efficiency is None or efficiency.mark:
+        if efficiency is None or efficiency.reason:
             continue
         low, high = efficiency.limits or (efficiency.value, efficiency.value)
         if above_all(low):
