@@ -78,7 +78,9 @@ TEST(ConfigFile, NamesOfOtherProgramsTakeTrueAndFalseInQuotes) {
 TEST(ConfigFile, AModelThatIsNoNameIsNotTheDefaultOne) {
   for (const char* value : {"5", "true"}) {
     const std::string path = file_with("model.toml", fmt::format("model = {}\n", value));
-    EXPECT_CONTAINS(error_message([&] { parse({"--config", path.c_str()}); }),
+    EXPECT_CONTAINS(error_message([&] {
+                      parse({"--config", path.c_str()});
+                    }),
                     fmt::format("model.toml: model = {}: there is no such model; there are: cnn, ", value));
   }
 }
