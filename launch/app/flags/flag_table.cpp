@@ -471,7 +471,7 @@ void check_flags(const Options& o, const Workload& workload) {
   if (o.stages > 1 || o.tensor > 1) check_parts_of_model(o, workload);
   if (o.share_gpu && o.device == "cpu") usage_error("--share-gpu with --device cpu: leave one of them out");
   if (o.resume == "auto" && o.checkpoint.folder.empty()) {
-    usage_error("--resume auto: add --checkpoint DIR, or name it: --resume DIR");
+    usage_error("--resume auto: add --checkpoint DIR, or name the folder: --resume DIR");
   }
 }
 

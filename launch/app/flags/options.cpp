@@ -103,6 +103,7 @@ ChosenModel find_model(int argc, const char* const* argv) {
     if (std::ranges::find(models, *in_file) != models.end()) return {*in_file, true};
     usage_error("{}: model = {}: there is no such model; there are: {}", config, *in_file, fmt::join(models, ", "));
   }
+  if (init.empty() && !config.empty()) init = text_in_config(config, "init").value_or("");
   const std::string checkpoint = resume == "auto" ? folder : resume;
   const bool takes_checkpoint = !checkpoint.empty() && (generate || !export_to.empty());
   const auto of_weights = takes_checkpoint ? model_of_checkpoint(checkpoint) : model_of_weights(init);

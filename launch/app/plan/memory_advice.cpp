@@ -70,20 +70,27 @@ std::optional<Description> describe(const RunPlan& plan, int rank, Workload& wor
   return if_addressable([&] { return describe_on_meta(plan, workload, rank); });
 }
 
-/// UsageError if weights and gradients alone do not fit, even if all replicas divide them. To be called first: the
-/// tables of much larger parameters would not fit either.
-void require_room_for_weights(const Room& room, const RunPlan& plan, Workload& workload) {
+/// Empty if weights and gradients alone fit, if all replicas divide them; otherwise what they would take, and what to
+/// do.
+std::string lack_for_weights(const Room& room, const RunPlan& plan, Workload& workload) {
   const auto elements = if_addressable([&] {
     const std::unique_ptr<Device> meta = make_meta_device(plan.compute, plan.device);
     return static_cast<std::size_t>(element_count(workload.make_model(*meta, 1)->parameters()));
   });
   const std::size_t bytes = 2 * elements.value_or(0) * size_of(compute_dtype(plan.compute.precision));
   const std::size_t part = bytes / static_cast<std::size_t>(plan.mesh.replicas);
-  if (part <= room.bytes) return;
-  usage_error(
-      "there is too little memory: {} parameters and their gradients alone would take {} of a rank, and {}. Use more "
-      "GPUs or hosts with --zero 3, or a smaller model.",
+  if (part <= room.bytes) return {};
+  return fmt::format(
+      "{} parameters and their gradients alone would take {} of a rank, and {}. Use more GPUs or hosts with --zero 3, "
+      "or "
+      "a smaller model.",
       *elements, size_text(part), room.text);
+}
+
+/// To be called first: the tables of much larger parameters would not fit either.
+void require_room_for_weights(const Room& room, const RunPlan& plan, Workload& workload) {
+  const std::string lack = lack_for_weights(room, plan, workload);
+  if (!lack.empty()) usage_error("there is too little memory: {}", lack);
 }
 
 /// Whether a run of this mesh takes these flags, and --zero has something to divide.
@@ -224,8 +231,10 @@ void require_memory(const World& world, const RunPlan& plan, const Options& opti
 }
 
 std::string cpu_memory_text(const World& world, const RunPlan& plan, const Description& kept, const Options& options,
-                            const Workload& workload) {
+                            Workload& workload) {
   const Room room = room_of(world, DeviceKind::cpu, 1);
+  const std::string lack = lack_for_weights(room, plan, workload);
+  if (!lack.empty()) return fmt::format("It does not fit: {}\n", lack);
   if (room.lacks(kept)) {
     return fmt::format("{}: it does not fit. {}\n", room.text, flags_for_device(plan, options, workload));
   }

@@ -26,7 +26,7 @@ void require_memory(const World& world, const RunPlan& plan, const Options& opti
 /// A line that compares the free memory of this host with that of its ranks on CPUs: `kept` is the rank that keeps
 /// most. If they do not fit, it names flags that save memory. `options`: those of the plan.
 std::string cpu_memory_text(const World& world, const RunPlan& plan, const Description& kept, const Options& options,
-                            const Workload& workload);
+                            Workload& workload);
 
 /// A line that compares the free memory of this host with the `bytes` that its ranks together would keep there besides
 /// the memory of their GPUs.

@@ -55,7 +55,7 @@ void restore(const Job& job, const Checkpoint& checkpoint, Trainer& trainer) {
 
 void log_training(const Job& job, const RunPlan& plan, const Trainer& trainer) {
   const std::string data = job.workload().data().content().text;
-  if (!data.empty()) spdlog::info("Data: {}", one_line(data));
+  if (!data.empty()) spdlog::info("Data set: {}", one_line(data));
   const auto buckets = static_cast<std::int64_t>(trainer.arena().plan().buckets.size());
   spdlog::info("{} parameters in {}, {} samples per step, learning rate {:.3g}",
                element_count(trainer.model().parameters_of_all_stages()), counted(buckets, "bucket"),

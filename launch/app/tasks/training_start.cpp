@@ -44,8 +44,8 @@ void warn_about(const RunPlan& plan, bool replicas_differ) {
     spdlog::warn("--warmup {}: the run ends after {} steps, at {:.0f}% of the learning rate", warmup, steps,
                  100.0 * static_cast<double>(steps) / static_cast<double>(warmup));
   }
-  if (plan.trainer.zero != Zero::nothing && plan.mesh.replicas == 1) {
-    spdlog::warn("--zero {}: with one replica it divides nothing. mpirun -np N starts more.",
+  if (plan.trainer.zero != Zero::nothing && plan.mesh.replicas == 1 && plan.trainer.virtual_ranks == 0) {
+    spdlog::warn("--zero {}: with one replica it divides nothing. Start more ranks.",
                  static_cast<int>(plan.trainer.zero));
   }
   if (replicas_differ) {

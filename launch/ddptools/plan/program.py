@@ -375,7 +375,7 @@ def describe_work(
     try:
         work = describe(program, flags, more)
     except NotDescribed as error:
-        if "there is no such model" not in str(error):
+        if "there is no such model" not in str(error) or pathlib.Path(options.model).exists():
             raise
         near = difflib.get_close_matches(options.model, recipes(), 1)
         advice = f". Did you mean {near[0]}?" if near else ""

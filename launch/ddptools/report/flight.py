@@ -124,7 +124,7 @@ def silent_ranks(flights: list[Flight]) -> list[str]:
             if not peer["answers"] and any(other.rank == rank for other in flights):
                 heard = peer["heard_seconds_ago"]
                 last = "" if heard is None else f", which last heard of it {heard:.1f} s before"
-                sentences.setdefault(rank, f"Rank {rank} did not answer rank {flight.rank}{last}. Its record is of later.")
+                sentences.setdefault(rank, f"Rank {rank} did not answer rank {flight.rank}{last}. It wrote its record later.")
     return [sentences[rank] for rank in sorted(sentences)]
 
 

@@ -111,14 +111,22 @@ class SweepRun:
     def warn_of_few_cores(self) -> None:
         if len(self.machine.hosts) > 1:
             return
-        on_cpus = [case for case in self.cases if not uses_gpus(case, self.machine)]
+        on_cpus = [case for case in self.cases if not uses_gpus(case, self.machine) and self.can_run(case)]
         most = max((case.ranks * max(case.groups, 1) for case in on_cpus), default=0)
-        if most > self.machine.cores:
+        cores = len(os.sched_getaffinity(0))
+        if most > cores:
             print(
-                f"ddpsweep: warning: a case has {most} ranks, and this machine has {counted(self.machine.cores, 'core')}: "
-                "ranks that share a core are slow, and their scaling means little",
+                f"ddpsweep: warning: a case has {counted(most, 'rank')}, and this machine has {counted(cores, 'core')} for "
+                "them: ranks that share a core are slow",
                 file=sys.stderr,
             )
+
+    def can_run(self, case: Case) -> bool:
+        try:
+            self.launch(case, pathlib.Path("result.json"))
+        except Impossible:
+            return False
+        return True
 
     def dry_run(self) -> None:
         lacks_gpus = self.lacks_gpus()

@@ -90,7 +90,8 @@ class _Reader:
 
     def sweep(self) -> Sweep:
         table = self.table
-        is_of_flags = "product" not in table and table.keys() - SWEEP_KEYS
+        has_tables = any(isinstance(value, (dict, list)) for value in table.values())
+        is_of_flags = table and not has_tables and not table.keys() & SWEEP_KEYS
         program = f"ddptrain --config {self.path}"
         self.need(not is_of_flags, "", f"it has no [[product]], so it is no sweep. {program} takes a file of flags")
         for key in table:

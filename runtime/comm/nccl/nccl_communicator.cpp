@@ -406,7 +406,7 @@ class NcclCommunicator final : public Communicator {
   }
   static bool registers_what_graphs_send() {
     const char* value = std::getenv("NCCL_GRAPH_REGISTER");
-    return value == nullptr || std::strtol(value, nullptr, 0) != 0;
+    return value == nullptr || *value == '\0' || std::strtol(value, nullptr, 0) != 0;
   }
   void check_shard(const Tensor& shard) const {
     const bool is_symmetric = copies_ ? copies_->reach(shard) : symmetric();

@@ -93,7 +93,7 @@ class FlightTest(FolderCase):
         self.write(0, [first(0, 2, "timeout", **waits), silent, collective(5, finished=False)])
         self.write(1, [first(1, 2, **waits), answers, collective(5, finished=False)])
         text = self.report()
-        self.assertIn("Rank 1 did not answer rank 0, which last heard of it 8.2 s before. Its record is of later.\n", text)
+        self.assertIn("Rank 1 did not answer rank 0, which last heard of it 8.2 s before. It wrote its record later.\n", text)
         self.assertNotIn("Rank 0 did not answer", text)
 
     def test_which_records_count(self) -> None:

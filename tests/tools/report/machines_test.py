@@ -47,6 +47,11 @@ class MachinesTest(ReportCase):
         faster = [made | {"sweep": "another"} for made in over("batch", {8: steady(300)}, machine=FAST)]
         self.assertEqual(self.rows(slow, faster), [])
 
+    def test_emulated_nodes_are_not_compared_with_real_ones(self) -> None:
+        real, emulated = over("batch", {8: steady(100)}, machine=SLOW), over("batch", {8: steady(300)}, machine=FAST)
+        emulated = [made | {"emulated": True} for made in emulated]
+        self.assertEqual(self.rows(real, emulated), [])
+
     def test_results_of_one_machine_are_not_compared(self) -> None:
         slow, again = (over("batch", {8: steady(rate)}, machine=SLOW) for rate in (100, 200))
         fast = over("batch", {8: steady(300)}, machine=FAST)

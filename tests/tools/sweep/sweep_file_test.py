@@ -144,6 +144,8 @@ class SweepFile(support.FolderCase):
             "name = '..'\n" + product: "name = '..': .*, not dots alone",
             "": r"no \[\[product\]\]",
             "model = 'cnn'\nbatch = 8": r"it has no \[\[product\]\], so it is no sweep. ddptrain --config .* takes a file of flags",
+            "repeat = 2\n[base]\nbatch = 8": "repeat: unknown key; there are base",
+            "repeats = 2\n[[products]]\nbatch = 8": "products: unknown key; there are base",
             "product = 3": r"no \[\[product\]\]",
             "x = ": "not a TOML file",
             "[base]\nbatch = []\n" + product: "base: batch.*empty",

@@ -69,7 +69,8 @@ class SweepTest(FolderCase):
 
     def test_more_ranks_than_cores_are_told(self) -> None:
         sweep = self.sweep("repeats = 1\n[[product]]\nranks = [1, 9999]\ndevice = 'cpu'\nbatch = 0\n")
-        warning = f"ddpsweep: warning: a case has 9999 ranks, and this machine has {counted(os.cpu_count() or 1, 'core')}: "
+        cores = counted(len(os.sched_getaffinity(0)), "core")
+        warning = f"ddpsweep: warning: a case has 9999 ranks, and this machine has {cores} for them: "
         for options in ((), ("--dry-run",)):  # ddptrain refuses this batch before a run begins
             self.assertEqual(sweep.run(*options, code=2).stderr.count(warning), 1)
             self.assertNotIn("warning", sweep.run(*options, "--set", "ranks=1", code=2).stderr)

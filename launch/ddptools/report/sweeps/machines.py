@@ -10,7 +10,10 @@ from ddptools.results.efficiency import DISTURBED
 from ddptools.results.machine import different_machines, differences, long_name, parts_of, short_name
 
 CAPTION = "Rates of the same cases, median (smallest to largest), and their ratios to the first machine."
-FOOTNOTE = "No difference means within the noise. If a machine has several results of a case, the first of them is shown."
+FOOTNOTE = (
+    "No difference means within the noise. If a machine has several results of a case, the first of them is shown. "
+    "Cases that the first machine lacks have no ratio."
+)
 
 Measured = tuple[Experiment, Case]
 
@@ -22,7 +25,7 @@ def same_cases(experiments: list[Experiment]) -> Table:
     for experiment in experiments:
         place = _place(experiment, kinds)
         for case in experiment.measured if place is not None else ():
-            key = (experiment.sweep, experiment.product, experiment.unit, case.key)
+            key = (experiment.sweep, experiment.product, experiment.unit, case.key, str(case.emulated))
             found.setdefault(key, {}).setdefault(place, (experiment, case))
     compared = [of_case for of_case in found.values() if len(of_case) > 1]
     places = list(dict.fromkeys(place for of_case in found.values() for place in of_case))  # in the order of the results
