@@ -124,8 +124,9 @@ class FaultsOverHosts(HostsTest):
 
     def test_link_down(self) -> None:
         self.training()
-        self.addCleanup(self.hosts.mend, self.hosts.names[2])
-        self.check_end(self.hosts.cut(self.hosts.names[2]), (77,), f"lost {self.hosts.names[2]}")
+        lost = self.hosts.names[2]
+        self.addCleanup(self.hosts.mend, lost)
+        self.check_end(self.hosts.cut(lost), (77,), f"lost {lost}", unclean=(lost,))
 
     def test_watchdog_before_keepalive(self) -> None:
         """mpirun hangs then: supervise ends it."""
