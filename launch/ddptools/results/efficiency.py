@@ -22,13 +22,17 @@ class Efficiency:
     by_others: bool = False  # other programs disturbed a run
 
     @property
-    def mark(self) -> str:
+    def marks(self) -> list[str]:
         """One of the two or both; empty if nothing is known against it."""
         if self.low is None and is_too_noisy(self.half_width):
-            return TOO_NOISY  # of older files, whose reason is the interval
+            return [TOO_NOISY]  # of older files, whose reason is the interval
         low, high = self.limits or (self.value, self.value)
         is_wide = is_too_noisy((high - low) / 2)
-        return ", ".join(([TOO_NOISY] if is_wide else []) + ([DISTURBED] if self.reason else []))
+        return ([TOO_NOISY] if is_wide else []) + ([DISTURBED] if self.reason else [])
+
+    @property
+    def mark(self) -> str:
+        return ", ".join(self.marks)
 
     @property
     def interval(self) -> str:
@@ -49,14 +53,14 @@ class Efficiency:
     @property
     def text(self) -> str:
         """For a cell of a table, with its mark."""
-        first, _, more = self.mark.partition(", ")
-        if first == TOO_NOISY:
+        marks = self.marks
+        if TOO_NOISY in marks:
             comma = "," if self.low is not None else ""
-            text, first = f"{TOO_NOISY} ({percent(self.value)}{comma} {self.interval})", more
+            text = f"{TOO_NOISY} ({percent(self.value)}{comma} {self.interval})"
         else:
             interval = f"({self.interval})" if self.low is not None else self.interval
             text = f"{percent(self.value)} {interval}".rstrip()
-        return f"{text}, {first}" if first else text
+        return ", ".join([text, *(mark for mark in marks if mark != TOO_NOISY)])
 
 
 def efficiency_of(summaries: Sequence[Record]) -> Efficiency | None:

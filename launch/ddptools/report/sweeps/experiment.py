@@ -22,6 +22,7 @@ from ddptools.common.values import (
     table_of,
 )
 from ddptools.results.efficiency import Efficiency, efficiency_of
+from ddptools.results.machine import different_machines
 from ddptools.results.run import (
     NCCL_CHOICES,
     PLACEMENT,
@@ -153,6 +154,11 @@ class Experiment:
     @property
     def runs(self) -> list[Run]:
         return [run for case in self.cases for run in case.runs]
+
+    @property
+    def kinds_of_machines(self) -> list[Record]:
+        """Those of its runs, one of each kind."""
+        return different_machines(table_of(run.record.get("machine")) for run in self.runs)
 
     @property
     def records(self) -> list[Record]:

@@ -48,7 +48,7 @@ class Loss:
 
     @property
     def marks(self) -> list[str]:
-        return self.efficiency.mark.split(", ") if self.efficiency else []
+        return self.efficiency.marks if self.efficiency else []
 
     @property
     def marked_label(self) -> str:

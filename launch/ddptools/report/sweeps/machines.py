@@ -2,7 +2,6 @@
 
 from ddptools.common.files import Record
 from ddptools.common.table import Table, spread
-from ddptools.common.values import table_of
 from ddptools.report.sweeps.experiment import Case, Experiment
 from ddptools.report.sweeps.noise import Effects
 from ddptools.report.sweeps.tables import MOST_ROWS, with_rest
@@ -20,7 +19,7 @@ Measured = tuple[Experiment, Case]
 
 def same_cases(experiments: list[Experiment]) -> Table:
     """A row per case with the same settings on two machines or more. Experiments of several machines are left out."""
-    kinds = different_machines(machine for experiment in experiments for machine in _machines(experiment))
+    kinds = different_machines(machine for experiment in experiments for machine in experiment.kinds_of_machines)
     found: dict[tuple[str, ...], dict[int, Measured]] = {}  # by the case, then by the place of its machine in kinds
     for experiment in experiments:
         place = _place(experiment, kinds)
@@ -37,13 +36,9 @@ def same_cases(experiments: list[Experiment]) -> Table:
     return Table(with_rest(CAPTION, len(compared)), header, rows, FOOTNOTE)
 
 
-def _machines(experiment: Experiment) -> list[Record]:
-    return different_machines(table_of(run.record.get("machine")) for run in experiment.runs)
-
-
 def _place(experiment: Experiment, kinds: list[Record]) -> int | None:
     """None if its runs are of several machines, or of an unknown one."""
-    machines = _machines(experiment)
+    machines = experiment.kinds_of_machines
     if len(machines) != 1:
         return None
     return next(i for i, kind in enumerate(kinds) if not differences(parts_of(machines[0]), parts_of(kind)))

@@ -6,11 +6,10 @@ import statistics
 from collections.abc import Iterator
 
 from ddptools.common.text import counted, percent
-from ddptools.common.values import table_of
 from ddptools.report.sweeps.answers import ABOVE_ALL, limited
 from ddptools.report.sweeps.experiment import Case, Experiment
 from ddptools.report.sweeps.noise import ALPHA, welch_p
-from ddptools.results.machine import different_machines, long_name
+from ddptools.results.machine import long_name
 from ddptools.results.run import seconds_to_measure
 
 GAINS = "A rank gains by others only what they share: updates with --zero, matrices with --optimizer muon. Otherwise"
@@ -24,7 +23,7 @@ def warnings_of(experiment: Experiment) -> list[str]:
 
 
 def _machines(experiment: Experiment) -> Iterator[str]:
-    machines = different_machines(table_of(run.record.get("machine")) for run in experiment.runs)
+    machines = experiment.kinds_of_machines
     if len(machines) > 1:
         told = "; ".join(map(long_name, machines))
         yield f"The runs are of {len(machines)} machines ({told}). Compare only runs of the same machine."
