@@ -47,11 +47,11 @@ std::optional<std::string> model_that_reads(const std::string& model_type) {
   return std::nullopt;
 }
 
-std::unique_ptr<Workload> make_workload(const std::string& model) {
+std::unique_ptr<Workload> make_workload(const std::string& model, const std::string& named_by) {
   for (const Entry& entry : kModels) {
     if (model == entry.name) return entry.make();
   }
-  usage_error("--model {}: there is no such model; there are: {}", model, fmt::join(model_names(), ", "));
+  usage_error("{} {}: there is no such model; there are: {}", named_by, model, fmt::join(model_names(), ", "));
 }
 
 }  // namespace ddptrain

@@ -95,12 +95,10 @@ void DecoderWorkload::open(const RunFacts& run) {
 void DecoderWorkload::check_family() const {
   const std::optional<std::filesystem::path> config = about("--init", [&] { return find_model_config(init_); });
   if (!config) return;
-  const nlohmann::json type = about("--init", [&] { return ModelConfig(*config, "models").entry("model_type"); });
-  if (!type.is_string()) return;
-  const auto name = type.get<std::string>();
-  if (std::ranges::count(model_types(), name) > 0) return;
-  if (const auto other = model_that_reads(name)) {
-    usage_error("--init {}: {} has model_type \"{}\". Use --model {}.", init_, config->string(), name, *other);
+  const std::optional<std::string> type = about("--init", [&] { return model_type_in(*config); });
+  if (!type || std::ranges::count(model_types(), *type) > 0) return;
+  if (const auto other = model_that_reads(*type)) {
+    usage_error("--init {}: {} has model_type \"{}\". Use --model {}.", init_, config->string(), *type, *other);
   }
 }
 

@@ -88,4 +88,9 @@ std::optional<fs::path> find_model_config(const fs::path& path) {
   return std::nullopt;
 }
 
+std::optional<std::string> model_type_in(const fs::path& path) {
+  const json type = ModelConfig(path, "models").entry("model_type");
+  return type.is_string() ? std::optional(type.get<std::string>()) : std::nullopt;
+}
+
 }  // namespace ddptrain

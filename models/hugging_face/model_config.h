@@ -47,5 +47,7 @@ class ModelConfig {
 /// The config.json of the model that `path` names: in the folder, or next to the file. Nothing if `path` is a file
 /// without one. UsageError if there is no such path.
 std::optional<std::filesystem::path> find_model_config(const std::filesystem::path& path);
+/// Nothing if the config.json at `path` has no model_type, or one that is no text.
+std::optional<std::string> model_type_in(const std::filesystem::path& path);
 
 }  // namespace ddptrain

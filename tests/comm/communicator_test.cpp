@@ -77,6 +77,14 @@ class CommunicatorTest : public testing::TestWithParam<Setup> {
   }
 
   Stream stream() { return device_->communication_stream(); }
+  /// A graph of what `work` queues on stream().
+  std::unique_ptr<Graph> captured(const std::function<void()>& work) {
+    return device_->capture([&] {
+      device_->wait_for(stream(), device_->compute_stream());
+      work();
+      device_->wait_for(device_->compute_stream(), stream());
+    });
+  }
   int ranks() const { return test_world().size(); }
   int rank() const { return test_world().rank(); }
 
@@ -203,8 +211,8 @@ class CommunicatorTest : public testing::TestWithParam<Setup> {
   }
 
   /// The same with swap_shards(), which leaves the part of this rank unspecified, and then a gathering of all. Twice,
-  /// in a graph as well if `captured`.
-  void check_swaps(std::int64_t part, bool captured) {
+  /// in a graph as well if `in_a_graph`.
+  void check_swaps(std::int64_t part, bool in_a_graph) {
     const auto mine = contribution<float>(rank(), part * ranks());
     const Shape shape{part * ranks()};
     const Buffer from = device_copy(mine);
@@ -218,12 +226,7 @@ class CommunicatorTest : public testing::TestWithParam<Setup> {
     };
     swap_and_gather();
     device_->synchronize();
-    const auto graph = captured ? device_->capture([&] {
-      device_->wait_for(stream(), device_->compute_stream());
-      swap_and_gather();
-      device_->wait_for(device_->compute_stream(), stream());
-    })
-                                : nullptr;
+    const auto graph = in_a_graph ? captured(swap_and_gather) : nullptr;
     for (int launch = 0; graph != nullptr && launch < 3; ++launch) {
       device_->copy_to_device(to.data(), mine.data(), to.bytes());
       device_->synchronize();
@@ -383,11 +386,7 @@ TEST_P(CommunicatorTest, GivesNoMemoryThatNcclMayTakeForWhatAGraphSent) {
     const Buffer sent = device_copy(contribution<float>(rank(), 64 * ranks()));
     const auto step = [&] { sum(sent.view(DType::f32, {64 * ranks()})); };
     step();
-    const auto graph = device_->capture([&] {
-      device_->wait_for(stream(), device_->compute_stream());
-      step();
-      device_->wait_for(device_->compute_stream(), stream());
-    });
+    const auto graph = captured(step);
     ASSERT_NE(graph, nullptr);
     const Buffer more = communicator_->allocate(64);  // nothing has been freed yet
     EXPECT_EQ(more.bytes(), 64u);

@@ -1,7 +1,6 @@
 #include "launch/app/flags/options.h"
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <filesystem>
@@ -42,6 +41,7 @@ class OwnArguments {
 struct ChosenModel {
   std::string name;
   bool named;  ///< By a flag, the file, the checkpoint or the folder of --init; else it is the default.
+  std::string named_by = "--model";  ///< For the message that there is no such model.
 };
 
 /// The model of the newest checkpoint with a manifest. Empty if none can be read: the task says why.
@@ -64,8 +64,8 @@ std::optional<std::string> model_of_weights(const std::string& init) {
   try {
     const std::optional<std::filesystem::path> config = find_model_config(init);
     if (!config) return std::nullopt;
-    const nlohmann::json type = ModelConfig(*config, "models").entry("model_type");
-    return type.is_string() ? model_that_reads(type.get<std::string>()) : std::nullopt;
+    const std::optional<std::string> type = model_type_in(*config);
+    return type ? model_that_reads(*type) : std::nullopt;
   } catch (const UsageError&) {
     return std::nullopt;
   }
@@ -99,9 +99,7 @@ ChosenModel find_model(int argc, const char* const* argv) {
   }
   if (named) return {model, true};
   if (const auto in_file = config.empty() ? std::nullopt : text_in_config(config, "model")) {
-    const std::vector<std::string> models = model_names();
-    if (std::ranges::find(models, *in_file) != models.end()) return {*in_file, true};
-    usage_error("{}: model = {}: there is no such model; there are: {}", config, *in_file, fmt::join(models, ", "));
+    return {*in_file, true, fmt::format("{}: model =", config)};
   }
   if (init.empty() && !config.empty()) init = text_in_config(config, "init").value_or("");
   const std::string checkpoint = resume == "auto" ? folder : resume;
@@ -420,7 +418,7 @@ void check_generation(const Options& options, const Workload& workload, bool nam
 CommandLine parse_command_line(int argc, const char* const* argv, const std::map<std::string, std::string>& defaults) {
   const ChosenModel model = find_model(argc, argv);
   CommandLine result;
-  result.workload = make_workload(model.name);
+  result.workload = make_workload(model.name, model.named_by);
   Options& options = result.options;
   Modes modes;
   Flags flags = flags_of(options, model.name, *result.workload);

@@ -233,12 +233,12 @@ void require_memory(const World& world, const RunPlan& plan, const Options& opti
 std::string cpu_memory_text(const World& world, const RunPlan& plan, const Description& kept, const Options& options,
                             Workload& workload) {
   const Room room = room_of(world, DeviceKind::cpu, 1);
+  if (!room.lacks(kept)) {
+    return fmt::format("{}: {}\n", room.text, room.fits(kept.device_bytes()) ? "it fits." : "memory may run out.");
+  }
   const std::string lack = lack_for_weights(room, plan, workload);
   if (!lack.empty()) return fmt::format("It does not fit: {}\n", lack);
-  if (room.lacks(kept)) {
-    return fmt::format("{}: it does not fit. {}\n", room.text, flags_for_device(plan, options, workload));
-  }
-  return fmt::format("{}: {}\n", room.text, room.fits(kept.device_bytes()) ? "it fits." : "memory may run out.");
+  return fmt::format("{}: it does not fit. {}\n", room.text, flags_for_device(plan, options, workload));
 }
 
 std::string host_memory_text(const World& world, std::size_t bytes) {
